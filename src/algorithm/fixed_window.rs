@@ -1,0 +1,155 @@
+//! # Fixed window
+//!
+//! **Problem.** "100 per hour", in the fewest words and bytes.
+//!
+//! **Naive answer.** Count; set the count to zero every hour, on the hour.
+//!
+//! **Where it breaks.** Every caller's budget comes back at the same instant, and they all come at once. A caller who
+//! first turns up at ten to may spend two budgets in twenty minutes without meaning to.
+//!
+//! **The idea.** A window of one's own: it begins with the first admitted call after the last window ended, and lasts one period.
+//! Or, asked for by name ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
+//!
+//! ```text
+//!   limit 4        window          window
+//!              ├──────────────┤├──────────────┤
+//!   calls      ●            ●●● ●●●●  ✗  ✗
+//!                           └───────┘
+//!               seven in much less than a period: the boundary problem
+//! ```
+//!
+//! The picture is the price: around the edge between two windows, just under twice the limit can pass in one period. If that
+//! matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+//!
+//! **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
+//!
+//! **Cost.** Constant time, no division, 24 bytes a key.
+
+use crate::algorithm::time::{Step, step};
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// A count that starts again when its window ends.
+///
+/// A window begins with the first admitted request after the last one ended and lasts exactly one period; at its end
+/// the whole limit is free again. Around the edge of two windows just under twice the limit can pass in one period. The
+/// quota's burst does not concern it. A cost above the limit never fits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::FixedWindow;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(2))).clock(clock.clone()).build();
+/// assert!(limiter.check("user:42").is_allowed());
+/// clock.advance(Duration::from_secs(59));
+/// assert!(limiter.check("user:42").is_allowed());
+/// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_secs(1)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct FixedWindow {
+    quota: Quota,
+    aligned: bool,
+}
+
+/// What a [`FixedWindow`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct FixedWindowState {
+    last: Nanos,
+    /// How long ago, at `last`, the window began. Means nothing while the count is 0.
+    age: u64,
+    count: u64,
+}
+
+impl FixedWindow {
+    /// Windows that begin with the first admitted request after the last one ended.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota, aligned: false }
+    }
+
+    /// Windows at multiples of the period: of Unix time, or of a clock's own zero.
+    ///
+    /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter is built, and
+    /// is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds, nor time the machine
+    /// was suspended.
+    #[must_use]
+    pub const fn aligned(mut self) -> Self {
+        self.aligned = true;
+        self
+    }
+
+    #[inline]
+    fn advance(&self, state: &mut FixedWindowState, now: Nanos) -> Step {
+        let period = self.quota.period_nanos();
+        let step = step(state.last, now, period);
+        state.last = step.seen(now);
+        state.age = state.age.saturating_add(step.elapsed);
+        if state.age >= period {
+            state.count = 0;
+        } else if self.aligned && step.set_back > 0 {
+            state.age = now.0 % period;
+        }
+        step
+    }
+
+    /// How long the window still lasts; 0 if there is none.
+    #[inline]
+    fn rest(&self, state: &FixedWindowState, step: &Step) -> u64 {
+        match state.count {
+            0 => 0,
+            _ => (self.quota.period_nanos() - state.age).saturating_add(step.behind),
+        }
+    }
+
+    fn deny(&self, state: &FixedWindowState, step: &Step, cost: u64) -> Decision {
+        let limit = self.quota.limit();
+        let rest = self.rest(state, step);
+        Decision::deny(limit, limit - state.count, (cost <= limit).then_some(rest), rest)
+    }
+}
+
+impl Algorithm for FixedWindow {
+    type State = FixedWindowState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> FixedWindowState {
+        FixedWindowState { last: now, age: 0, count: 0 }
+    }
+
+    #[inline]
+    fn check(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Decision {
+        let step = self.advance(state, now);
+        let limit = self.quota.limit();
+        if cost > limit - state.count {
+            return self.deny(state, &step, cost);
+        }
+        if state.count == 0 {
+            state.age = if self.aligned { state.last.0 % self.quota.period_nanos() } else { 0 };
+        }
+        state.count += cost;
+        Decision::allow(limit, limit - state.count, self.rest(state, &step))
+    }
+
+    fn peek(&self, state: &mut FixedWindowState, now: Nanos) -> Decision {
+        let step = self.advance(state, now);
+        let limit = self.quota.limit();
+        match limit - state.count {
+            0 => self.deny(state, &step, 1),
+            remaining => Decision::allow(limit, remaining, self.rest(state, &step)),
+        }
+    }
+
+    fn is_fresh(&self, state: &FixedWindowState, now: Nanos) -> bool {
+        let period = self.quota.period_nanos();
+        let step = step(state.last, now, period);
+        state.count == 0 || state.age.saturating_add(step.elapsed) >= period
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}

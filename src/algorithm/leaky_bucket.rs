@@ -1,0 +1,257 @@
+//! # Leaky bucket, as a queue
+//!
+//! **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the eleventh: hold it
+//! until its turn.
+//!
+//! **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
+//!
+//! **Where it breaks.** A caller that hangs up takes its time with it, and everyone behind waits for nothing. A sleep that
+//! wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of the
+//! rate are lost. And nothing says how many may wait.
+//!
+//! **The idea.** The state knows only the schedule: when the next call may leave. Who waits is a line, kept in order by the
+//! store. A call leaves at its *slot*, and the next slot follows from that slot, not from when a timer woke up: slots
+//! that are overdue are released at once, so the average holds at any rate. If someone in the line leaves, those
+//! behind simply stand further forward.
+//!
+//! ```text
+//!   10/s, queue 3: five at one instant
+//!
+//!   slots  0 ms   100    200    300
+//!          ├──────┼──────┼──────┼───▶
+//!          ① goes ② ─────▶
+//!                 ③ ───────────▶
+//!                 ④ ──────────────────▶
+//!                 ⑤ refused at once: try again in 100 ms, when ② has left
+//! ```
+//!
+//! A slot is a whole number of nanoseconds and a fraction of `limit`-ths of one, so a rate of 3 per second does not drift.
+//!
+//! **Invariant.** Slots are at least `cost * period / limit` apart, and no call leaves before its slot.
+//!
+//! **Cost.** Constant time, 24 bytes a key; who waits costs a place in the line (see the store).
+//!
+//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket; so [`TokenBucket`](crate::algorithm::TokenBucket)
+//! is that one.
+
+use std::time::Duration;
+
+use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Line, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// A queue with a steady outflow.
+///
+/// [`acquire`](crate::limiter::RateLimiter::acquire) (and with it the layer) waits in line: first come, first served, at most
+/// [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the rest is refused at once.
+/// [`check`](crate::limiter::RateLimiter::check) never waits: it passes when nobody waits and the last call is one interval ago.
+///
+/// A call of cost `n` leaves at its slot and holds the next back `n` intervals. An idle bucket stores nothing: it lets one call
+/// pass, not two.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::LeakyBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)).queue(3));
+/// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::ZERO);
+/// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::from_millis(100));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeakyBucket {
+    quota: Quota,
+    rate: Rate,
+    places: u64,
+    max_wait: u64,
+    capacity: u64,
+}
+
+/// What a [`LeakyBucket`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct LeakyBucketState {
+    last: Nanos,
+    next: Slot,
+}
+
+/// An instant between two nanoseconds: `part` is a numerator over the rate's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Slot {
+    nanos: u64,
+    part: u64,
+}
+
+impl Slot {
+    const fn at(now: Nanos) -> Self {
+        Self { nanos: now.0, part: 0 }
+    }
+
+    /// The first whole nanosecond that is not before it.
+    const fn ceil(self) -> Nanos {
+        Nanos(self.nanos.saturating_add((self.part > 0) as u64))
+    }
+}
+
+impl LeakyBucket {
+    /// A bucket that leaks at the quota's rate and lets the quota's burst wait.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        let places = quota.capacity();
+        Self { quota, rate: Rate::of(quota), places, max_wait: u64::MAX, capacity: places.saturating_add(1) }
+    }
+
+    /// How many calls may wait, per key. 0: none, whoever cannot leave at once is refused.
+    #[must_use]
+    pub fn queue(mut self, places: u64) -> Self {
+        self.places = places;
+        self.measured()
+    }
+
+    /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Nanos::from(max_wait).0;
+        self.measured()
+    }
+
+    fn measured(mut self) -> Self {
+        self.capacity = self.places.min(self.intervals(self.max_wait)).saturating_add(1);
+        self
+    }
+
+    /// The slot `units` of cost after `slot`.
+    fn later(&self, slot: Slot, units: u128) -> Slot {
+        let grains = units.saturating_mul(u128::from(self.rate.period)).saturating_add(u128::from(slot.part));
+        let (nanos, part) = div_rem(grains, self.rate.limit);
+        match u64::try_from(nanos).ok().and_then(|nanos| slot.nanos.checked_add(nanos)) {
+            Some(nanos) => Slot { nanos, part },
+            None => Slot::at(Nanos::MAX),
+        }
+    }
+
+    fn until(&self, state: &LeakyBucketState, now: Nanos) -> u64 {
+        state.next.ceil().since(now)
+    }
+
+    fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
+        let until = self.until(state, now);
+        Decision::deny(1, 0, Some(until), until)
+    }
+
+    /// How many intervals fit into `nanos`; `u64::MAX` means for ever.
+    fn intervals(&self, nanos: u64) -> u64 {
+        if nanos == u64::MAX {
+            return u64::MAX;
+        }
+        let (intervals, _) = div_rem(self.rate.grains(nanos), self.rate.period);
+        u64::try_from(intervals).unwrap_or(u64::MAX)
+    }
+}
+
+impl Algorithm for LeakyBucket {
+    type State = LeakyBucketState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> LeakyBucketState {
+        LeakyBucketState { last: now, next: Slot { nanos: 0, part: 0 } }
+    }
+
+    #[inline]
+    fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
+        let seen = Slot::at(self.observe(state, now));
+        let idle = state.next <= seen;
+        if cost == 0 {
+            let reset = if idle { 0 } else { self.until(state, now) };
+            return Decision::allow(1, u64::from(idle), reset);
+        }
+        if !idle {
+            return self.deny(state, now);
+        }
+        state.next = self.later(seen, u128::from(cost));
+        let reset = self.until(state, now);
+        Decision::allow(1, 0, reset).with_next(reset)
+    }
+
+    fn peek(&self, state: &mut LeakyBucketState, now: Nanos) -> Decision {
+        let seen = Slot::at(self.observe(state, now));
+        match state.next <= seen {
+            true => Decision::allow(1, 1, 0),
+            false => self.deny(state, now),
+        }
+    }
+
+    fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
+        let mut state = state.clone();
+        let seen = Slot::at(self.observe(&mut state, now));
+        state.next <= seen
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.capacity, window: Duration::from_nanos(self.rate.time(self.capacity, 0)) }
+    }
+
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        let next = decision.next().unwrap_or_else(|| self.rate.time(decision.remaining(), 0));
+        Some(Duration::from_nanos(next))
+    }
+
+    fn line(&self) -> Option<&dyn Line<LeakyBucketState>> {
+        Some(self)
+    }
+}
+
+impl Line<LeakyBucketState> for LeakyBucket {
+    fn places(&self) -> u64 {
+        self.places
+    }
+
+    fn max_wait(&self) -> u64 {
+        self.max_wait
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn turn(&self, state: &LeakyBucketState, ahead: u128) -> Nanos {
+        self.later(state.next, ahead).ceil()
+    }
+
+    fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
+        state.next = self.later(state.next.max(Slot::at(arrived)), u128::from(cost));
+    }
+
+    fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {
+        if self.max_wait == u64::MAX {
+            return u64::MAX;
+        }
+        let first = self.later(state.next, ahead).max(Slot::at(state.last));
+        let latest = u128::from(now.0) + u128::from(self.max_wait);
+        let Some(spare) = latest.checked_sub(u128::from(first.nanos)) else { return 0 };
+        let grains = spare.saturating_mul(u128::from(self.rate.limit));
+        let Some(grains) = grains.checked_sub(u128::from(first.part)) else { return 0 };
+        let (intervals, _) = div_rem(grains, self.rate.period);
+        u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
+        let step = step(state.last, now, self.quota.period_nanos());
+        if step.set_back > 0 {
+            // The schedule goes along with the clock.
+            state.next = match state.next.nanos.checked_sub(step.set_back) {
+                Some(nanos) => Slot { nanos, part: state.next.part },
+                None => Slot::at(Nanos::ZERO),
+            };
+        }
+        state.last = step.seen(now);
+        state.last
+    }
+}

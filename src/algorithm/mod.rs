@@ -1,0 +1,126 @@
+//! The rules: pure arithmetic over plain state.
+//!
+//! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock
+//! and does no I/O; whoever holds its state (a [`Store`](crate::store::Store)) promises that one call at
+//! a time changes it. So no admission is ever computed from a sum that another thread is changing, and
+//! every rule can be tested as a table.
+//!
+//! # Which one do I want?
+//!
+//! | you want | take | most in any one period | state per key |
+//! |---|---|---|---|
+//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | 24 bytes |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | 56 bytes + 8 per slice |
+//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | 2 × limit, around an edge | 24 bytes |
+//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit + 1 | 24 bytes |
+//!
+//! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
+//! if callers can come back, [`LeakyBucket`] if they should wait.
+//!
+//! All of them deny without charging, tell a `retry_after` at which the very same call is allowed, and compute
+//! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
+//!
+//! # Time
+//!
+//! Time for a key is the largest reading it has seen. A reading up to one period behind it stands still; one further
+//! behind is taken as a clock that was set back: the key keeps its level, and time goes on from there.
+
+mod fixed_window;
+mod leaky_bucket;
+mod rate;
+mod sliding_window;
+mod time;
+mod token_bucket;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+pub use fixed_window::{FixedWindow, FixedWindowState};
+pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub use sliding_window::{SlidingWindow, SlidingWindowState};
+pub use token_bucket::{TokenBucket, TokenBucketState};
+
+/// A rule that says whether a call may pass.
+///
+/// Implement it to bring your own. Every method must return in constant time, must not panic for any
+/// `now` and `cost`, and must allow a cost of 0 without changing what the key may do.
+pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
+    /// What is remembered of one key.
+    type State: Clone + Debug + Send + Sync + 'static;
+
+    /// The state, at `now`, of a key never seen before, for a limiter built at `built`.
+    ///
+    /// Such a key counts as idle since `built`.
+    fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
+
+    /// Takes `cost` units if they are there, all or none.
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
+
+    /// What [`check`](Algorithm::check) of cost 1 would say, taking nothing: `remaining` and `reset_after`
+    /// describe the state as it is.
+    ///
+    /// The state may be brought up to `now`, which changes no answer.
+    fn peek(&self, state: &mut Self::State, now: Nanos) -> Decision;
+
+    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten.
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
+
+    /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
+    fn policy(&self) -> Policy;
+
+    /// Over how long a client that was told `decision` should spread what remains: the effective window of the
+    /// `RateLimit` field. `None` where waiting does not help.
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        match decision.is_allowed() {
+            true => Some(decision.reset_after()),
+            false => decision.retry_after(),
+        }
+    }
+
+    /// How calls wait in line, for algorithms that let them. `None`: a call that may not pass now is refused.
+    fn line(&self) -> Option<&dyn Line<Self::State>> {
+        None
+    }
+}
+
+/// A quota as clients are told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The most that can be admitted at one instant.
+    pub quota: u64,
+    /// The time in which that much comes back.
+    pub window: Duration,
+}
+
+/// How calls wait for an algorithm that queues.
+///
+/// A line knows no callers: it answers *when* a call may leave that has `ahead` units of cost before it. Who waits,
+/// and in what order, is kept by the store.
+pub trait Line<S>: Debug {
+    /// How many calls may wait.
+    fn places(&self) -> u64;
+
+    /// How long a call may wait, in nanoseconds. `u64::MAX`: as long as it takes.
+    fn max_wait(&self) -> u64;
+
+    /// How many calls of cost 1 an idle key lets in at one instant: one, and those who wait.
+    fn capacity(&self) -> u64;
+
+    /// When a call may leave that has `ahead` units before it, rounded up to the nanosecond.
+    ///
+    /// It may be in the past: then the call leaves at once.
+    fn turn(&self, state: &S, ahead: u128) -> Nanos;
+
+    /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
+    fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
+
+    /// How many calls of cost 1 that come `now`, one after another, would wait no longer than
+    /// [`max_wait`](Line::max_wait), with `ahead` units before them. The number of places aside.
+    fn room(&self, state: &S, ahead: u128, now: Nanos) -> u64;
+
+    /// Tells the state what time it is, and gives the time back as the state sees it.
+    fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
+}

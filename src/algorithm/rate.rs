@@ -1,0 +1,92 @@
+//! A rate as a fraction in lowest terms, and the exact arithmetic on it.
+
+use crate::quota::Quota;
+
+/// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
+///
+/// Work is counted in *grains*: one unit is `period` grains, one nanosecond brings `limit` grains. So both are
+/// integers, and nothing is ever rounded but the spans that are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rate {
+    pub(super) limit: u64,
+    pub(super) period: u64,
+}
+
+impl Rate {
+    pub(super) const fn of(quota: Quota) -> Self {
+        let (mut a, mut b) = (quota.limit(), quota.period_nanos());
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        Self { limit: quota.limit() / a, period: quota.period_nanos() / a }
+    }
+
+    /// The grains that `nanos` bring.
+    #[inline]
+    pub(super) const fn grains(&self, nanos: u64) -> u128 {
+        nanos as u128 * self.limit as u128
+    }
+
+    /// The time in which `units` and `grains` come, in nanoseconds, rounded up.
+    ///
+    /// Beyond 584 years it is `u64::MAX`.
+    #[inline]
+    pub(super) fn time(&self, units: u64, grains: u64) -> u64 {
+        self.time_of(u128::from(units) * u128::from(self.period) + u128::from(grains))
+    }
+
+    #[inline]
+    pub(super) fn time_of(&self, grains: u128) -> u64 {
+        if self.limit == 1 {
+            return u64::try_from(grains).unwrap_or(u64::MAX);
+        }
+        let (nanos, rest) = div_rem(grains, self.limit);
+        u64::try_from(nanos).map_or(u64::MAX, |nanos| nanos.saturating_add(u64::from(rest > 0)))
+    }
+}
+
+/// Division that is cheap when both sides fit a word, as they nearly always do.
+#[inline]
+pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
+    if let Ok(dividend) = u64::try_from(dividend) {
+        return (u128::from(dividend / divisor), dividend % divisor);
+    }
+    let wide = u128::from(divisor);
+    // The remainder is below the divisor, so it fits.
+    (dividend / wide, (dividend % wide) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn spans_are_rounded_up_and_saturate() {
+        let seven = Rate::of(Quota::per_minute(7));
+        assert_eq!((seven.limit, seven.period), (7, 60_000_000_000));
+        assert_eq!(seven.time(1, 0), 8_571_428_572);
+        assert_eq!(seven.time(7, 0), 60_000_000_000);
+        assert_eq!(seven.time(0, 1), 1);
+        assert_eq!(seven.time(u64::MAX, 0), u64::MAX);
+
+        let hundred = Rate::of(Quota::per_second(100));
+        assert_eq!((hundred.limit, hundred.period), (1, 10_000_000));
+        assert_eq!(hundred.time(1, 5), 10_000_005);
+
+        let wide = Rate::of(Quota::per(u64::MAX, Duration::from_nanos(i64::MAX as u64)).unwrap());
+        assert_eq!(wide.time(u64::MAX, 0), i64::MAX as u64);
+        assert_eq!(wide.grains(u64::MAX), u128::from(u64::MAX) * u128::from(wide.limit));
+    }
+
+    #[test]
+    fn division_agrees_with_itself_on_both_paths() {
+        for dividend in [0, 1, u128::from(u64::MAX), u128::from(u64::MAX) + 1, u128::MAX] {
+            for divisor in [1, 2, 7, u64::MAX] {
+                let (quotient, rest) = div_rem(dividend, divisor);
+                assert_eq!(quotient * u128::from(divisor) + u128::from(rest), dividend);
+                assert!(rest < divisor);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! # Sliding window, in slices
+//!
+//! **Problem.** Never more than `limit` in *any* period, wherever one looks; but without a record of every call.
+//!
+//! **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum is
+//! "the last period".
+//!
+//! **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two slices, a limit of
+//! 100 per second admits 200 within little over half a second. Sentinel's window is built like that.
+//!
+//! **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
+//! covers a period always, and up to one slice more. The limit is strict, and the price is that a unit comes
+//! back up to one slice late.
+//!
+//! ```text
+//!   period = 4 slices            now
+//!   ├────┬────┬────┬────┬────┬───┤
+//!   │ 2  │ 0  │ 3  │ 1  │ 0  │ 2 │  open slice
+//!   └────┴────┴────┴────┴────┴───┘
+//!     ↑    └─── closed, counted ─┘   all are counted until their last instant is one period old
+//!     forgotten
+//! ```
+//!
+//! A key's slices begin with the first call after it was idle, and that call is the last instant of its slice: so a
+//! lone burst is free again after exactly one period.
+//!
+//! **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period is in it.
+//!
+//! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is handed on:
+//! at most `n` of them. 56 bytes a key, and 8 for each slice.
+
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// The most slices a window can have.
+const MOST: u64 = 1_000;
+
+/// Never more than the limit in any period, wherever it is placed.
+///
+/// Strict: no span of one `period` ever holds more than `limit` admitted units. A unit is free again at most one slice
+/// after its period. The quota's burst does not concern it. A cost above the limit never fits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::SlidingWindow;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::builder(SlidingWindow::new(Quota::per_second(2))).clock(clock.clone()).build();
+/// assert!(limiter.check("user:42").is_allowed());
+/// clock.advance(Duration::from_millis(999));
+/// assert!(limiter.check("user:42").is_allowed());
+/// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct SlidingWindow {
+    quota: Quota,
+    slices: usize,
+    /// The length of a slice.
+    width: u64,
+}
+
+/// What a [`SlidingWindow`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct SlidingWindowState {
+    last: Nanos,
+    /// How far into the open slice `last` is; below the width.
+    into: u64,
+    /// The units in all slices.
+    total: u64,
+    /// The units in the open slice.
+    open: u64,
+    /// The newest of the closed slices, which are a ring.
+    newest: usize,
+    closed: Box<[u64]>,
+}
+
+impl SlidingWindow {
+    /// A window of ten slices.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self::sliced(quota, 10)
+    }
+
+    /// How finely the window slides: more slices give a unit back sooner, for 8 bytes each per key.
+    ///
+    /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n` need not
+    /// divide it.
+    ///
+    /// # Panics
+    ///
+    /// If `n` is 0 or above 1,000.
+    #[must_use]
+    pub const fn slices(self, n: usize) -> Self {
+        assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");
+        assert!(
+            n as u64 <= MOST,
+            "a window of over 1,000 slices costs over 8 kB per key: give 1 to 1,000 slices"
+        );
+        Self::sliced(self.quota, n as u64)
+    }
+
+    const fn sliced(quota: Quota, n: u64) -> Self {
+        let period = quota.period_nanos();
+        let width = period.div_ceil(n);
+        Self { quota, slices: period.div_ceil(width) as usize, width }
+    }
+
+    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    #[inline]
+    fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
+        let step = step(state.last, now, self.quota.period_nanos());
+        state.last = step.seen(now);
+        if state.total == 0 {
+            return step.behind;
+        }
+        state.into = state.into.saturating_add(step.elapsed);
+        if state.into >= self.width {
+            self.close(state);
+        }
+        // The oldest slice may end its period before the open slice ends.
+        if self.free_in(state, self.slices) == 0 {
+            let oldest = self.slot(state, self.slices);
+            state.total -= state.closed[oldest];
+            state.closed[oldest] = 0;
+        }
+        step.behind
+    }
+
+    #[cold]
+    fn close(&self, state: &mut SlidingWindowState) {
+        let passed = state.into / self.width;
+        state.into %= self.width;
+        if passed > self.slices as u64 {
+            state.closed.fill(0);
+            (state.total, state.open) = (0, 0);
+            return;
+        }
+        for _ in 0..passed {
+            state.newest = (state.newest + 1) % self.slices;
+            state.total -= std::mem::replace(&mut state.closed[state.newest], state.open);
+            state.open = 0;
+        }
+    }
+
+    /// Where the slice lies that is `age` slices (1 to `slices`) older than the open one.
+    #[inline]
+    fn slot(&self, state: &SlidingWindowState, age: usize) -> usize {
+        let back = state.newest + self.slices - (age - 1);
+        if back >= self.slices { back - self.slices } else { back }
+    }
+
+    /// The time until a slice's last instant is one period ago; `age` 0 is the open slice.
+    #[inline]
+    fn free_in(&self, state: &SlidingWindowState, age: usize) -> u64 {
+        // At most two periods, of at most 2^63 ns: no overflow.
+        let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
+        from_open.saturating_sub(age as u64 * self.width)
+    }
+
+    /// The time until `short` units are free again.
+    fn until(&self, state: &SlidingWindowState, short: u64) -> u64 {
+        let mut freed = 0;
+        let oldest_first = (1..=self.slices).rev();
+        for age in oldest_first {
+            freed += state.closed[self.slot(state, age)];
+            if freed >= short {
+                return self.free_in(state, age);
+            }
+        }
+        self.free_in(state, 0)
+    }
+
+    /// The time until every unit is free again.
+    fn reset(&self, state: &SlidingWindowState) -> u64 {
+        match (state.total, state.open) {
+            (0, _) => 0,
+            (_, 1..) => self.free_in(state, 0),
+            (_, 0) => (1..=self.slices)
+                .find(|age| state.closed[self.slot(state, *age)] > 0)
+                .map_or(0, |newest| self.free_in(state, newest)),
+        }
+    }
+
+    fn deny(&self, state: &SlidingWindowState, behind: u64, cost: u64) -> Decision {
+        let limit = self.quota.limit();
+        let retry = (cost <= limit).then(|| {
+            let short = state.total - (limit - cost);
+            self.until(state, short).saturating_add(behind)
+        });
+        Decision::deny(limit, limit - state.total, retry, self.reset(state).saturating_add(behind))
+    }
+
+    #[inline]
+    fn allow(&self, state: &SlidingWindowState, behind: u64) -> Decision {
+        let limit = self.quota.limit();
+        Decision::allow(limit, limit - state.total, self.reset(state).saturating_add(behind))
+    }
+}
+
+impl Algorithm for SlidingWindow {
+    type State = SlidingWindowState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingWindowState {
+        let closed = vec![0; self.slices].into_boxed_slice();
+        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, closed }
+    }
+
+    #[inline]
+    fn check(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(state, now);
+        if cost > self.quota.limit() - state.total {
+            return self.deny(state, behind, cost);
+        }
+        if state.total == 0 {
+            state.into = self.width - 1;
+        }
+        state.total += cost;
+        state.open += cost;
+        self.allow(state, behind)
+    }
+
+    fn peek(&self, state: &mut SlidingWindowState, now: Nanos) -> Decision {
+        let behind = self.advance(state, now);
+        match self.quota.limit() - state.total {
+            0 => self.deny(state, behind, 1),
+            _ => self.allow(state, behind),
+        }
+    }
+
+    fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
+        let step = step(state.last, now, self.quota.period_nanos());
+        self.reset(state) <= step.elapsed
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}

@@ -1,0 +1,62 @@
+//! Time as a key sees it, for clocks that step back.
+
+use crate::clock::Nanos;
+
+/// What a reading of the clock means to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// How far the key's time moves on.
+    pub(super) elapsed: u64,
+    /// How far the clock must still go until the key's time moves on again.
+    pub(super) behind: u64,
+    /// How far the clock was set back, when the key takes its time as the new one.
+    pub(super) set_back: u64,
+}
+
+/// What `now` means to a key that has last seen `last`.
+///
+/// Up to one `period` behind, time stands still. Further behind, the clock was set back: the key keeps its level and
+/// goes on from `now`.
+#[inline]
+pub(super) const fn step(last: Nanos, now: Nanos, period: u64) -> Step {
+    if now.0 >= last.0 {
+        return Step { elapsed: now.0 - last.0, behind: 0, set_back: 0 };
+    }
+    let behind = last.0 - now.0;
+    match behind <= period {
+        true => Step { elapsed: 0, behind, set_back: 0 },
+        false => Step { elapsed: 0, behind: 0, set_back: behind },
+    }
+}
+
+impl Step {
+    /// The reading that the key has seen last, after this step.
+    #[inline]
+    pub(super) const fn seen(&self, now: Nanos) -> Nanos {
+        now.after(self.behind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_stands_still_for_one_period() {
+        let table = [
+            // last, now, elapsed, behind, set back, seen
+            (100, 100, 0, 0, 0, 100),
+            (100, 130, 30, 0, 0, 130),
+            (100, 99, 0, 1, 0, 100),
+            (100, 50, 0, 50, 0, 100),
+            (100, 49, 0, 0, 51, 49),
+            (u64::MAX, 0, 0, 0, u64::MAX, 0),
+            (0, u64::MAX, u64::MAX, 0, 0, u64::MAX),
+        ];
+        for (last, now, elapsed, behind, set_back, seen) in table {
+            let step = step(Nanos(last), Nanos(now), 50);
+            assert_eq!(step, Step { elapsed, behind, set_back }, "{last} {now}");
+            assert_eq!(step.seen(Nanos(now)), Nanos(seen), "{last} {now}");
+        }
+    }
+}

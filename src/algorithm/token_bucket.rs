@@ -1,0 +1,218 @@
+//! # Token bucket
+//!
+//! **Problem.** Let callers come in bursts, but hold them to a rate on average.
+//!
+//! **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
+//!
+//! **Where it breaks.** A task per key is what kills a server with a million keys; and `period / limit` is rarely a
+//! whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through
+//! too early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute for
+//! "1 per minute", or 1,006 at once for a burst of 1,000.
+//!
+//! **The idea.** Refill when somebody asks, by what the time since the last question brings; and count in a unit in which
+//! nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers (in
+//! lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
+//!
+//! ```text
+//!  tokens
+//!  burst 4 ─●      ╭──────────  never above the burst
+//!        3  │●    ╱   ↑ refills at limit / period
+//!        2  │ ●  ╱
+//!        1  │  ●╱
+//!        0 ─┴───●───────────── time
+//!           four at once, then one per period / limit
+//! ```
+//!
+//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A key never seen misses nothing, so
+//! the state of an idle key is zero and may be forgotten.
+//!
+//! **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part / period <= burst`.
+//! So in any span of time `t` at most `burst + t * limit / period` units pass.
+//!
+//! **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no division at all.
+//!
+//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), give the same answers from other state; so they are
+//! not offered a second time. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
+
+use std::time::Duration;
+
+use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// Bursts up to a capacity, refilled at a steady rate.
+///
+/// The capacity is the quota's burst, which is its limit unless set. The bucket of a key never seen is full, or see
+/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass, exactly: no drift,
+/// no float. A cost above the burst never fits.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// // 100 a minute on average, at most 20 at once
+/// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100).burst(20)));
+/// let decision = limiter.check_n("user:42", 15);
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (20, 5));
+/// assert!(!limiter.check_n("user:42", 15).is_allowed());
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    quota: Quota,
+    rate: Rate,
+    empty: bool,
+}
+
+/// What a [`TokenBucket`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct TokenBucketState {
+    last: Nanos,
+    /// Whole tokens missing.
+    used: u64,
+    /// Grains missing of one more token; below the rate's period.
+    part: u64,
+}
+
+impl TokenBucket {
+    /// A bucket that holds the quota's burst, refilled at its rate, full at first.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota, rate: Rate::of(quota), empty: false }
+    }
+
+    /// The bucket is empty when the limiter is built.
+    ///
+    /// A key never seen counts as idle since then: it has filled by the time it turns up later.
+    #[must_use]
+    pub const fn start_empty(mut self) -> Self {
+        self.empty = true;
+        self
+    }
+
+    fn burst(&self) -> u64 {
+        self.quota.capacity()
+    }
+
+    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    #[inline]
+    fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
+        let step = step(state.last, now, self.quota.period_nanos());
+        state.last = step.seen(now);
+        self.refill(state, step.elapsed);
+        step.behind
+    }
+
+    #[inline]
+    fn refill(&self, state: &mut TokenBucketState, elapsed: u64) {
+        let grains = self.rate.grains(elapsed);
+        if grains <= u128::from(state.part) {
+            state.part -= grains as u64;
+            return;
+        }
+        let grains = grains - u128::from(state.part);
+        let period = u128::from(self.rate.period);
+        // Below one token, the quotient is 0 without asking the divider.
+        let (whole, rest) =
+            if grains < period { (0, grains as u64) } else { div_rem(grains, self.rate.period) };
+        match u64::try_from(whole) {
+            Ok(whole) if whole < state.used => {
+                state.used -= whole;
+                state.part = 0;
+                if rest > 0 {
+                    state.used -= 1;
+                    state.part = self.rate.period - rest;
+                }
+            }
+            _ => (state.used, state.part) = (0, 0),
+        }
+    }
+
+    #[inline]
+    fn available(&self, state: &TokenBucketState) -> u64 {
+        self.burst() - state.used - u64::from(state.part > 0)
+    }
+
+    /// The time until `cost`, at most the burst, would fit.
+    #[inline]
+    fn until(&self, state: &TokenBucketState, cost: u64) -> u64 {
+        let spare = self.burst() - cost;
+        match state.used.checked_sub(spare) {
+            Some(short) => self.rate.time(short, state.part),
+            None => 0,
+        }
+    }
+
+    #[inline]
+    fn reset(&self, state: &TokenBucketState) -> u64 {
+        self.rate.time(state.used, state.part)
+    }
+
+    /// The decision on an admission, or on nothing at all.
+    #[inline]
+    fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
+        let remaining = self.available(state);
+        let reset = self.reset(state).saturating_add(behind);
+        let decision = Decision::allow(self.burst(), remaining, reset);
+        match remaining {
+            0 => decision.with_next(self.until(state, 1).saturating_add(behind)),
+            _ => decision,
+        }
+    }
+
+    fn deny(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
+        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(behind));
+        let reset = self.reset(state).saturating_add(behind);
+        Decision::deny(self.burst(), self.available(state), retry, reset)
+    }
+}
+
+impl Algorithm for TokenBucket {
+    type State = TokenBucketState;
+
+    fn fresh(&self, built: Nanos, now: Nanos) -> TokenBucketState {
+        let used = if self.empty { self.burst() } else { 0 };
+        let mut state = TokenBucketState { last: now, used, part: 0 };
+        self.refill(&mut state, now.since(built));
+        state
+    }
+
+    #[inline]
+    fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(state, now);
+        if cost > self.available(state) {
+            return self.deny(state, behind, cost);
+        }
+        state.used += cost;
+        self.allow(state, behind)
+    }
+
+    fn peek(&self, state: &mut TokenBucketState, now: Nanos) -> Decision {
+        let behind = self.advance(state, now);
+        match self.available(state) {
+            0 => self.deny(state, behind, 1),
+            _ => self.allow(state, behind),
+        }
+    }
+
+    fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {
+        let step = step(state.last, now, self.quota.period_nanos());
+        self.rate.grains(step.elapsed)
+            >= u128::from(state.used) * u128::from(self.rate.period) + u128::from(state.part)
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.burst(), window: Duration::from_nanos(self.rate.time(self.burst(), 0)) }
+    }
+
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        let next = decision.next().unwrap_or_else(|| self.rate.time(decision.remaining(), 0));
+        Some(Duration::from_nanos(next))
+    }
+}

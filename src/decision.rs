@@ -1,0 +1,159 @@
+//! The one thing every other room talks about: may this call pass, and what is left.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The answer to one call.
+///
+/// A denial is a decision, not an error. All spans are exact to the nanosecond, rounded up; spans
+/// beyond 584 years are told as 584 years.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(1)));
+/// let first = limiter.check("user:42");
+/// assert!(first.is_allowed() && first.remaining() == 0 && first.retry_after().is_none());
+/// let second = limiter.check("user:42");
+/// assert!(!second.is_allowed() && second.retry_after().is_some());
+/// ```
+#[must_use = "a decision that nobody reads limits nothing"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
+    /// Denied: until the same call would be allowed, `NEVER` if it never will. Allowed: until one
+    /// more unit is there, if the algorithm tells it; 0 otherwise.
+    wait: u64,
+    reset: u64,
+    delay: u64,
+}
+
+/// No wait helps.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+impl Decision {
+    /// A call that may pass. For authors of algorithms and stores.
+    ///
+    /// `reset_after` in nanoseconds.
+    pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
+        Self { allowed: true, limit, remaining, wait: 0, reset: reset_after, delay: 0 }
+    }
+
+    /// A call that may not pass. For authors of algorithms and stores.
+    ///
+    /// `retry_after` (`None`: waiting does not help) and `reset_after` in nanoseconds.
+    pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
+        let wait = match retry_after {
+            // 584 years away is still not "never".
+            Some(NEVER) => NEVER - 1,
+            Some(nanos) => nanos,
+            None => NEVER,
+        };
+        Self { allowed: false, limit, remaining, wait, reset: reset_after, delay: 0 }
+    }
+
+    /// The same decision for a call that was held for `delay` nanoseconds.
+    pub const fn with_delay(mut self, delay: u64) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// An admission that also tells when one more unit is there.
+    pub(crate) const fn with_next(mut self, next: u64) -> Self {
+        if self.allowed {
+            self.wait = next;
+        }
+        self
+    }
+
+    /// Whether the call may pass.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
+    ///
+    /// For a [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more
+    /// than may wait by `acquire`.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How many calls of cost 1 would now be admitted one after another, by the method that was asked.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// How long until this very call would be allowed. `Some` when it was denied and waiting helps.
+    ///
+    /// Exact, not rounded to seconds: the call is denied at every instant before and allowed at that
+    /// one, if no one else calls in between.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.allowed || self.wait == NEVER {
+            true => None,
+            false => Some(Duration::from_nanos(self.wait)),
+        }
+    }
+
+    /// How long until the key is as if it had never been seen.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_nanos(self.reset)
+    }
+
+    /// How long the call had to be held. Zero unless it queued.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        Duration::from_nanos(self.delay)
+    }
+
+    /// On an admission: how long until one more unit is there, where the algorithm tells it.
+    pub(crate) const fn next(&self) -> Option<u64> {
+        match self.allowed && self.wait > 0 {
+            true => Some(self.wait),
+            false => None,
+        }
+    }
+}
+
+/// One line for a log; names no key.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.allowed { "allowed" } else { "denied" };
+        write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
+        match self.retry_after() {
+            Some(wait) => write!(f, ", retry after {wait:?}"),
+            None if !self.allowed => f.write_str(", waiting does not help"),
+            None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_denial_that_time_heals_has_a_retry_after() {
+        assert_eq!(Decision::allow(3, 2, 9).retry_after(), None);
+        assert_eq!(Decision::allow(3, 0, 9).with_next(4).retry_after(), None);
+        assert_eq!(Decision::deny(3, 0, None, 9).retry_after(), None);
+        assert_eq!(Decision::deny(3, 0, Some(4), 9).retry_after(), Some(Duration::from_nanos(4)));
+        assert!(Decision::deny(3, 0, Some(u64::MAX), 9).retry_after().is_some());
+    }
+
+    #[test]
+    fn displays_one_line() {
+        assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
+        assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
+        assert_eq!(Decision::deny(3, 3, None, 9).to_string(), "denied, 3 of 3 left, waiting does not help");
+    }
+}

@@ -1,0 +1,98 @@
+//! What can be wrong with a configuration. A denial is never an error: it is a
+//! [`Decision`](crate::decision::Decision).
+
+use std::error::Error;
+use std::fmt;
+
+/// Why a [`Quota`](crate::quota::Quota) could not be built.
+///
+/// Its text says what was given and what is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaError {
+    problem: Problem,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Problem {
+    ZeroLimit,
+    ZeroBurst,
+    ZeroPeriod,
+    LongPeriod,
+    Text { text: String, reason: &'static str },
+}
+
+/// How much of a wrong text an error repeats.
+const SHOWN: usize = 60;
+
+impl QuotaError {
+    pub(crate) fn zero_limit() -> Self {
+        Self { problem: Problem::ZeroLimit }
+    }
+
+    pub(crate) fn zero_burst() -> Self {
+        Self { problem: Problem::ZeroBurst }
+    }
+
+    pub(crate) fn zero_period() -> Self {
+        Self { problem: Problem::ZeroPeriod }
+    }
+
+    pub(crate) fn long_period() -> Self {
+        Self { problem: Problem::LongPeriod }
+    }
+
+    pub(crate) fn text(text: &str, reason: &'static str) -> Self {
+        let text = text.chars().take(SHOWN).collect();
+        Self { problem: Problem::Text { text, reason } }
+    }
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problem {
+            Problem::ZeroLimit => f.write_str("a limit of 0 admits nothing: give a limit of at least 1"),
+            Problem::ZeroBurst => f.write_str("a burst of 0 admits nothing: give a burst of at least 1"),
+            Problem::ZeroPeriod => {
+                f.write_str("a period of 0 has no rate: give a period of at least one nanosecond")
+            }
+            Problem::LongPeriod => f.write_str(
+                "the period is too long: give a period of at most 292 years (2^63 - 1 nanoseconds)",
+            ),
+            Problem::Text { text, reason } => write!(
+                f,
+                "{text:?} is no quota: {reason}; accepted are a limit, `/` or `per`, and a time, \
+                 such as \"100/minute\", \"10/s\", \"1000 per day\", \"5 per 2s\" or \"100/min burst 20\""
+            ),
+        }
+    }
+}
+
+impl Error for QuotaError {}
+
+/// Why a name cannot be a policy's name.
+///
+/// A policy's name travels in the `RateLimit` header fields, whose strings hold printable ASCII
+/// only (RFC 9651, section 3.3.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameError {
+    name: String,
+}
+
+impl NameError {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.chars().take(SHOWN).collect() }
+    }
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} cannot be a policy's name: header fields carry it, so give 1 to 256 printable ASCII \
+             characters (space to ~)",
+            self.name
+        )
+    }
+}
+
+impl Error for NameError {}

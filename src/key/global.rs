@@ -1,0 +1,13 @@
+use super::{KeyError, KeyExtractor};
+
+/// One bucket for all, for any request type.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Global;
+
+impl<Req> KeyExtractor<Req> for Global {
+    type Key = ();
+
+    fn extract(&self, _: &Req) -> Result<Option<()>, KeyError> {
+        Ok(Some(()))
+    }
+}

@@ -1,0 +1,48 @@
+use super::{KeyError, KeyExtractor};
+
+/// One extractor for requests that have what it looks for, another for those that have not.
+///
+/// Made by [`Header::or`](super::Header::or) and [`Extension::or`](super::Extension::or).
+#[derive(Clone, Copy, Debug)]
+pub struct Or<First, Second> {
+    pub(super) first: First,
+    pub(super) second: Second,
+}
+
+/// The key of one extractor or of another. The two never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OrKey<First, Second> {
+    /// Of the first.
+    First(First),
+    /// Of the second.
+    Second(Second),
+}
+
+/// Looks for something that a request may lack. Implemented by this crate only: its module is private.
+pub trait Optional<Req> {
+    /// What is looked for.
+    type Found;
+
+    /// Finds it, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// If it is there in a form that cannot be a key.
+    fn find(&self, request: &Req) -> Result<Option<Self::Found>, KeyError>;
+}
+
+impl<Req, First, Second> KeyExtractor<Req> for Or<First, Second>
+where
+    First: Optional<Req>,
+    First::Found: std::hash::Hash,
+    Second: KeyExtractor<Req>,
+{
+    type Key = OrKey<First::Found, Second::Key>;
+
+    fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
+        match self.first.find(request)? {
+            Some(found) => Ok(Some(OrKey::First(found))),
+            None => Ok(self.second.extract(request)?.map(OrKey::Second)),
+        }
+    }
+}

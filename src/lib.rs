@@ -1,0 +1,81 @@
+//! Rate limiting for tower services: axum apps, tonic servers, and services that are not HTTP at all.
+//!
+//! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. It asks a [key extractor](key) `K` who is calling, asks an
+//! [algorithm] `A` whether the call may pass now, and then lets it through and says what is left, or answers
+//! `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`), or, with a
+//! [`LeakyBucket`](algorithm::LeakyBucket), holds the request and releases it at a steady rate.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_throttle::algorithm::SlidingWindow;
+//! use tower_throttle::key::PeerIp;
+//! use tower_throttle::{Quota, RateLimitLayer};
+//!
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     // a token bucket per address: 100 a minute, at most 20 at once
+//!     .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)))
+//!     // the same thing in its parts, with another algorithm
+//!     .layer(RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_hour(1_000))).name("hourly"));
+//! ```
+//!
+//! # Where to read on
+//!
+//! - [`Quota`]: how much, per how long.
+//! - [`algorithm`]: which one do I want?
+//! - [`key`]: who is asking.
+//! - [`middleware`]: the layer, and what a refused caller gets.
+//! - [`RateLimiter`]: the engine, without any middleware.
+//! - [`clock`]: time, and how to test with it.
+//! - [`store`]: where state lives, what it costs, how it is bounded.
+//!
+//! # Promises
+//!
+//! 1. **Never early.** No request is admitted that the exact rule would refuse, over any length of time: no drift, no float. Late by
+//!    at most one nanosecond per call.
+//! 2. **Exact under concurrency.** With any number of threads on one key, as many are admitted as the rule allows.
+//! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits.
+//! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else calls and nobody
+//!    gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can never fit has none.
+//! 5. **`remaining` is true**: so many calls of cost 1 would be admitted at this instant.
+//! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further behind, the key
+//!    keeps its level and time goes on from there.
+//! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no waiter asleep and no
+//!    slot lost.
+//! 8. **Bounded**: keys, waiters per key, memory per key, work per call.
+//! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
+//! 10. **A refused request costs little**: its body is never read.
+//!
+//! # What it is not
+//!
+//! Limits hold for one process; nothing is shared between machines yet. State is gone when the process ends. It is no
+//! protection against a flood that fills the line or the accept queue: that is for the kernel or the edge.
+//!
+//! # Features
+//!
+//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) reads axum's `ConnectInfo`. `tonic`: it reads tonic's `TcpConnectInfo`, and
+//! a limited gRPC service keeps its name. `tracing` (default): one error event when requests are refused because of a mistake in the
+//! set-up.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod algorithm;
+pub mod clock;
+pub mod decision;
+pub mod error;
+pub mod key;
+pub mod limiter;
+pub mod middleware;
+pub mod quota;
+pub mod store;
+
+mod observe;
+mod queue;
+#[cfg(feature = "tonic")]
+mod tonic;
+
+pub use decision::Decision;
+pub use error::QuotaError;
+pub use limiter::RateLimiter;
+pub use middleware::{Error, ErrorResponder, HttpResponder, RateLimitLayer};
+pub use quota::Quota;

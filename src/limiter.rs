@@ -1,0 +1,242 @@
+//! The engine: an algorithm, a store and a clock. It knows no HTTP.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use crate::algorithm::Algorithm;
+use crate::clock::AnyClock;
+use crate::decision::Decision;
+use crate::store::{Answer, Context, MemoryIdentity, MemoryStore, MemoryWait, Store};
+
+/// Decides whether a call may pass. Clones share their state.
+///
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Costs are in units of the quota; a cost of 0 is always
+/// allowed and takes nothing. A denial takes nothing either.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)));
+/// if limiter.check("user:42").is_allowed() {
+///     // serve
+/// }
+/// ```
+///
+/// # Memory
+///
+/// At most [`max_keys`](Builder::max_keys) keys; see [`MemoryStore`].
+///
+/// # Panics
+///
+/// No method panics on any key, cost or clock.
+pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
+    context: Arc<Context<A, S>>,
+}
+
+impl<A: Algorithm> RateLimiter<A> {
+    /// A limiter with state in memory, tokio's clock and the default `max_keys`.
+    #[must_use]
+    pub fn new(algorithm: A) -> Self {
+        Self::builder(algorithm).build()
+    }
+
+    /// Sets clock and size, too.
+    pub fn builder(algorithm: A) -> Builder<A> {
+        Builder { algorithm, clock: AnyClock::default(), max_keys: MemoryStore::<A>::DEFAULT_MAX_KEYS }
+    }
+
+    /// Takes one unit if it is there. Never waits.
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
+        self.check_n(key, 1)
+    }
+
+    /// Takes `cost` units if all are there, else none. Never waits.
+    ///
+    /// A cost that can never fit is denied without a `retry_after`.
+    pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.context.store().check(&self.context, key, cost)
+    }
+
+    /// What [`check`](RateLimiter::check) would say now, taking nothing.
+    ///
+    /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it is.
+    pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
+        self.context.store().peek(&self.context, key)
+    }
+
+    /// Takes one unit, waiting in line where the algorithm has one.
+    ///
+    /// Algorithms without a line answer at once, as [`check`](RateLimiter::check) does. With a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket): first come, first served, per key; whoever finds no place in the line, or would have to
+    /// wait longer than its `max_wait`, is refused at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it move up. A waiting
+    /// call is charged when its turn comes; dropped between that and its next poll, its units go back unless
+    /// another call for the key has been admitted meanwhile. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
+    /// waiter that is not polled loses at most its own turn.
+    ///
+    /// # Panics
+    ///
+    /// When it has to wait: with the default clock, outside a tokio runtime that has its timer enabled. When polled after it was ready.
+    pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<A> {
+        self.acquire_n(key, 1)
+    }
+
+    /// Takes `cost` units, waiting in line where the algorithm has one. See [`acquire`](RateLimiter::acquire).
+    pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
+        let key = self.context.store().identify(key);
+        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost } }
+    }
+
+    /// Forgets what the key has used. Calls that wait for it may leave at once, one by one.
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+        self.context.store().reset(&self.context, key);
+    }
+
+    /// How many keys are kept: those in use, and some not yet cleaned away. Never above `max_keys`.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.context.store().len()
+    }
+
+    /// Whether no key is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<A: Algorithm, S> RateLimiter<A, S> {
+    /// A limiter whose state lives in `store`, with tokio's clock.
+    #[must_use]
+    pub fn with_store(algorithm: A, store: S) -> Self {
+        Self::assemble(algorithm, AnyClock::default(), store)
+    }
+
+    fn assemble(algorithm: A, clock: AnyClock, store: S) -> Self {
+        Self { context: Arc::new(Context::new(algorithm, clock, store)) }
+    }
+
+    /// The rule.
+    #[must_use]
+    pub fn algorithm(&self) -> &A {
+        self.context.algorithm()
+    }
+
+    /// Takes `cost` units now, or later, as the store can.
+    pub(crate) fn decide<K: ?Sized>(&self, key: &K, cost: u64) -> Answer<S::Wait>
+    where
+        S: Store<A, K>,
+    {
+        S::acquire(&self.context, key, cost)
+    }
+}
+
+impl<A: Algorithm, S> Clone for RateLimiter<A, S> {
+    fn clone(&self) -> Self {
+        Self { context: Arc::clone(&self.context) }
+    }
+}
+
+impl<A: Algorithm, S> fmt::Debug for RateLimiter<A, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("algorithm", self.algorithm()).finish_non_exhaustive()
+    }
+}
+
+/// Builds a [`RateLimiter`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct Builder<A> {
+    algorithm: A,
+    clock: AnyClock,
+    max_keys: usize,
+}
+
+impl<A: Algorithm> Builder<A> {
+    /// What tells the time: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
+    pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
+        self.clock = clock.into();
+        self
+    }
+
+    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and what happens when they
+    /// are all in use.
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = max_keys;
+        self
+    }
+
+    /// The limiter. A key never seen counts as idle since now.
+    #[must_use]
+    pub fn build(self) -> RateLimiter<A> {
+        RateLimiter::assemble(self.algorithm, self.clock, MemoryStore::new(self.max_keys))
+    }
+}
+
+pin_project! {
+    /// A pending [`RateLimiter::acquire`].
+    ///
+    /// Borrows neither the key nor the limiter.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Acquire<A>
+    where
+        A: Algorithm,
+    {
+        #[pin]
+        state: Stage<A>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<A>
+    where
+        A: Algorithm,
+    {
+        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64 },
+        Waiting { #[pin] wait: MemoryWait<A> },
+        Done,
+    }
+}
+
+impl<A: Algorithm> Future for Acquire<A> {
+    type Output = Decision;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
+        let mut this = self.project();
+        loop {
+            let decision = match this.state.as_mut().project() {
+                StageProj::Asking { context, key, cost } => match MemoryStore::enter(context, *key, *cost) {
+                    Answer::Now(decision) => decision,
+                    Answer::Later(wait) => {
+                        this.state.set(Stage::Waiting { wait });
+                        continue;
+                    }
+                },
+                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
+                    Ok(decision) => decision,
+                    Err(never) => match never {},
+                },
+                StageProj::Done => panic!("polled after it was ready"),
+            };
+            this.state.set(Stage::Done);
+            return Poll::Ready(decision);
+        }
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for Acquire<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").finish_non_exhaustive()
+    }
+}

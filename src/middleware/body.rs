@@ -1,0 +1,101 @@
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// The body of a limited HTTP service: that of the service behind, or that of a refusal.
+    ///
+    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = KindProj]
+    enum Kind<B> {
+        Inner { #[pin] body: B },
+        Full { bytes: Option<Bytes> },
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(super) fn inner(body: B) -> Self {
+        Self { kind: Kind::Inner { body } }
+    }
+
+    pub(super) fn full(bytes: Bytes) -> Self {
+        Self { kind: Kind::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+    }
+
+    pub(super) fn empty() -> Self {
+        Self { kind: Kind::Full { bytes: None } }
+    }
+}
+
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            KindProj::Inner { body } => body.poll_frame(cx),
+            KindProj::Full { bytes } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Full { bytes } => bytes.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner { body } => body.size_hint(),
+            Kind::Full { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::{BodyExt, Full};
+
+    #[tokio::test]
+    async fn each_kind_knows_its_size_and_its_end() {
+        let empty = ResponseBody::<Full<Bytes>>::default();
+        assert!(empty.is_end_stream());
+        assert_eq!(empty.size_hint().exact(), Some(0));
+        assert!(ResponseBody::<Full<Bytes>>::full(Bytes::new()).is_end_stream());
+
+        let mut full = ResponseBody::<Full<Bytes>>::full(Bytes::from_static(b"four"));
+        assert!(!full.is_end_stream());
+        assert_eq!(full.size_hint().exact(), Some(4));
+        assert_eq!(full.frame().await.unwrap().unwrap().into_data().unwrap(), "four");
+        assert!(full.is_end_stream() && full.frame().await.is_none());
+
+        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"inner")));
+        assert_eq!(inner.size_hint().exact(), Some(5));
+        assert_eq!(inner.collect().await.unwrap().to_bytes(), "inner");
+    }
+}

@@ -1,0 +1,89 @@
+use std::fmt;
+
+use super::responder::{Refusal, Report, Responder};
+use crate::decision::Decision;
+use crate::key::KeyError;
+use crate::store::BoxError;
+
+/// Refuses with an [`Error`], for services that are not HTTP.
+///
+/// ```
+/// use tower_throttle::key::from_fn;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::new(
+///     from_fn(|line: &String| line.split(' ').next().map(str::to_owned)),
+///     TokenBucket::new(Quota::per_second(10)),
+/// )
+/// .responder(ErrorResponder);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ErrorResponder;
+
+/// How a service limited with [`ErrorResponder`] fails.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error<E> {
+    /// A policy denied the call.
+    Limited(Decision),
+    /// The call's key could not be had.
+    Key(KeyError),
+    /// The store could not decide.
+    Store(BoxError),
+    /// The service behind failed.
+    Inner(E),
+}
+
+impl<E> fmt::Display for Error<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(decision) => write!(f, "rate limit exceeded: {decision}"),
+            Self::Key(_) => f.write_str("the request has no key to limit it by"),
+            Self::Store(_) => f.write_str("the rate limiter's store cannot decide"),
+            Self::Inner(_) => f.write_str("the limited service failed"),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Limited(_) => None,
+            Self::Key(error) => Some(error),
+            Self::Store(error) => Some(&**error),
+            Self::Inner(error) => Some(error),
+        }
+    }
+}
+
+impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
+    type Response = Res;
+    type Error = Error<Err>;
+
+    fn admitted(&self, _: &[Report<'_>], response: Res) -> Res {
+        response
+    }
+
+    fn failed(&self, error: Err) -> Error<Err> {
+        Error::Inner(error)
+    }
+
+    fn refused(&self, _: &Req, refusal: Refusal<'_>) -> Result<Res, Error<Err>> {
+        Err(match refusal {
+            Refusal::Limit(reports) => {
+                let denials =
+                    reports.iter().map(|report| report.decision).filter(|decision| !decision.is_allowed());
+                // `None`, waiting does not help, is the longest wait of all.
+                let longest = denials
+                    .max_by_key(|denial| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos()));
+                match longest {
+                    Some(denial) => Error::Limited(*denial),
+                    None => unreachable!("a call that every policy allows is not refused"),
+                }
+            }
+            Refusal::Key(error) => Error::Key(error),
+            Refusal::Store(failure) => Error::Store(failure.into_error()),
+        })
+    }
+}

@@ -1,0 +1,111 @@
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+
+use super::body::ResponseBody;
+use super::grpc::{self, Code};
+use super::responder::{Refusal, Report, Responder};
+use super::{headers, problem};
+
+/// Answers refused HTTP requests, and never changes the service's error type.
+///
+/// | the call was | HTTP | gRPC (by content type) |
+/// |---|---|---|
+/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help), problem+json | 8 `RESOURCE_EXHAUSTED` |
+/// | without a key | 500, problem+json that names the fix | 13 `INTERNAL` |
+/// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
+///
+/// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
+/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx). They are added to what is there, never put in its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HttpResponder;
+
+impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder {
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = Err;
+
+    #[inline]
+    fn admitted(&self, reports: &[Report<'_>], mut response: Response<ResBody>) -> Self::Response {
+        if !response.status().is_redirection() {
+            headers::add_fields(response.headers_mut(), reports);
+        }
+        response.map(ResponseBody::inner)
+    }
+
+    #[inline]
+    fn failed(&self, error: Err) -> Err {
+        error
+    }
+
+    fn refused(&self, request: &Request<ReqBody>, refusal: Refusal<'_>) -> Result<Self::Response, Err> {
+        let mut answer = match &refusal {
+            Refusal::Limit(reports) => {
+                let body = reports
+                    .iter()
+                    .find(|report| !report.decision.is_allowed())
+                    .map_or_else(Bytes::new, |report| report.label.exceeded.clone());
+                Answer::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    body,
+                    Code::ResourceExhausted,
+                    "rate limit exceeded",
+                )
+            }
+            Refusal::Key(error) => {
+                let reason = error.to_string();
+                let body = problem::internal(&reason);
+                Answer::new(StatusCode::INTERNAL_SERVER_ERROR, body, Code::Internal, reason)
+            }
+            Refusal::Store(failure) => Answer::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                failure.label.reduced.clone(),
+                Code::Unavailable,
+                "rate limiter unavailable",
+            ),
+        }
+        .into_response(request);
+        if let Refusal::Limit(reports) = refusal {
+            let waits = reports.iter().filter(|report| !report.decision.is_allowed());
+            // All that denied must allow: the longest wait, and none if one never will.
+            let wait = waits.map(|report| report.decision.retry_after()).try_fold(None, |longest, wait| {
+                wait.map(|wait| Some(longest.map_or(wait, |longest| wait.max(longest))))
+            });
+            headers::add_retry_after(answer.headers_mut(), wait.flatten());
+            headers::add_fields(answer.headers_mut(), reports);
+        }
+        Ok(answer)
+    }
+}
+
+/// One refusal, in both languages.
+struct Answer<M> {
+    status: StatusCode,
+    body: Bytes,
+    code: Code,
+    message: M,
+}
+
+impl<M: Into<std::borrow::Cow<'static, str>>> Answer<M> {
+    fn new(
+        status: StatusCode,
+        body: Bytes,
+        code: Code,
+        message: M,
+    ) -> Answer<std::borrow::Cow<'static, str>> {
+        Answer { status, body, code, message: message.into() }
+    }
+}
+
+impl Answer<std::borrow::Cow<'static, str>> {
+    fn into_response<ReqBody, ResBody>(self, request: &Request<ReqBody>) -> Response<ResponseBody<ResBody>> {
+        if let Some(content_type) = grpc::content_type(request.headers()) {
+            let mut response = Response::new(ResponseBody::empty());
+            grpc::add_status(response.headers_mut(), content_type, self.code, &self.message);
+            return response;
+        }
+        let mut response = Response::new(ResponseBody::full(self.body));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+        response
+    }
+}

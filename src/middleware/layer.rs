@@ -1,0 +1,132 @@
+use std::fmt;
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::cost::One;
+use super::http::HttpResponder;
+use super::policy::Policy;
+use super::service::RateLimit;
+use crate::algorithm::{Algorithm, TokenBucket};
+use crate::error::NameError;
+use crate::key::PeerIp;
+use crate::limiter::RateLimiter;
+use crate::quota::Quota;
+use crate::store::MemoryStore;
+
+/// Limits the services it is applied to: by the key that `K` finds, by the rule of `A`.
+///
+/// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a
+/// layer once per route: all routes together have one budget per key. For a budget each, apply a layer each.
+///
+/// Nameable: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request [costs](RateLimitLayer::cost), `R` makes the
+/// [answers](RateLimitLayer::responder), `S` keeps the state.
+///
+/// See the [module documentation](super) for an example.
+pub struct RateLimitLayer<K, A: Algorithm, C = One, R = HttpResponder, S = MemoryStore<A>> {
+    policy: Arc<Policy<K, A, C, S>>,
+    responder: R,
+}
+
+impl RateLimitLayer<PeerIp, TokenBucket> {
+    /// A token bucket for each address of a TCP peer.
+    #[must_use]
+    pub fn per_ip(quota: Quota) -> Self {
+        Self::new(PeerIp::new(), TokenBucket::new(quota))
+    }
+}
+
+impl<K, A: Algorithm> RateLimitLayer<K, A> {
+    /// Limits by `key` and `algorithm`, with state in memory.
+    #[must_use]
+    pub fn new(key: K, algorithm: A) -> Self {
+        Self::with_limiter(key, RateLimiter::new(algorithm))
+    }
+}
+
+impl<K, A: Algorithm, S> RateLimitLayer<K, A, One, HttpResponder, S> {
+    /// Limits by `key` and a limiter that others may share: other layers, or code that asks it directly.
+    #[must_use]
+    pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
+        Self { policy: Arc::new(Policy::new(key, limiter)), responder: HttpResponder }
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
+    /// The policy's name in header fields and bodies; `default` unless set.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside the program use
+    /// [`try_name`](RateLimitLayer::try_name).
+    #[must_use]
+    #[track_caller]
+    pub fn name(self, name: &str) -> Self {
+        match self.try_name(name) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The policy's name, if it can be one.
+    ///
+    /// # Errors
+    ///
+    /// If `name` is not 1 to 256 printable ASCII characters.
+    pub fn try_name(self, name: &str) -> Result<Self, NameError> {
+        let policy = Arc::unwrap_or_clone(self.policy).named(name)?;
+        Ok(Self { policy: Arc::new(policy), responder: self.responder })
+    }
+
+    /// What a request costs, in units of the quota; 1 unless set. A cost of 0 is always allowed.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
+    /// ```
+    #[must_use]
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, F, R, S>
+    where
+        F: Fn(&Req) -> u64,
+    {
+        let policy = Arc::unwrap_or_clone(self.policy).costing(cost);
+        RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
+    }
+}
+
+impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
+    /// Who makes the answers: [`HttpResponder`] unless set, [`ErrorResponder`](super::ErrorResponder) for services that are not HTTP.
+    #[must_use]
+    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
+        RateLimitLayer { policy: self.policy, responder }
+    }
+
+    /// The limiter, to ask it directly.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter<A, S> {
+        self.policy.limiter()
+    }
+}
+
+impl<Svc, K, A: Algorithm, C, R: Clone, S> Layer<Svc> for RateLimitLayer<K, A, C, R, S> {
+    type Service = RateLimit<Svc, Policy<K, A, C, S>, R>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.policy), self.responder.clone())
+    }
+}
+
+impl<K, A: Algorithm, C, R: Clone, S> Clone for RateLimitLayer<K, A, C, R, S> {
+    fn clone(&self) -> Self {
+        Self { policy: Arc::clone(&self.policy), responder: self.responder.clone() }
+    }
+}
+
+impl<K, A: Algorithm, C, R, S> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

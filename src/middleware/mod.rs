@@ -1,0 +1,42 @@
+//! The tower words: layer, service, future, body, and what a refused caller gets.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_throttle::{Quota, RateLimitLayer};
+//!
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)));
+//!
+//! // Serve it so that the peer's address is known:
+//! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+//! ```
+//!
+//! Each call is decided in `call`, before its body is read. A call that is admitted goes to the very service that was readied for it.
+//!
+//! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the service's error
+//! type: it answers. [`ErrorResponder`] serves services that are not HTTP.
+
+mod body;
+mod cost;
+mod error;
+mod future;
+mod grpc;
+mod headers;
+mod http;
+mod label;
+mod layer;
+mod policy;
+mod problem;
+mod responder;
+mod service;
+
+pub use body::ResponseBody;
+pub use cost::{Cost, One};
+pub use error::{Error, ErrorResponder};
+pub use future::ResponseFuture;
+pub use http::HttpResponder;
+pub use layer::RateLimitLayer;
+pub use policy::{Policies, Policy};
+pub use responder::{Refusal, Report, Responder, StoreFailure};
+pub use service::RateLimit;

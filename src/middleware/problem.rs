@@ -1,0 +1,75 @@
+//! Problem details (RFC 9457), of the types that the RateLimit draft registers.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+pub(super) const MEDIA_TYPE: &str = "application/problem+json";
+const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
+
+pub(super) fn quota_exceeded(policy: &str) -> Bytes {
+    of_type("quota-exceeded", "Quota Exceeded", StatusCode::TOO_MANY_REQUESTS, policy)
+}
+
+pub(super) fn reduced_capacity(policy: &str) -> Bytes {
+    of_type(
+        "temporary-reduced-capacity",
+        "Temporary Reduced Capacity",
+        StatusCode::SERVICE_UNAVAILABLE,
+        policy,
+    )
+}
+
+fn of_type(name: &str, title: &str, status: StatusCode, policy: &str) -> Bytes {
+    let (status, policy) = (status.as_u16(), escaped(policy));
+    format!(
+        r#"{{"type":"{TYPES}{name}","title":"{title}","status":{status},"violated-policies":["{policy}"]}}"#
+    )
+    .into()
+}
+
+pub(super) fn internal(detail: &str) -> Bytes {
+    let detail = escaped(detail);
+    format!(r#"{{"type":"about:blank","title":"Internal Server Error","status":500,"detail":"{detail}"}}"#)
+        .into()
+}
+
+/// The text as the inside of a JSON string (RFC 8259, section 7).
+fn escaped(text: &str) -> String {
+    let mut json = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => json.extend(['\\', char]),
+            '\0'..='\x1f' => {
+                // Writing to a String does not fail.
+                let _ = write!(json, "\\u{:04x}", u32::from(char));
+            }
+            _ => json.push(char),
+        }
+    }
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn bodies_are_the_json_they_are_meant_to_be() {
+        let name = "a\"b\\c\u{1}é";
+        let parsed = |body: Bytes| serde_json::from_slice::<Value>(&body).unwrap();
+        assert_eq!(
+            parsed(quota_exceeded(name)),
+            json!({
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Quota Exceeded",
+                "status": 429,
+                "violated-policies": [name],
+            })
+        );
+        assert_eq!(parsed(reduced_capacity(name))["status"], 503);
+        assert_eq!(parsed(internal(name))["detail"], name);
+    }
+}

@@ -1,0 +1,103 @@
+//! What a caller gets.
+
+use std::time::Duration;
+
+use super::label::Label;
+use crate::algorithm::Policy;
+use crate::decision::Decision;
+use crate::key::KeyError;
+use crate::store::BoxError;
+
+/// Makes the answers: of calls that were admitted, and of those that were refused.
+///
+/// [`HttpResponder`](super::HttpResponder) answers refused HTTP requests and leaves the error type alone;
+/// [`ErrorResponder`](super::ErrorResponder) returns an error, for services that are not HTTP.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot answer requests of type `{Req}` with responses of type `{Res}`",
+    note = "the default `HttpResponder` wants an HTTP service; for others add `.responder(ErrorResponder)` to the layer"
+)]
+pub trait Responder<Req, Res, Err> {
+    /// What the limited service returns.
+    type Response;
+    /// How the limited service fails.
+    type Error;
+
+    /// The response of the service behind, to a call that was admitted. No reports: it was not limited.
+    fn admitted(&self, reports: &[Report<'_>], response: Res) -> Self::Response;
+
+    /// The failure of the service behind.
+    fn failed(&self, error: Err) -> Self::Error;
+
+    /// The answer to a call that was refused. Its body has not been read.
+    ///
+    /// # Errors
+    ///
+    /// If a refusal is an error, for this kind of service.
+    fn refused(&self, request: &Req, refusal: Refusal<'_>) -> Result<Self::Response, Self::Error>;
+}
+
+/// Why a call was refused.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Refusal<'a> {
+    /// A policy denied it. All policies that were asked report.
+    Limit(&'a [Report<'a>]),
+    /// Its key could not be had.
+    Key(KeyError),
+    /// The store could not decide.
+    Store(StoreFailure<'a>),
+}
+
+/// A store that could not decide.
+#[derive(Debug)]
+pub struct StoreFailure<'a> {
+    pub(super) label: &'a Label,
+    pub(super) error: BoxError,
+}
+
+impl StoreFailure<'_> {
+    /// The policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.label.name()
+    }
+
+    /// What the store said.
+    #[must_use]
+    pub fn into_error(self) -> BoxError {
+        self.error
+    }
+}
+
+/// What one policy decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    pub(super) label: &'a Label,
+    pub(super) decision: &'a Decision,
+    pub(super) window: Option<Duration>,
+}
+
+impl Report<'_> {
+    /// The policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.label.name()
+    }
+
+    /// Its quota and window, as clients are told.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.label.policy()
+    }
+
+    /// Its decision.
+    pub fn decision(&self) -> &Decision {
+        self.decision
+    }
+
+    /// Over how long the client should spread what remains; `None` where waiting does not help.
+    #[must_use]
+    pub fn window(&self) -> Option<Duration> {
+        self.window
+    }
+}

@@ -1,0 +1,102 @@
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::future::ResponseFuture;
+use super::policy::{Policies, Verdict};
+use super::responder::{Refusal, Responder};
+
+/// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).
+///
+/// Deciding happens in `call`, for the key needs the request; `poll_ready` is that of the service behind. A refused call leaves
+/// what that service reserved in `poll_ready` with this clone of it, for its next call.
+pub struct RateLimit<Svc, P, R> {
+    inner: Svc,
+    policies: Arc<P>,
+    responder: R,
+}
+
+impl<Svc, P, R> RateLimit<Svc, P, R> {
+    pub(super) fn new(inner: Svc, policies: Arc<P>, responder: R) -> Self {
+        Self { inner, policies, responder }
+    }
+
+    /// The service behind.
+    pub fn get_ref(&self) -> &Svc {
+        &self.inner
+    }
+
+    /// The service behind.
+    pub fn into_inner(self) -> Svc {
+        self.inner
+    }
+}
+
+impl<Svc, Req, P, R> Service<Req> for RateLimit<Svc, P, R>
+where
+    Svc: Service<Req> + Clone,
+    P: Policies<Req>,
+    R: Responder<Req, Svc::Response, Svc::Error> + Clone,
+{
+    type Response = R::Response;
+    type Error = R::Error;
+    type Future = ResponseFuture<Svc, Req, P, R>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
+        self.inner.poll_ready(cx).map_err(|error| self.responder.failed(error))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let policies = &self.policies;
+        let refused = match policies.decide(&request) {
+            Verdict::Pass => {
+                return ResponseFuture::calling(self.inner.call(request), None, policies, &self.responder);
+            }
+            Verdict::Decided(decision) if decision.is_allowed() => {
+                return ResponseFuture::calling(
+                    self.inner.call(request),
+                    Some(decision),
+                    policies,
+                    &self.responder,
+                );
+            }
+            Verdict::Later(wait) => {
+                // The service that was readied is the one to be called; the clone is readied for the next.
+                let clone = self.inner.clone();
+                let ready = mem::replace(&mut self.inner, clone);
+                return ResponseFuture::waiting(wait, ready, request, policies, &self.responder);
+            }
+            Verdict::Decided(decision) => {
+                policies.observe_denial(&decision);
+                self.responder.refused(&request, Refusal::Limit(&[policies.report(&decision)]))
+            }
+            Verdict::NoKey(error) => {
+                policies.observe_no_key(&error);
+                self.responder.refused(&request, Refusal::Key(error))
+            }
+        };
+        ResponseFuture::answered(refused, policies, &self.responder)
+    }
+}
+
+impl<Svc: Clone, P, R: Clone> Clone for RateLimit<Svc, P, R> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            policies: Arc::clone(&self.policies),
+            responder: self.responder.clone(),
+        }
+    }
+}
+
+impl<Svc: fmt::Debug, P: fmt::Debug, R> fmt::Debug for RateLimit<Svc, P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("policies", &self.policies)
+            .finish_non_exhaustive()
+    }
+}

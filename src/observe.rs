@@ -1,0 +1,50 @@
+//! What is told to whoever operates the service. All of it vanishes without the feature `tracing`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::key::KeyError;
+use crate::store::BoxError;
+
+/// Says each thing once: whoever causes it can cause it a million times.
+#[derive(Debug, Default)]
+pub(crate) struct Observer {
+    no_key: AtomicBool,
+    no_store: AtomicBool,
+    never_fits: AtomicBool,
+}
+
+impl Observer {
+    pub(crate) fn no_key(&self, policy: &str, error: &KeyError) {
+        if first(&self.no_key) {
+            tell(policy, "requests are refused because they have no key", error);
+        }
+    }
+
+    pub(crate) fn no_store(&self, policy: &str, error: &BoxError) {
+        if first(&self.no_store) {
+            tell(policy, "requests are refused because the store cannot decide", error);
+        }
+    }
+
+    pub(crate) fn never_fits(&self, policy: &str) {
+        if first(&self.never_fits) {
+            tell(
+                policy,
+                "a request costs more than the limit can ever admit",
+                &"raise the burst or lower the cost",
+            );
+        }
+    }
+}
+
+fn first(said: &AtomicBool) -> bool {
+    !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)
+}
+
+#[cfg(feature = "tracing")]
+fn tell(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn tell(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}

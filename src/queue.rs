@@ -1,0 +1,436 @@
+//! Who waits for one key, in what order, and who may go.
+//!
+//! A line is a list of waiters beside the key's state. It reads no clock and sleeps nowhere: whoever touches it brings the
+//! time, and takes away the wakers to wake once the locks are released.
+//!
+//! Turns are computed from the schedule each time, not handed out. So a waiter that leaves takes nothing with it: those behind
+//! stand further forward. Any touch releases everyone whose turn has come; so a line moves on though its first waiter's
+//! task is not polled, and a newcomer never sees a place as taken that is free by the schedule.
+//!
+//! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came, which is
+//! never too early; a waiter that becomes the first is woken once, to set its alarm again.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use crate::algorithm::Line;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// The waiters of one key, and those released but not yet told.
+#[derive(Debug)]
+pub(crate) struct Queue<S> {
+    waiting: VecDeque<Waiter>,
+    /// The cost of all who wait.
+    ahead: u128,
+    released: Vec<Released>,
+    /// The latest release, as long as nothing was admitted after it.
+    undo: Option<Undo<S>>,
+    tickets: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    cost: u64,
+    arrived: Nanos,
+    alarm: Nanos,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Released {
+    ticket: u64,
+    decision: Decision,
+}
+
+#[derive(Debug)]
+struct Undo<S> {
+    ticket: u64,
+    before: S,
+}
+
+/// What became of a call that came to the line.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// It may pass at once, or is refused at once.
+    Decided(Decision),
+    /// It waits, under this ticket.
+    Waits(u64),
+}
+
+/// What a waiter is told that asks for its turn.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    Now(Decision),
+    /// Not yet: ask again then, or when woken.
+    At(Nanos),
+}
+
+impl<S> Default for Queue<S> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), ahead: 0, released: Vec::new(), undo: None, tickets: 0 }
+    }
+}
+
+impl<S: Clone> Queue<S> {
+    /// How the line looks to one who comes now.
+    pub(crate) fn outlook(&self) -> Outlook {
+        Outlook { waiting: self.waiting.len() as u64, ahead: self.ahead }
+    }
+
+    /// How the line will look once everyone whose turn has come has left; `state`, a copy, goes along.
+    pub(crate) fn foresee(&self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Outlook {
+        let seen = line.observe(state, now);
+        let mut outlook = self.outlook();
+        for waiter in &self.waiting {
+            if line.turn(state, 0) > seen {
+                break;
+            }
+            line.leave(state, waiter.arrived, waiter.cost);
+            outlook.waiting -= 1;
+            outlook.ahead -= u128::from(waiter.cost);
+        }
+        outlook
+    }
+
+    /// How many calls this line still has to do with.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.released.len()
+    }
+
+    /// Something was admitted past the line: the latest release can no longer be taken back.
+    pub(crate) fn seal(&mut self) {
+        self.undo = None;
+    }
+
+    /// Releases everyone whose turn has come.
+    pub(crate) fn release(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, wake: &mut Vec<Waker>) {
+        let seen = line.observe(state, now);
+        while let Some(first) = self.waiting.front() {
+            let turn = line.turn(state, 0);
+            if turn > seen {
+                if first.alarm > turn {
+                    // It has become the first, or its turn has moved up.
+                    wake.extend(first.waker.clone());
+                }
+                break;
+            }
+            let Some(waiter) = self.waiting.pop_front() else { break };
+            self.ahead -= u128::from(waiter.cost);
+            self.undo = Some(Undo { ticket: waiter.ticket, before: state.clone() });
+            line.leave(state, waiter.arrived, waiter.cost);
+            let delay = now.since(waiter.arrived);
+            let decision = self.outlook().admitted(line, state, now).with_delay(delay);
+            self.released.push(Released { ticket: waiter.ticket, decision });
+            wake.extend(waiter.waker);
+        }
+    }
+
+    /// A call comes. Those whose turn has come must have been [released](Queue::release).
+    pub(crate) fn enter(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Entered {
+        let outlook = self.outlook();
+        if let Some(decision) = outlook.decide(line, state, now, cost) {
+            if decision.is_allowed() && cost > 0 {
+                self.seal();
+            }
+            return Entered::Decided(decision);
+        }
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let alarm = line.turn(state, self.ahead);
+        self.ahead += u128::from(cost);
+        self.waiting.push_back(Waiter { ticket, cost, arrived: now, alarm, waker: None });
+        Entered::Waits(ticket)
+    }
+
+    /// A waiter asks for its turn. Those whose turn has come must have been [released](Queue::release).
+    ///
+    /// Gives back a waker that is no longer needed, to be dropped when no lock is held: dropping one may run anything.
+    pub(crate) fn ask(
+        &mut self,
+        line: &dyn Line<S>,
+        state: &S,
+        ticket: u64,
+        waker: &Waker,
+    ) -> (Turn, Option<Waker>) {
+        if let Some(at) = self.released.iter().position(|released| released.ticket == ticket) {
+            if self.undo.as_ref().is_some_and(|undo| undo.ticket == ticket) {
+                self.undo = None;
+            }
+            return (Turn::Now(self.released.swap_remove(at).decision), None);
+        }
+        let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its line until it is released") };
+        let waiter = &mut self.waiting[at];
+        if at == 0 {
+            waiter.alarm = line.turn(state, 0);
+        }
+        let spare = match &waiter.waker {
+            Some(known) if known.will_wake(waker) => None,
+            _ => waiter.waker.replace(waker.clone()),
+        };
+        (Turn::At(waiter.alarm), spare)
+    }
+
+    /// A waiter gives up, or one that was released and never told. Its units go back if nothing was admitted after it.
+    ///
+    /// Gives back its waker, to be dropped when no lock is held.
+    pub(crate) fn abandon(&mut self, state: &mut S, ticket: u64) -> Option<Waker> {
+        if let Ok(at) = self.find(ticket) {
+            let waiter = self.waiting.remove(at)?;
+            self.ahead -= u128::from(waiter.cost);
+            return waiter.waker;
+        }
+        self.released.retain(|released| released.ticket != ticket);
+        if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
+            *state = undo.before;
+        }
+        None
+    }
+
+    fn find(&self, ticket: u64) -> Result<usize, usize> {
+        self.waiting.binary_search_by_key(&ticket, |waiter| waiter.ticket)
+    }
+}
+
+/// A line as one sees it who comes now: how many wait, and at what cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    waiting: u64,
+    ahead: u128,
+}
+
+impl Outlook {
+    /// Nobody waits.
+    pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0 };
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Whether a call passes at once or is refused at once; `None` if it is to wait.
+    pub(crate) fn decide<S>(
+        self,
+        line: &dyn Line<S>,
+        state: &mut S,
+        now: Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
+        let seen = line.observe(state, now);
+        if cost == 0 {
+            return Some(self.admitted(line, state, now));
+        }
+        let turn = line.turn(state, self.ahead);
+        if self.waiting == 0 && turn <= seen {
+            line.leave(state, seen, cost);
+            return Some(self.admitted(line, state, now));
+        }
+        let waits = self.waiting < line.places() && turn.since(now) <= line.max_wait();
+        if waits { None } else { Some(self.refused(line, state, now)) }
+    }
+
+    /// What `check` says while calls wait: nobody overtakes them.
+    pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> Decision {
+        let until = line.turn(state, self.ahead).since(now);
+        Decision::deny(1, 0, Some(until), until)
+    }
+
+    fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
+        let reset = line.turn(state, self.ahead).since(now);
+        let remaining = self.remaining(line, state, now);
+        let decision = Decision::allow(line.capacity(), remaining, reset);
+        match remaining {
+            0 => decision.with_next(self.retry(line, state, now)),
+            _ => decision,
+        }
+    }
+
+    fn refused<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
+        let reset = line.turn(state, self.ahead).since(now);
+        let remaining = self.remaining(line, state, now);
+        Decision::deny(line.capacity(), remaining, Some(self.retry(line, state, now)), reset)
+    }
+
+    fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
+        let seen = line.observe(state, now);
+        let passes = self.waiting == 0 && line.turn(state, 0) <= seen;
+        let places = line.places().saturating_sub(self.waiting).saturating_add(u64::from(passes));
+        places.min(line.room(state, self.ahead, now))
+    }
+
+    /// When a newcomer finds a free place and a wait that is short enough.
+    fn retry<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> u64 {
+        let turn = line.turn(state, self.ahead);
+        let early_enough = turn.since(now).saturating_sub(line.max_wait());
+        let free = match (self.waiting < line.places(), self.waiting) {
+            (true, _) => 0,
+            // Without a place to wait in, it must be one's turn.
+            (false, 0) => turn.since(now),
+            // The first to leave frees one.
+            (false, _) => line.turn(state, 0).since(now),
+        };
+        early_enough.max(free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState};
+    use crate::quota::Quota;
+    use std::time::Duration;
+
+    const MS: u64 = 1_000_000;
+
+    struct Bench {
+        bucket: LeakyBucket,
+        state: LeakyBucketState,
+        queue: Queue<LeakyBucketState>,
+    }
+
+    impl Bench {
+        fn new(bucket: LeakyBucket) -> Self {
+            let state = bucket.fresh(Nanos::ZERO, Nanos::ZERO);
+            Self { bucket, state, queue: Queue::default() }
+        }
+
+        fn release(&mut self, at: u64) {
+            self.queue.release(&self.bucket, &mut self.state, Nanos(at), &mut Vec::new());
+        }
+
+        fn enter(&mut self, at: u64, cost: u64) -> Entered {
+            self.release(at);
+            self.queue.enter(&self.bucket, &mut self.state, Nanos(at), cost)
+        }
+
+        fn ticket(&mut self, at: u64, cost: u64) -> u64 {
+            match self.enter(at, cost) {
+                Entered::Waits(ticket) => ticket,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn decided(&mut self, at: u64) -> Decision {
+            match self.enter(at, 1) {
+                Entered::Decided(decision) => decision,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn ask(&mut self, at: u64, ticket: u64) -> Turn {
+            self.release(at);
+            self.queue.ask(&self.bucket, &self.state, ticket, Waker::noop()).0
+        }
+
+        fn passes(&mut self, at: u64, ticket: u64) -> bool {
+            matches!(self.ask(at, ticket), Turn::Now(_))
+        }
+    }
+
+    fn ten_a_second() -> LeakyBucket {
+        LeakyBucket::new(Quota::per_second(10)).queue(3)
+    }
+
+    #[test]
+    fn five_at_one_instant() {
+        let mut bench = Bench::new(ten_a_second());
+        let first = bench.decided(0);
+        assert!(first.is_allowed());
+        assert_eq!((first.limit(), first.remaining()), (4, 3));
+        let tickets = [(); 3].map(|()| bench.ticket(0, 1));
+        let fifth = bench.decided(0);
+        assert!(!fifth.is_allowed());
+        assert_eq!(fifth.retry_after(), Some(Duration::from_millis(100)));
+        for (n, ticket) in (1..).zip(tickets) {
+            assert!(!bench.passes(n * 100 * MS - 1, ticket));
+            assert!(bench.passes(n * 100 * MS, ticket));
+        }
+        assert_eq!(bench.queue.len(), 0);
+    }
+
+    #[test]
+    fn those_behind_one_who_leaves_move_up() {
+        let mut bench = Bench::new(ten_a_second());
+        assert!(bench.decided(0).is_allowed());
+        let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
+        bench.queue.abandon(&mut bench.state, second);
+        assert!(bench.passes(100 * MS, first));
+        assert!(bench.passes(200 * MS, third));
+    }
+
+    #[test]
+    fn a_release_that_nobody_took_gives_its_slot_back() {
+        let mut bench = Bench::new(ten_a_second());
+        assert!(bench.decided(0).is_allowed());
+        let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
+        bench.release(100 * MS);
+        bench.queue.abandon(&mut bench.state, first);
+        assert!(bench.passes(100 * MS, second));
+    }
+
+    #[test]
+    fn a_slot_is_not_given_back_once_another_has_followed() {
+        let mut bench = Bench::new(ten_a_second());
+        assert!(bench.decided(0).is_allowed());
+        let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
+        bench.release(200 * MS);
+        bench.queue.abandon(&mut bench.state, first);
+        assert!(bench.passes(200 * MS, second));
+        assert!(!bench.passes(300 * MS - 1, third));
+        assert!(bench.passes(300 * MS, third));
+    }
+
+    #[test]
+    fn a_line_moves_on_though_its_first_waiter_is_never_polled() {
+        let mut bench = Bench::new(ten_a_second());
+        assert!(bench.decided(0).is_allowed());
+        let [_asleep, second] = [(); 2].map(|()| bench.ticket(0, 1));
+        assert!(bench.passes(200 * MS, second));
+    }
+
+    #[test]
+    fn overdue_slots_are_released_at_once() {
+        let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
+        assert!(bench.decided(0).is_allowed());
+        let tickets = [(); 10].map(|()| bench.ticket(0, 1));
+        // The timer ticks in milliseconds: five slots have passed.
+        bench.release(MS);
+        assert_eq!(bench.queue.released.len(), 5);
+        assert!(bench.passes(2 * MS, tickets[9]));
+    }
+
+    #[test]
+    fn a_cost_holds_back_the_next() {
+        let mut bench = Bench::new(ten_a_second());
+        assert!(bench.decided(0).is_allowed());
+        let heavy = bench.ticket(0, 5);
+        let next = bench.ticket(0, 1);
+        assert!(bench.passes(100 * MS, heavy));
+        assert!(!bench.passes(600 * MS - 1, next));
+        assert!(bench.passes(600 * MS, next));
+    }
+
+    #[test]
+    fn whoever_would_wait_too_long_is_refused_at_once() {
+        let bucket = LeakyBucket::new(Quota::per_second(10)).queue(9).max_wait(Duration::from_millis(150));
+        let mut bench = Bench::new(bucket);
+        let first = bench.decided(0);
+        assert_eq!((first.limit(), first.remaining()), (2, 1));
+        let _second = bench.ticket(0, 1);
+        let third = bench.decided(0);
+        assert_eq!(third.retry_after(), Some(Duration::from_millis(50)));
+        assert!(!bench.decided(50 * MS - 1).is_allowed());
+        bench.ticket(50 * MS, 1);
+    }
+
+    #[test]
+    fn without_a_queue_nobody_waits() {
+        for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
+            let mut bench = Bench::new(bucket);
+            assert!(bench.decided(0).is_allowed());
+            assert_eq!(bench.decided(30 * MS).retry_after(), Some(Duration::from_millis(70)));
+            assert!(!bench.decided(100 * MS - 1).is_allowed());
+            assert!(bench.decided(100 * MS).is_allowed());
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! How much, per how long: parsed once, valid for ever.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::QuotaError;
+
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+/// The longest period: 292 years.
+const LONGEST: u64 = i64::MAX as u64;
+
+/// A limit per period, and a burst.
+///
+/// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. `limit` and `burst` are
+/// two things. The limit and the period are the rate. The burst is how much may come at once, and
+/// concerns [`TokenBucket`](crate::algorithm::TokenBucket) (its capacity) and
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many may wait); windows take the limit.
+/// Without [`burst`](Quota::burst), it equals the limit.
+///
+/// A quota that exists is valid: limits and bursts from 1 to `u64::MAX`, periods from one nanosecond
+/// to 292 years.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::Quota;
+///
+/// const API: Quota = Quota::per_minute(100).burst(20);
+/// let from_config = Quota::per(5, Duration::from_millis(200))?;
+/// let from_text: Quota = "100/min burst 20".parse()?;
+/// assert_eq!(API, from_text);
+/// assert_eq!(from_config.to_string(), "5 per 200ms");
+/// # Ok::<(), tower_throttle::QuotaError>(())
+/// ```
+///
+/// A limit of 0 does not compile in a `const`:
+///
+/// ```compile_fail
+/// const NONE: tower_throttle::Quota = tower_throttle::Quota::per_second(0);
+/// # let _ = NONE;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    period: u64,
+    burst: u64,
+}
+
+impl Quota {
+    /// `limit` calls per second.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0. For a limit from outside the program use [`per`](Quota::per) or parse a text.
+    #[must_use]
+    pub const fn per_second(limit: u64) -> Self {
+        Self::checked(limit, SECOND)
+    }
+
+    /// `limit` calls per minute.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0.
+    #[must_use]
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::checked(limit, MINUTE)
+    }
+
+    /// `limit` calls per hour.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0.
+    #[must_use]
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::checked(limit, HOUR)
+    }
+
+    /// `limit` calls per day of 24 hours.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0.
+    #[must_use]
+    pub const fn per_day(limit: u64) -> Self {
+        Self::checked(limit, DAY)
+    }
+
+    /// `limit` calls per `period`, for values from configuration.
+    ///
+    /// # Errors
+    ///
+    /// If `limit` or `period` is 0, or `period` is over 292 years.
+    pub fn per(limit: u64, period: Duration) -> Result<Self, QuotaError> {
+        if limit == 0 {
+            return Err(QuotaError::zero_limit());
+        }
+        match u64::try_from(period.as_nanos()) {
+            Ok(0) => Err(QuotaError::zero_period()),
+            Ok(period) if period <= LONGEST => Ok(Self { limit, period, burst: limit }),
+            _ => Err(QuotaError::long_period()),
+        }
+    }
+
+    const fn checked(limit: u64, period: u64) -> Self {
+        assert!(limit > 0, "a limit of 0 admits nothing: give a limit of at least 1");
+        Self { limit, period, burst: limit }
+    }
+
+    /// How much may come at once; without it, as much as the limit.
+    ///
+    /// # Panics
+    ///
+    /// If `burst` is 0.
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        assert!(burst > 0, "a burst of 0 admits nothing: give a burst of at least 1");
+        self.burst = burst;
+        self
+    }
+
+    /// How many calls a period.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The period.
+    #[must_use]
+    pub const fn period(&self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
+    /// How much may come at once: what [`burst`](Quota::burst) set.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.burst
+    }
+
+    pub(crate) const fn period_nanos(&self) -> u64 {
+        self.period
+    }
+}
+
+/// Reads `100/minute`, `10/s`, `1000 per day`, `5 per 2s`, `100/min burst 20`.
+///
+/// A time is an optional whole number and one of `ns us ms s sec second m min minute h hr hour d day`, also
+/// in the plural. Upper case and spaces between the parts do not matter, and digits may be grouped by `_`.
+impl FromStr for Quota {
+    type Err = QuotaError;
+
+    fn from_str(text: &str) -> Result<Self, QuotaError> {
+        let lower = text.to_ascii_lowercase();
+        let wrong = |reason| QuotaError::text(text, reason);
+        let (rate, burst) = match lower.split_once("burst") {
+            Some((rate, burst)) => (rate, Some(burst)),
+            None => (lower.as_str(), None),
+        };
+        let (limit, period) = rate
+            .split_once('/')
+            .or_else(|| rate.split_once(" per "))
+            .ok_or_else(|| wrong("there is no `/` or `per` between the limit and the time"))?;
+        let limit = number(limit).ok_or_else(|| wrong("the limit is no whole number up to 2^64 - 1"))?;
+        let period = span(period).ok_or_else(|| wrong("the time is not one that is known"))?;
+        let quota = Self::per(limit, period)?;
+        match burst.map(number) {
+            None => Ok(quota),
+            Some(None) => Err(wrong("the burst is no whole number up to 2^64 - 1")),
+            Some(Some(0)) => Err(QuotaError::zero_burst()),
+            Some(Some(burst)) => Ok(quota.burst(burst)),
+        }
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits: String = text.split('_').collect();
+    let plain = text.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
+}
+
+fn span(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
+    let count = &text[..text.len() - unit.len()];
+    let count = if count.is_empty() { 1 } else { number(count)? };
+    let nanos = match unit.trim() {
+        "ns" | "nanosecond" | "nanoseconds" => 1,
+        "us" | "µs" | "microsecond" | "microseconds" => 1_000,
+        "ms" | "millisecond" | "milliseconds" => 1_000_000,
+        "s" | "sec" | "secs" | "second" | "seconds" => SECOND,
+        "m" | "min" | "mins" | "minute" | "minutes" => MINUTE,
+        "h" | "hr" | "hrs" | "hour" | "hours" => HOUR,
+        "d" | "day" | "days" => DAY,
+        _ => return None,
+    };
+    // What does not fit is beyond the longest period, and `per` says so.
+    Some(Duration::from_nanos(count.saturating_mul(nanos)))
+}
+
+/// A text that parses back to the same quota.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 6] =
+            [(DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"), (1_000_000, "ms"), (1_000, "us")];
+        let (unit, name) =
+            UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or((1, "ns"));
+        match self.period / unit {
+            1 => write!(f, "{}/{name}", self.limit)?,
+            count => write!(f, "{} per {count}{name}", self.limit)?,
+        }
+        if self.burst == self.limit { Ok(()) } else { write!(f, " burst {}", self.burst) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_are_quotas() {
+        let per = |limit, period| Quota::per(limit, Duration::from_nanos(period)).unwrap();
+        for (text, quota) in [
+            ("100/minute", per(100, MINUTE)),
+            ("10/s", per(10, SECOND)),
+            ("7/min", per(7, MINUTE)),
+            ("1000 per day", per(1000, DAY)),
+            ("5 per 2s", per(5, 2 * SECOND)),
+            ("100/min burst 20", per(100, MINUTE).burst(20)),
+            ("  1_000 / 2 Hours   BURST 1  ", per(1000, 2 * HOUR).burst(1)),
+            ("1/ns", per(1, 1)),
+            ("3 per 250 ms", per(3, 250_000_000)),
+            ("18446744073709551615/us", per(u64::MAX, 1_000)),
+        ] {
+            assert_eq!(text.parse(), Ok(quota), "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_none_say_what_is_accepted() {
+        for text in [
+            "",
+            "10",
+            "10/",
+            "/s",
+            "ten/s",
+            "-1/s",
+            "+1/s",
+            "1.5/s",
+            "10/month",
+            "10/0x",
+            "10 s",
+            "10per s",
+            "10/s burst",
+            "10/s burst -1",
+            "10/s/s",
+            "18446744073709551616/s",
+            "10/s burst 1 burst 2",
+            "_1/s",
+            "10/2 2s",
+        ] {
+            let error = text.parse::<Quota>().expect_err(text).to_string();
+            assert!(error.contains("100/minute"), "{error}");
+        }
+        for (text, part) in [
+            ("0/s", "limit of 0"),
+            ("1/0s", "period of 0"),
+            ("1/s burst 0", "burst of 0"),
+            ("1 per 200000000 days", "292 years"),
+        ] {
+            let error = text.parse::<Quota>().expect_err(text).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let long = "x".repeat(1 << 20).parse::<Quota>().unwrap_err().to_string();
+        assert!(long.len() < 400, "a wrong text is not repeated whole");
+    }
+
+    #[test]
+    fn the_range_is_checked() {
+        assert!(Quota::per(1, Duration::from_nanos(LONGEST)).is_ok());
+        assert_eq!(Quota::per(1, Duration::from_nanos(LONGEST + 1)), Err(QuotaError::long_period()));
+        assert_eq!(Quota::per(1, Duration::MAX), Err(QuotaError::long_period()));
+        assert_eq!(Quota::per(1, Duration::ZERO), Err(QuotaError::zero_period()));
+        assert_eq!(Quota::per(0, Duration::from_secs(1)), Err(QuotaError::zero_limit()));
+    }
+
+    #[test]
+    #[should_panic(expected = "burst of 0")]
+    fn a_burst_of_zero_panics() {
+        let _ = Quota::per_second(1).burst(0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn display_parses_back(limit in 1u64.., period in 1..=LONGEST, burst in 1u64.., coarse in 0u32..12) {
+            let unit = 10u64.pow(coarse);
+            let period = Duration::from_nanos((period / unit).max(1) * unit.min(LONGEST));
+            if let Ok(quota) = Quota::per(limit, period) {
+                proptest::prop_assert_eq!(quota.to_string().parse(), Ok(quota));
+                let quota = quota.burst(burst);
+                proptest::prop_assert_eq!(quota.to_string().parse(), Ok(quota));
+            }
+        }
+    }
+}

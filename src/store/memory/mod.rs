@@ -1,0 +1,222 @@
+//! The store in memory.
+
+mod fingerprint;
+mod table;
+mod wait;
+
+use std::convert::Infallible;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::task::Waker;
+
+use dashmap::DashMap;
+
+use self::fingerprint::{Direct, Fingerprint, Seed};
+use self::table::{Seat, Table};
+use super::{Answer, Store};
+use crate::algorithm::{Algorithm, Line};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::{Entered, Outlook, Queue, Turn};
+use crate::store::context::Context;
+
+pub use wait::MemoryWait;
+
+/// The state of keys in this process: bounded, and kept clean without a thread or a runtime.
+///
+/// # Guarantees
+///
+/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is as good as new may be forgotten at any time,
+/// which changes no answer. When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place;
+/// no key that has used anything is pushed out. A key that shares a bucket is refused where another would wait in line, and
+/// [`reset`](crate::limiter::RateLimiter::reset) does not reach it.
+///
+/// # Memory
+///
+/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key: 16 bytes, the
+/// algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)), 8 bytes of bookkeeping and 24 in the round of keys to
+/// look at. Tables grow by doubling: count 75 to 150 bytes per key, so the default of 100,000 keys is 8 to 15 MB. Memory for keys
+/// that were forgotten is used again, and not given back while the limiter lives.
+///
+/// Not promised: state outlives neither the process nor the last clone of its limiter.
+#[derive(Debug)]
+pub struct MemoryStore<A: Algorithm> {
+    seed: Seed,
+    table: Table<A>,
+    /// The lines of the keys for which somebody waits. Locked before the key itself, never after.
+    lines: DashMap<Fingerprint, Queue<A::State>, Direct>,
+}
+
+/// The limiter of a memory store.
+type Own<A> = Context<A, MemoryStore<A>>;
+
+impl<A: Algorithm> MemoryStore<A> {
+    /// The number of keys kept by default.
+    pub const DEFAULT_MAX_KEYS: usize = 100_000;
+
+    /// A store of at most `max_keys` keys; 0 counts as 1.
+    #[must_use]
+    pub fn new(max_keys: usize) -> Self {
+        Self {
+            seed: Seed::random(),
+            table: Table::new(max_keys),
+            lines: DashMap::with_hasher_and_shard_amount(Direct, 16),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn check<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) -> Decision {
+        let key = self.seed.fingerprint(key);
+        let now = context.clock().now();
+        let decided = self.table.with(context, key, now, |seat| match seat.in_line() {
+            false => Some(context.algorithm().check(seat.state, now, cost)),
+            true => None,
+        });
+        decided.unwrap_or_else(|| self.check_in_line(context, key, cost))
+    }
+
+    #[cold]
+    fn check_in_line(&self, context: &Own<A>, key: Fingerprint, cost: u64) -> Decision {
+        self.in_line(context, key, |queue, line, seat, now| {
+            if cost > 0 && queue.outlook().is_empty() {
+                queue.seal();
+            }
+            match cost > 0 && !queue.outlook().is_empty() {
+                true => queue.outlook().blocked(line, seat.state, now),
+                false => context.algorithm().check(seat.state, now, cost),
+            }
+        })
+    }
+
+    pub(crate) fn peek<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) -> Decision {
+        let key = self.seed.fingerprint(key);
+        if let Some(line) = context.algorithm().line()
+            && let Some(queue) = self.lines.get(&key)
+        {
+            // As `check` would, on copies: nobody is released by a look.
+            let now = context.clock().now();
+            let mut state = self.table.look(context, key, now);
+            let outlook = queue.foresee(line, &mut state, now);
+            return match outlook.is_empty() {
+                true => context.algorithm().peek(&mut state, now),
+                false => outlook.blocked(line, &state, now),
+            };
+        }
+        let now = context.clock().now();
+        let mut state = self.table.look(context, key, now);
+        context.algorithm().peek(&mut state, now)
+    }
+
+    pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
+        let key = self.seed.fingerprint(key);
+        let mut wake = Vec::new();
+        {
+            let queue = self.lines.get_mut(&key);
+            let now = context.clock().now();
+            let waits = self.table.reset(key, || context.fresh(now));
+            if let (true, Some(mut queue), Some(line)) = (waits, queue, context.algorithm().line()) {
+                queue.seal();
+                self.table.with(context, key, now, |seat| queue.release(line, seat.state, now, &mut wake));
+            }
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
+        Identity(self.seed.fingerprint(key))
+    }
+
+    /// Takes `cost` units, or joins the line.
+    pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, cost: u64) -> Answer<MemoryWait<A>> {
+        let (store, algorithm, Identity(key)) = (context.store(), context.algorithm(), key);
+        let now = context.clock().now();
+        // What can be said without touching a line: anything, unless the call is to wait.
+        let decided = store.table.with(context, key, now, |seat| match algorithm.line() {
+            None => Some(algorithm.check(seat.state, now, cost)),
+            Some(_) if seat.in_line() => None,
+            Some(line) => {
+                let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
+                // Nobody waits in a shared bucket.
+                decided
+                    .or_else(|| seat.waiting.is_none().then(|| Outlook::EMPTY.blocked(line, seat.state, now)))
+            }
+        });
+        if let Some(decision) = decided {
+            return Answer::Now(decision);
+        }
+        let entered = store.in_line(context, key, |queue, line, seat, now| match seat.waiting {
+            Some(_) => queue.enter(line, seat.state, now, cost),
+            // The key was forgotten in between, and its place given away.
+            None => {
+                let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
+                Entered::Decided(decided.unwrap_or_else(|| Outlook::EMPTY.blocked(line, seat.state, now)))
+            }
+        });
+        match entered {
+            Entered::Decided(decision) => Answer::Now(decision),
+            Entered::Waits(ticket) => Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket)),
+        }
+    }
+
+    fn ask(&self, context: &Own<A>, key: Fingerprint, ticket: u64, waker: &Waker) -> Turn {
+        let (turn, _spare) =
+            self.in_line(context, key, |queue, line, seat, _| queue.ask(line, seat.state, ticket, waker));
+        turn
+    }
+
+    fn abandon(&self, context: &Own<A>, key: Fingerprint, ticket: u64) {
+        let _spare = self.in_line(context, key, |queue, _, seat, _| queue.abandon(seat.state, ticket));
+    }
+
+    /// Holds a key and its line, releases whose turn has come, and again after `change`; then wakes them.
+    fn in_line<R>(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        change: impl FnOnce(&mut Queue<A::State>, &dyn Line<A::State>, &mut Seat<'_, A::State>, Nanos) -> R,
+    ) -> R {
+        let Some(line) = context.algorithm().line() else {
+            unreachable!("only algorithms that have a line let calls wait")
+        };
+        let mut wake = Vec::new();
+        let result = {
+            let mut queue = self.lines.entry(key).or_default();
+            // Read under the lock, so that calls for one key have their times in order.
+            let now = context.clock().now();
+            let result = self.table.with(context, key, now, |mut seat| {
+                queue.release(line, seat.state, now, &mut wake);
+                let result = change(&mut queue, line, &mut seat, now);
+                queue.release(line, seat.state, now, &mut wake);
+                if let Some(waiting) = seat.waiting {
+                    *waiting = u32::try_from(queue.len()).unwrap_or(u32::MAX);
+                }
+                result
+            });
+            if queue.len() == 0 {
+                drop(queue);
+                self.lines.remove_if(&key, |_, queue| queue.len() == 0);
+            }
+            result
+        };
+        // Outside the locks: a waker may run anything.
+        wake.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+/// A key as this store knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity(Fingerprint);
+
+impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
+    type Error = Infallible;
+    type Wait = MemoryWait<A>;
+
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, cost: u64) -> Answer<MemoryWait<A>> {
+        let key = context.store().identify(key);
+        Self::enter(context, key, cost)
+    }
+}

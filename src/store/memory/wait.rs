@@ -1,0 +1,98 @@
+//! A call that waits in line.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll};
+
+use pin_project_lite::pin_project;
+
+use super::Own;
+use super::fingerprint::Fingerprint;
+use crate::algorithm::Algorithm;
+use crate::clock::{Nanos, Sleep};
+use crate::decision::Decision;
+use crate::queue::Turn;
+
+pin_project! {
+    /// A call's place in a line of a [`MemoryStore`](super::MemoryStore).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped while it waits, it has charged nothing, and those behind it move up.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct MemoryWait<A>
+    where
+        A: Algorithm,
+    {
+        place: Place<A>,
+        alarm: Nanos,
+        #[pin]
+        sleep: Option<Sleep>,
+    }
+}
+
+/// A place in a line, given up when dropped.
+struct Place<A: Algorithm> {
+    context: Arc<Own<A>>,
+    key: Fingerprint,
+    ticket: u64,
+    left: bool,
+}
+
+impl<A: Algorithm> Drop for Place<A> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.context.store().abandon(&self.context, self.key, self.ticket);
+        }
+    }
+}
+
+impl<A: Algorithm> MemoryWait<A> {
+    pub(super) fn new(context: Arc<Own<A>>, key: Fingerprint, ticket: u64) -> Self {
+        let place = Place { context, key, ticket, left: false };
+        Self { place, alarm: Nanos::ZERO, sleep: None }
+    }
+}
+
+impl<A: Algorithm> Future for MemoryWait<A> {
+    type Output = Result<Decision, Infallible>;
+
+    /// # Panics
+    ///
+    /// With the default clock, outside a tokio runtime with a timer; and when polled after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let place = this.place;
+        assert!(!place.left, "polled after it was ready");
+        // A sleep that ends is asked about once more; one that ends before its time leaves the rest to the next poll.
+        for _ in 0..2 {
+            match place.context.store().ask(&place.context, place.key, place.ticket, cx.waker()) {
+                Turn::Now(decision) => {
+                    place.left = true;
+                    this.sleep.set(None);
+                    return Poll::Ready(Ok(decision));
+                }
+                Turn::At(alarm) if this.sleep.is_some() && *this.alarm == alarm => {}
+                Turn::At(alarm) => {
+                    this.sleep.set(Some(place.context.clock().sleep_until(alarm)));
+                    *this.alarm = alarm;
+                }
+            }
+            match this.sleep.as_mut().as_pin_mut().map(|sleep| sleep.poll(cx)) {
+                Some(Poll::Pending) => return Poll::Pending,
+                _ => this.sleep.set(None),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for MemoryWait<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWait").field("until", &self.alarm).finish_non_exhaustive()
+    }
+}

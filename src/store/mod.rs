@@ -1,0 +1,59 @@
+//! Where the state of keys lives, and who may change it.
+//!
+//! A [`Store`] promises three things, and an [`Algorithm`] relies on them:
+//!
+//! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
+//!    another call is changing.
+//! 2. **Forgetting changes no answer.** State may be dropped only when the algorithm says that the key is as good as new.
+//! 3. **All of it or none.** A call that is refused, or given up while it waits, has charged nothing.
+//!
+//! How a key becomes an identity is the store's business; so the trait is generic over the key type. The [`MemoryStore`], which
+//! every limiter has by default, asks for `Hash` only. A store on other machines would ask for a stable text form as
+//! well: neither a random seed nor std's `Hash` is the same on two machines.
+//!
+//! A store may answer at once or later: see [`Answer`]. The in-memory one answers at once, and later only to calls that queue.
+
+mod context;
+mod memory;
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+
+pub use context::Context;
+pub(crate) use memory::Identity as MemoryIdentity;
+pub use memory::{MemoryStore, MemoryWait};
+
+/// What a store's or a service's failure is told as.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Keeps the state of keys, and lets one call at a time change it.
+///
+/// The module's documentation holds the contract.
+pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
+    /// Why the store could not decide. A denial is no error.
+    type Error: Into<BoxError>;
+
+    /// An answer that comes later: from another machine, or after waiting in line.
+    ///
+    /// Cancel safety: a future dropped before it is ready must leave nobody waiting for it, and either has charged its
+    /// units or has not.
+    type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
+
+    /// Takes `cost` units for `key`, all or none, waiting in line where the algorithm has one.
+    ///
+    /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, cost: u64) -> Answer<Self::Wait>;
+}
+
+/// A decision, or the promise of one.
+#[derive(Debug)]
+pub enum Answer<W> {
+    /// Decided at once.
+    Now(Decision),
+    /// To be decided.
+    Later(W),
+}
