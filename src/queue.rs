@@ -253,8 +253,8 @@ impl Outlook {
 
     fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
         let seen = line.observe(state, now);
-        let passes = self.waiting == 0 && line.turn(state, 0) <= seen;
-        let places = line.places().saturating_sub(self.waiting).saturating_add(u64::from(passes));
+        let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
+        let places = line.places().saturating_sub(self.waiting).saturating_add(at_once);
         places.min(line.room(state, self.ahead, now))
     }
 

@@ -229,6 +229,10 @@ impl Line<LeakyBucketState> for LeakyBucket {
         state.next = self.later(state.next.max(Slot::at(arrived)), u128::from(cost));
     }
 
+    fn passing(&self, state: &LeakyBucketState, seen: Nanos) -> u64 {
+        u64::from(state.next <= Slot::at(seen))
+    }
+
     fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {
         if self.max_wait == u64::MAX {
             return u64::MAX;

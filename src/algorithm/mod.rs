@@ -11,8 +11,11 @@
 //! |---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | 56 bytes + 8 per slice |
-//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | 2 × limit, around an edge | 24 bytes |
-//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit + 1 | 24 bytes |
+//! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | 64 bytes + 16 per unit |
+//! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | 32 bytes |
+//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | 24 bytes |
+//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit | 24 bytes |
+//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | 48 bytes |
 //!
 //! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
 //! if callers can come back, [`LeakyBucket`] if they should wait.
@@ -28,7 +31,10 @@
 mod fixed_window;
 mod leaky_bucket;
 mod rate;
+mod sliding_counter;
+mod sliding_log;
 mod sliding_window;
+mod smooth;
 mod time;
 mod token_bucket;
 
@@ -40,7 +46,10 @@ use crate::decision::Decision;
 
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub use sliding_counter::{SlidingCounter, SlidingCounterState};
+pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
+pub use smooth::{Smooth, SmoothState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 
 /// A rule that says whether a call may pass.
@@ -117,10 +126,44 @@ pub trait Line<S>: Debug {
     /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
     fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
 
+    /// How many calls of cost 1 would leave at once, one after another, if nobody waits.
+    fn passing(&self, state: &S, seen: Nanos) -> u64;
+
     /// How many calls of cost 1 that come `now`, one after another, would wait no longer than
     /// [`max_wait`](Line::max_wait), with `ahead` units before them. The number of places aside.
-    fn room(&self, state: &S, ahead: u128, now: Nanos) -> u64;
+    fn room(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
+        if self.max_wait() == u64::MAX {
+            return u64::MAX;
+        }
+        let latest = now.after(self.max_wait());
+        // By halves: whoever comes later does not leave sooner.
+        let (mut fit, mut beyond) = (0, u64::MAX);
+        while fit < beyond {
+            let middle = fit + (beyond - fit) / 2;
+            match self.turn(state, ahead + u128::from(middle)) <= latest {
+                true => fit = middle + 1,
+                false => beyond = middle,
+            }
+        }
+        fit
+    }
 
     /// Tells the state what time it is, and gives the time back as the state sees it.
     fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_as_large_as_the_table_says() {
+        assert_eq!(size_of::<TokenBucketState>(), 24);
+        assert_eq!(size_of::<FixedWindowState>(), 24);
+        assert_eq!(size_of::<LeakyBucketState>(), 24);
+        assert_eq!(size_of::<SlidingWindowState>(), 56);
+        assert_eq!(size_of::<SlidingCounterState>(), 32);
+        assert_eq!(size_of::<SlidingLogState>(), 64);
+        assert_eq!(size_of::<SmoothState>(), 48);
+    }
 }

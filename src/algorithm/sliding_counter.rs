@@ -1,0 +1,185 @@
+//! # Sliding counter: two windows, weighted
+//!
+//! **Problem.** A window that slides, for two numbers per key.
+//!
+//! **Naive answer.** A fixed window; its count falls to zero at the edge, and twice the limit passes around it.
+//!
+//! **Where it breaks.** What a caller did a moment before the edge is forgotten at the edge.
+//!
+//! **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e / period` of the
+//! current window gone, the sliding window still covers `1 - e / period` of the previous one:
+//!
+//! ```text
+//!            previous: 80            current: 30
+//!   ├───────────────────────────┼───────────────────────────┤
+//!              └──────────── sliding period ──────┘ now, e = 60 %
+//!                 estimate = 80 * 0.4 + 30 = 62
+//! ```
+//!
+//! The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should: just under twice the limit can
+//! pass within one period. Calls bunched at its *beginning* count for longer than they should: up to a period too long. For real
+//! traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we built rate limiting capable of scaling to millions of
+//! domains", 2017). Where that will not do, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+//!
+//! A key's windows begin with the first call after it was idle.
+//!
+//! **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit * period`, in integers.
+//!
+//! **Cost.** Constant time, 32 bytes a key.
+
+use crate::algorithm::rate::div_rem;
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// Two counts that estimate a sliding window.
+///
+/// The previous window counts with weight `1 - elapsed / period`. Exact in its own terms; as a limit per period it is an estimate: around an
+/// edge just under twice the limit can pass in one period. The quota's burst does not concern it. A cost above the limit never fits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::SlidingCounter;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
+/// assert!(limiter.check_n("user:42", 10).is_allowed());
+/// clock.advance(Duration::from_millis(1_300));
+/// // 30 % of the next window are gone: 10 * 0.7 = 7 still count
+/// assert_eq!(limiter.peek("user:42").remaining(), 3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct SlidingCounter {
+    quota: Quota,
+}
+
+/// What a [`SlidingCounter`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct SlidingCounterState {
+    last: Nanos,
+    /// How far into the current window `last` is; below the period. Means nothing while both counts are 0.
+    into: u64,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingCounter {
+    /// Two windows, weighted.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota }
+    }
+
+    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    #[inline]
+    fn advance(&self, state: &mut SlidingCounterState, now: Nanos) -> u64 {
+        let period = self.quota.period_nanos();
+        let step = step(state.last, now, period);
+        state.last = step.seen(now);
+        let into = state.into.saturating_add(step.elapsed);
+        match into.checked_sub(period) {
+            None => state.into = into,
+            Some(into) if into < period => {
+                state.into = into;
+                (state.previous, state.current) = (state.current, 0);
+            }
+            Some(_) => (state.into, state.previous, state.current) = (0, 0, 0),
+        }
+        step.behind
+    }
+
+    /// What still counts, rounded up; at most the limit.
+    #[inline]
+    fn level(&self, state: &SlidingCounterState) -> u64 {
+        if state.previous == 0 {
+            return state.current;
+        }
+        let period = self.quota.period_nanos();
+        let weighted = u128::from(state.previous) * u128::from(period - state.into);
+        let (whole, rest) = div_rem(weighted, period);
+        // The weight is at most 1.
+        state.current + whole as u64 + u64::from(rest > 0)
+    }
+
+    /// The time until `cost`, at most the limit, would fit.
+    fn until(&self, state: &SlidingCounterState, cost: u64) -> u64 {
+        let period = self.quota.period_nanos();
+        let spare = self.quota.limit() - cost;
+        let rest = period - state.into;
+        match spare.checked_sub(state.current) {
+            Some(spare) => rest - self.light(state.previous, spare).min(rest),
+            // Not in this window: in the next, it is the previous one.
+            None => rest + (period - self.light(state.current, spare)),
+        }
+    }
+
+    /// How long, at most a period, before its weight is gone `count` weighs no more than `spare`.
+    fn light(&self, count: u64, spare: u64) -> u64 {
+        let period = self.quota.period_nanos();
+        if count <= spare {
+            return period;
+        }
+        // Below the period, since spare < count.
+        div_rem(u128::from(spare) * u128::from(period), count).0 as u64
+    }
+
+    #[inline]
+    fn reset(&self, state: &SlidingCounterState, behind: u64) -> u64 {
+        let rest = self.quota.period_nanos() - state.into;
+        match (state.previous, state.current) {
+            (0, 0) => 0,
+            (_, 0) => rest.saturating_add(behind),
+            _ => (rest + self.quota.period_nanos()).saturating_add(behind),
+        }
+    }
+
+    fn deny(&self, state: &SlidingCounterState, behind: u64, cost: u64) -> Decision {
+        let limit = self.quota.limit();
+        let retry = (cost <= limit).then(|| self.until(state, cost).saturating_add(behind));
+        Decision::deny(limit, limit - self.level(state), retry, self.reset(state, behind))
+    }
+}
+
+impl Algorithm for SlidingCounter {
+    type State = SlidingCounterState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingCounterState {
+        SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }
+    }
+
+    #[inline]
+    fn check(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(state, now);
+        let (limit, level) = (self.quota.limit(), self.level(state));
+        if cost > limit - level {
+            return self.deny(state, behind, cost);
+        }
+        if level == 0 {
+            state.into = 0;
+        }
+        state.current += cost;
+        Decision::allow(limit, limit - level - cost, self.reset(state, behind))
+    }
+
+    fn peek(&self, state: &mut SlidingCounterState, now: Nanos) -> Decision {
+        let behind = self.advance(state, now);
+        let limit = self.quota.limit();
+        match limit - self.level(state) {
+            0 => self.deny(state, behind, 1),
+            remaining => Decision::allow(limit, remaining, self.reset(state, behind)),
+        }
+    }
+
+    fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {
+        let step = step(state.last, now, self.quota.period_nanos());
+        self.reset(state, 0) <= step.elapsed
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}

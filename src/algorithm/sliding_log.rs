@@ -1,0 +1,177 @@
+//! # Sliding log
+//!
+//! **Problem.** Never more than `limit` in any period, and a unit is free again the very nanosecond its period is over.
+//!
+//! **Naive answer.** Write down when each call passed; count those within the last period.
+//!
+//! **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory: one
+//! record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting anew for each call
+//! is work in proportion to the limit.
+//!
+//! **The idea.** A queue of records, oldest first, each with the *running total* up to it. What has left the period is dropped from the
+//! front, each record once. The sum within the period is a difference of two totals, and "when are five more free?" is
+//! a search by halves. Calls at the same instant share a record.
+//!
+//! ```text
+//!   records   ●1    ●2 ●4        ●5            ●6      (running totals)
+//!             ───────┼─────── period ──────────┼▶ now
+//!             dropped └── 6 - 1 = 5 units count ┘
+//! ```
+//!
+//! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most `limit`.
+//!
+//! **Cost.** Amortised constant time, each record being written and dropped once; a denial searches by halves. 64 bytes a
+//! key and 16 for each instant at which something passed within the period: at most `limit` of them.
+
+use std::collections::VecDeque;
+
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// The exact window: no more than the limit in any period, and a hit is forgotten exactly one period after it.
+///
+/// Memory grows with the limit: up to 16 bytes for each unit of it, per key. Where that is too much, take a
+/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst does not concern it. A cost above the limit never fits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::SlidingLog;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::builder(SlidingLog::new(Quota::per_second(2))).clock(clock.clone()).build();
+/// assert!(limiter.check("user:42").is_allowed());
+/// clock.advance(Duration::from_millis(300));
+/// assert!(limiter.check("user:42").is_allowed());
+/// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct SlidingLog {
+    quota: Quota,
+}
+
+/// What a [`SlidingLog`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct SlidingLogState {
+    last: Nanos,
+    /// The key's own time: what has elapsed for it. Wraps; only differences within a period count.
+    time: u64,
+    /// The units in all records.
+    total: u64,
+    /// The running total up to the first record. Wraps.
+    dropped: u64,
+    hits: VecDeque<Hit>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hit {
+    time: u64,
+    /// The running total, this hit included. Wraps.
+    upto: u64,
+}
+
+impl SlidingLog {
+    /// An exact window.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota }
+    }
+
+    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    #[inline]
+    fn advance(&self, state: &mut SlidingLogState, now: Nanos) -> u64 {
+        let period = self.quota.period_nanos();
+        let step = step(state.last, now, period);
+        state.last = step.seen(now);
+        if step.elapsed >= period {
+            // Everything is out; and the key's time need not go that far.
+            state.hits.clear();
+            state.total = 0;
+        }
+        state.time = state.time.wrapping_add(step.elapsed);
+        while let Some(oldest) = state.hits.front() {
+            if state.time.wrapping_sub(oldest.time) < period {
+                break;
+            }
+            state.total -= oldest.upto.wrapping_sub(state.dropped);
+            state.dropped = oldest.upto;
+            state.hits.pop_front();
+        }
+        step.behind
+    }
+
+    /// The time until `short` units, at most all, are free again.
+    fn until(&self, state: &SlidingLogState, short: u64) -> u64 {
+        let enough = state.hits.partition_point(|hit| hit.upto.wrapping_sub(state.dropped) < short);
+        state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))
+    }
+
+    fn free_in(&self, state: &SlidingLogState, hit: &Hit) -> u64 {
+        self.quota.period_nanos() - state.time.wrapping_sub(hit.time)
+    }
+
+    #[inline]
+    fn reset(&self, state: &SlidingLogState, behind: u64) -> u64 {
+        state.hits.back().map_or(0, |newest| self.free_in(state, newest).saturating_add(behind))
+    }
+
+    fn deny(&self, state: &SlidingLogState, behind: u64, cost: u64) -> Decision {
+        let limit = self.quota.limit();
+        let retry = (cost <= limit).then(|| {
+            let short = state.total - (limit - cost);
+            self.until(state, short).saturating_add(behind)
+        });
+        Decision::deny(limit, limit - state.total, retry, self.reset(state, behind))
+    }
+
+    #[inline]
+    fn allow(&self, state: &SlidingLogState, behind: u64) -> Decision {
+        let limit = self.quota.limit();
+        Decision::allow(limit, limit - state.total, self.reset(state, behind))
+    }
+}
+
+impl Algorithm for SlidingLog {
+    type State = SlidingLogState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingLogState {
+        SlidingLogState { last: now, time: 0, total: 0, dropped: 0, hits: VecDeque::new() }
+    }
+
+    fn check(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(state, now);
+        if cost > self.quota.limit() - state.total {
+            return self.deny(state, behind, cost);
+        }
+        if cost > 0 {
+            state.total += cost;
+            let upto = state.hits.back().map_or(state.dropped, |newest| newest.upto).wrapping_add(cost);
+            match state.hits.back_mut() {
+                Some(newest) if newest.time == state.time => newest.upto = upto,
+                _ => state.hits.push_back(Hit { time: state.time, upto }),
+            }
+        }
+        self.allow(state, behind)
+    }
+
+    fn peek(&self, state: &mut SlidingLogState, now: Nanos) -> Decision {
+        let behind = self.advance(state, now);
+        match self.quota.limit() - state.total {
+            0 => self.deny(state, behind, 1),
+            _ => self.allow(state, behind),
+        }
+    }
+
+    fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
+        let step = step(state.last, now, self.quota.period_nanos());
+        self.reset(state, 0) <= step.elapsed
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}

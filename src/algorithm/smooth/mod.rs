@@ -1,0 +1,425 @@
+//! # Smooth: Guava's rate limiters
+//!
+//! **Problem.** A caller that paces *itself*, such as a client of somebody else's service: no bursts, or a warm-up after a pause.
+//!
+//! **Naive answer.** Remember when the last call was; the next may go one interval later.
+//!
+//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either fresh (then a few calls at once are fine) or
+//! cold (then full speed at once is what kills it): the naive answer does neither. And a call of cost 100 would wait
+//! for all of it, though nobody else wants to go.
+//!
+//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let the caller of cost `n` go at once: it is the
+//! call after it that waits for what it took. What was not used is stored as permits, up to a limit, and the question is only what a
+//! stored permit costs:
+//!
+//! ```text
+//!  time per permit
+//!      bursty: nothing                warming up: more, the more are stored
+//!
+//!   T ┤------ fresh permits            cf·T ┤                 ╱
+//!     │                                     │               ╱
+//!   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the bend: warm_up
+//!     0   stored   1 s                      0    bend          max      area left of it: warm_up / 2
+//! ```
+//!
+//! A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at `cf` times the interval
+//! and has come down to the interval after `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
+//!
+//! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up / 2`, the end at `warm_up / 2 +
+//! 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time: no rate appears in any of it. These numbers have no
+//! finite form for every rate, so they are kept in 2^-32 of a nanosecond, and each is rounded so that no call goes early. The cold factor is taken as
+//! a multiple of 1/1024, rounded up.
+//!
+//! **Invariant.** A call leaves no sooner than `next`; `next` moves on by the area of what it took.
+//!
+//! **Cost.** Constant time, 48 bytes a key.
+
+mod reserve;
+mod wide;
+
+use std::time::Duration;
+
+use self::reserve::{FINE, Reserve};
+use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::time::step;
+use crate::algorithm::{Algorithm, Line, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+const MOST_COLD: f64 = 1_000.0;
+const END: u128 = (u64::MAX as u128) << FINE;
+
+/// Guava's rate limiters: paced calls, stored permits, and the caller pays for the one before.
+///
+/// [`acquire`](crate::limiter::RateLimiter::acquire) waits in order, at most [`queue`](Smooth::queue) calls per key and each at most
+/// [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call would not have to wait. A cost never
+/// changes its own wait: the next call waits for it. No cost is too large.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::Smooth;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(Smooth::bursty(Quota::per_second(5)));
+/// let mut waits = Vec::new();
+/// for cost in [1, 10, 1] {
+///     waits.push(limiter.acquire_n("upstream", cost).await.delay());
+/// }
+/// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Smooth {
+    quota: Quota,
+    rate: Rate,
+    reserve: Reserve,
+    places: u64,
+    max_wait: u64,
+    /// The most that is stored, in fine units.
+    most: u128,
+    /// The most that `check` lets in at one instant.
+    at_once: u64,
+    /// The most that `acquire` does.
+    capacity: u64,
+}
+
+/// What a [`Smooth`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct SmoothState {
+    last: Nanos,
+    /// When the next call may leave, in fine units.
+    next: u128,
+    /// The time stored, in fine units.
+    stored: u128,
+}
+
+impl Smooth {
+    /// Guava's `SmoothBursty`: stores up to one second of unused permits, which then cost nothing. The store is empty when the limiter is
+    /// built, and the first call is free.
+    #[must_use]
+    pub fn bursty(quota: Quota) -> Self {
+        Self::with(quota, Reserve::Bursty)
+    }
+
+    /// Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come down to the interval within
+    /// `warm_up`. It is cold when the limiter is built.
+    ///
+    /// A `warm_up` of zero has no store at all: calls are one interval apart. One above 292 years counts as 292 years.
+    #[must_use]
+    pub fn warming_up(quota: Quota, warm_up: Duration) -> Self {
+        let warm_up = Nanos::from(warm_up).0.min(i64::MAX as u64);
+        Self::with(quota, Reserve::warming_up(warm_up, 3))
+    }
+
+    fn with(quota: Quota, reserve: Reserve) -> Self {
+        let (rate, places) = (Rate::of(quota), quota.capacity());
+        Self { quota, rate, reserve, places, max_wait: u64::MAX, most: 0, at_once: 0, capacity: 0 }.measured()
+    }
+
+    fn measured(mut self) -> Self {
+        self.most = self.reserve.most();
+        self.at_once = self.with_stored(self.most);
+        let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.most };
+        self.capacity = self.at_once.saturating_add(self.places).min(self.room(&full, 0, Nanos::ZERO));
+        self
+    }
+
+    /// How many times the interval a cold limiter starts with. Of no effect on [`bursty`](Smooth::bursty).
+    ///
+    /// Taken as a multiple of 1/1024, rounded up.
+    ///
+    /// # Panics
+    ///
+    /// If `factor` is below 1, above 1,000, or not a number.
+    #[must_use]
+    pub fn cold_factor(mut self, factor: f64) -> Self {
+        assert!(
+            (1.0..=MOST_COLD).contains(&factor),
+            "a cold factor of {factor} does not slow down: give 1 to 1000"
+        );
+        self.reserve = self.reserve.colder(factor);
+        self.measured()
+    }
+
+    /// How many calls may wait, per key; the quota's burst unless set. 0: none.
+    #[must_use]
+    pub fn queue(mut self, places: u64) -> Self {
+        self.places = places;
+        self.measured()
+    }
+
+    /// How long a call may wait. One whose turn would come later is refused at once: Guava's try-acquire with a timeout.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Nanos::from(max_wait).0;
+        self.measured()
+    }
+
+    /// The time of `units` at the interval, rounded up.
+    fn time_of(&self, units: u128) -> u128 {
+        let grains = units.saturating_mul(u128::from(self.rate.period));
+        let (nanos, rest) = div_rem(grains, self.rate.limit);
+        if nanos > u128::from(u64::MAX) {
+            return END;
+        }
+        (nanos << FINE) + (u128::from(rest) << FINE).div_ceil(u128::from(self.rate.limit))
+    }
+
+    /// Stores the time from `next` to `now`, if there is any.
+    fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
+        let now = u128::from(now.0) << FINE;
+        if now > state.next {
+            state.stored = self.most.min(state.stored + self.reserve.stores(now - state.next));
+            state.next = now;
+        }
+    }
+
+    fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
+        self.turn(state, 0).since(now)
+    }
+
+    /// The time until the key is as if never seen.
+    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
+        let (mut state, seen) = (state.clone(), state.last);
+        self.catch_up(&mut state, seen);
+        ceil(state.next.saturating_add(self.reserve.until(self.most - state.stored))).since(now)
+    }
+
+    /// How many calls of cost 1 pass at once: those that cost nothing, and one that the next will pay for.
+    fn with_stored(&self, stored: u128) -> u64 {
+        self.reserve.free(stored, self.time_of(1)).saturating_add(1)
+    }
+
+    /// Takes `units`; the time until the next call may leave.
+    fn spend(&self, stored: &mut u128, units: u128) -> u128 {
+        self.reserve.spend(stored, self.time_of(units))
+    }
+}
+
+fn ceil(fine: u128) -> Nanos {
+    Nanos(u64::try_from(fine.div_ceil(1 << FINE)).unwrap_or(u64::MAX))
+}
+
+impl Algorithm for Smooth {
+    type State = SmoothState;
+
+    fn fresh(&self, built: Nanos, now: Nanos) -> SmoothState {
+        let stored = match self.reserve {
+            Reserve::Bursty => 0,
+            Reserve::WarmingUp { .. } => self.most,
+        };
+        SmoothState { last: now, next: u128::from(built.min(now).0) << FINE, stored }
+    }
+
+    fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
+        let seen = self.observe(state, now);
+        let passes = self.turn(state, 0) <= seen;
+        if cost > 0 && !passes {
+            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
+        }
+        if cost > 0 {
+            self.leave(state, seen, cost);
+        }
+        let remaining = self.passing(state, seen);
+        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
+        if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
+    }
+
+    fn peek(&self, state: &mut SmoothState, now: Nanos) -> Decision {
+        let seen = self.observe(state, now);
+        match self.passing(state, seen) {
+            0 => Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now)),
+            passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
+        }
+    }
+
+    fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {
+        let mut state = state.clone();
+        let seen = self.observe(&mut state, now);
+        self.catch_up(&mut state, seen);
+        self.turn(&state, 0) <= seen && state.stored == self.most
+    }
+
+    fn policy(&self) -> Policy {
+        let quota = self.capacity();
+        Policy { quota, window: Duration::from_nanos(self.rate.time(quota, 0)) }
+    }
+
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        let next = decision.next().unwrap_or_else(|| self.rate.time(decision.remaining(), 0));
+        Some(Duration::from_nanos(next))
+    }
+
+    fn line(&self) -> Option<&dyn Line<SmoothState>> {
+        Some(self)
+    }
+}
+
+impl Line<SmoothState> for Smooth {
+    fn places(&self) -> u64 {
+        self.places
+    }
+
+    fn max_wait(&self) -> u64 {
+        self.max_wait
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn turn(&self, state: &SmoothState, ahead: u128) -> Nanos {
+        if ahead == 0 {
+            return ceil(state.next);
+        }
+        let (mut state, seen) = (state.clone(), state.last);
+        self.catch_up(&mut state, seen);
+        ceil(state.next.saturating_add(self.spend(&mut state.stored, ahead)))
+    }
+
+    fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
+        self.catch_up(state, arrived);
+        let time = self.spend(&mut state.stored, u128::from(cost));
+        state.next = state.next.saturating_add(time).min(END);
+    }
+
+    fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
+        if self.turn(state, 0) > seen {
+            return 0;
+        }
+        let mut state = state.clone();
+        self.catch_up(&mut state, seen);
+        self.with_stored(state.stored)
+    }
+
+    fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
+        let step = step(state.last, now, self.quota.period_nanos());
+        state.next = state.next.saturating_sub(u128::from(step.set_back) << FINE);
+        state.last = step.seen(now);
+        state.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a second.
+    fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
+        let mut now = Nanos::ZERO;
+        let mut state = limiter.fresh(now, now);
+        story
+            .iter()
+            .map(|(pause, permits)| {
+                now = now.after(pause * 10_000_000);
+                let leaves = limiter.turn(&state, 0).max(now);
+                limiter.observe(&mut state, leaves);
+                limiter.leave(&mut state, now, *permits);
+                let wait = leaves.since(now);
+                now = leaves;
+                (wait + 5_000_000) / 10_000_000
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_caller_pays_for_the_one_before() {
+        let five = Smooth::bursty(Quota::per_second(5));
+        assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
+        assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
+        // One second is stored: five permits, and the next is free since it pays nobody.
+        assert_eq!(
+            waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
+            [0, 0, 0, 0, 0, 0, 0, 20]
+        );
+        assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]), [0, 20, 20, 60, 20, 40]);
+    }
+
+    #[test]
+    fn a_cold_start_is_slow_and_so_is_one_after_a_pause() {
+        let warming = Smooth::warming_up(Quota::per_second(2), Duration::from_secs(4));
+        let story: Vec<_> = [0; 8].into_iter().chain([50]).chain([0; 2]).map(|pause| (pause, 1)).collect();
+        assert_eq!(waits(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
+        let story: Vec<_> = [0; 8].into_iter().chain([450]).chain([0; 7]).map(|pause| (pause, 1)).collect();
+        assert_eq!(
+            waits(&warming, &story),
+            [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]
+        );
+    }
+
+    #[test]
+    fn other_cold_factors() {
+        let warming = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(10.0);
+        let story = [(0, 1); 8];
+        assert_eq!(waits(&warming, &story), [0, 175, 126, 76, 30, 20, 20, 20]);
+        let level = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(1.0);
+        assert_eq!(waits(&level, &story), [0, 20, 20, 20, 20, 20, 20, 20]);
+    }
+
+    #[test]
+    fn it_does_not_matter_how_permits_are_split() {
+        let warming = Smooth::warming_up(Quota::per_second(7), Duration::from_secs(4)).cold_factor(2.5);
+        let end = |calls: &[u64]| {
+            let mut state = warming.fresh(Nanos::ZERO, Nanos::ZERO);
+            calls.iter().for_each(|cost| warming.leave(&mut state, Nanos::ZERO, *cost));
+            state.next
+        };
+        let whole = end(&[60]);
+        for calls in [&[1; 60][..], &[20, 40], &[59, 1], &[7, 7, 7, 7, 7, 7, 7, 7, 4]] {
+            assert!(end(calls).abs_diff(whole) < 1 << FINE, "{calls:?}");
+            assert!(end(calls) >= whole.saturating_sub(60), "{calls:?}");
+        }
+    }
+
+    #[test]
+    fn no_warm_up_has_no_store() {
+        let none = Smooth::warming_up(Quota::per_second(5), Duration::ZERO);
+        assert_eq!(waits(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
+    }
+
+    #[test]
+    fn extremes_neither_panic_nor_pass_for_free() {
+        let quotas = [
+            Quota::per(1, Duration::from_nanos(i64::MAX as u64)).unwrap(),
+            Quota::per_second(1_000_000_000).burst(u64::MAX),
+            Quota::per(u64::MAX, Duration::from_secs(600)).unwrap(),
+        ];
+        for quota in quotas {
+            for smooth in [
+                Smooth::bursty(quota),
+                Smooth::warming_up(quota, Duration::MAX).cold_factor(1_000.0),
+                Smooth::warming_up(quota, Duration::from_nanos(1))
+                    .cold_factor(1.0)
+                    .max_wait(Duration::from_secs(9)),
+            ] {
+                for now in [0, 1, u64::MAX - 1, u64::MAX].map(Nanos) {
+                    let mut state = smooth.fresh(Nanos::ZERO, now);
+                    assert!(smooth.check(&mut state, now, u64::MAX).is_allowed());
+                    let next = smooth.check(&mut state, now, 1);
+                    assert_eq!(next.is_allowed(), now == Nanos::MAX, "{smooth:?} {now:?}");
+                    let _ = smooth.check(&mut state, Nanos::ZERO, u64::MAX);
+                    let _ = smooth.peek(&mut state, Nanos::MAX);
+                    let _ = smooth.is_fresh(&state, now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "give 1 to 1000")]
+    fn a_cold_factor_below_one_panics() {
+        let _ = Smooth::warming_up(Quota::per_second(1), Duration::from_secs(1)).cold_factor(0.99);
+    }
+
+    #[test]
+    #[should_panic(expected = "give 1 to 1000")]
+    fn a_cold_factor_that_is_no_number_panics() {
+        let _ = Smooth::warming_up(Quota::per_second(1), Duration::from_secs(1)).cold_factor(f64::NAN);
+    }
+}
