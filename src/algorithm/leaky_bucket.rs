@@ -196,11 +196,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
-        if !decision.is_allowed() {
-            return decision.retry_after();
-        }
-        let next = decision.next().unwrap_or_else(|| self.rate.time(decision.remaining(), 0));
-        Some(Duration::from_nanos(next))
+        self.rate.window(decision)
     }
 
     fn line(&self) -> Option<&dyn Line<LeakyBucketState>> {

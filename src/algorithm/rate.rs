@@ -1,5 +1,8 @@
 //! A rate as a fraction in lowest terms, and the exact arithmetic on it.
 
+use std::time::Duration;
+
+use crate::decision::Decision;
 use crate::quota::Quota;
 
 /// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
@@ -35,8 +38,17 @@ impl Rate {
         self.time_of(u128::from(units) * u128::from(self.period) + u128::from(grains))
     }
 
+    /// Over how long what remains should be spread, so that it is spent at this rate; with nothing left, until there is more.
+    pub(super) fn window(&self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        let nanos = decision.next().unwrap_or_else(|| self.time(decision.remaining(), 0));
+        Some(Duration::from_nanos(nanos))
+    }
+
     #[inline]
-    pub(super) fn time_of(&self, grains: u128) -> u64 {
+    fn time_of(&self, grains: u128) -> u64 {
         if self.limit == 1 {
             return u64::try_from(grains).unwrap_or(u64::MAX);
         }
@@ -59,7 +71,6 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn spans_are_rounded_up_and_saturate() {

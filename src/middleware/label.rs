@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::HeaderValue;
 
-use super::{headers, problem};
+use super::{field, problem};
 use crate::algorithm::Policy;
 use crate::error::NameError;
 
@@ -28,10 +28,9 @@ impl Label {
         if !printable || name.is_empty() || name.len() > 256 {
             return Err(NameError::new(name));
         }
-        let quoted = headers::quoted(name);
         Ok(Self {
-            policy_field: headers::policy_field(&quoted, policy),
-            item: format!("{quoted};r="),
+            policy_field: field::policy(name, policy.quota, policy.window),
+            item: field::item_start(name),
             exceeded: problem::quota_exceeded(name),
             reduced: problem::reduced_capacity(name),
             name: name.to_owned(),
@@ -52,5 +51,22 @@ impl Label {
 
     pub(super) fn policy(&self) -> Policy {
         self.policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_name_that_no_header_can_carry_is_an_error() {
+        let policy = Policy { quota: 1, window: Duration::from_secs(1) };
+        for name in ["é", "a\nb", "a\r\nb", "", "\u{7f}", &"x".repeat(257)] {
+            assert!(Label::new(name, policy).is_err(), "{name:?}");
+        }
+        for name in [r#"a"b\c"#, "per ip", &"x".repeat(256)] {
+            assert!(Label::new(name, policy).is_ok(), "{name:?}");
+        }
     }
 }

@@ -20,6 +20,7 @@
 mod body;
 mod cost;
 mod error;
+mod field;
 mod future;
 mod grpc;
 mod headers;

@@ -35,6 +35,8 @@
 //! **Cost.** Constant time, 48 bytes a key.
 
 mod reserve;
+#[cfg(test)]
+mod tests;
 mod wide;
 
 use std::time::Duration;
@@ -249,11 +251,7 @@ impl Algorithm for Smooth {
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
-        if !decision.is_allowed() {
-            return decision.retry_after();
-        }
-        let next = decision.next().unwrap_or_else(|| self.rate.time(decision.remaining(), 0));
-        Some(Duration::from_nanos(next))
+        self.rate.window(decision)
     }
 
     fn line(&self) -> Option<&dyn Line<SmoothState>> {
@@ -303,123 +301,5 @@ impl Line<SmoothState> for Smooth {
         state.next = state.next.saturating_sub(u128::from(step.set_back) << FINE);
         state.last = step.seen(now);
         state.last
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a second.
-    fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
-        let mut now = Nanos::ZERO;
-        let mut state = limiter.fresh(now, now);
-        story
-            .iter()
-            .map(|(pause, permits)| {
-                now = now.after(pause * 10_000_000);
-                let leaves = limiter.turn(&state, 0).max(now);
-                limiter.observe(&mut state, leaves);
-                limiter.leave(&mut state, now, *permits);
-                let wait = leaves.since(now);
-                now = leaves;
-                (wait + 5_000_000) / 10_000_000
-            })
-            .collect()
-    }
-
-    #[test]
-    fn the_caller_pays_for_the_one_before() {
-        let five = Smooth::bursty(Quota::per_second(5));
-        assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
-        assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
-        // One second is stored: five permits, and the next is free since it pays nobody.
-        assert_eq!(
-            waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
-            [0, 0, 0, 0, 0, 0, 0, 20]
-        );
-        assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]), [0, 20, 20, 60, 20, 40]);
-    }
-
-    #[test]
-    fn a_cold_start_is_slow_and_so_is_one_after_a_pause() {
-        let warming = Smooth::warming_up(Quota::per_second(2), Duration::from_secs(4));
-        let story: Vec<_> = [0; 8].into_iter().chain([50]).chain([0; 2]).map(|pause| (pause, 1)).collect();
-        assert_eq!(waits(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
-        let story: Vec<_> = [0; 8].into_iter().chain([450]).chain([0; 7]).map(|pause| (pause, 1)).collect();
-        assert_eq!(
-            waits(&warming, &story),
-            [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]
-        );
-    }
-
-    #[test]
-    fn other_cold_factors() {
-        let warming = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(10.0);
-        let story = [(0, 1); 8];
-        assert_eq!(waits(&warming, &story), [0, 175, 126, 76, 30, 20, 20, 20]);
-        let level = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(1.0);
-        assert_eq!(waits(&level, &story), [0, 20, 20, 20, 20, 20, 20, 20]);
-    }
-
-    #[test]
-    fn it_does_not_matter_how_permits_are_split() {
-        let warming = Smooth::warming_up(Quota::per_second(7), Duration::from_secs(4)).cold_factor(2.5);
-        let end = |calls: &[u64]| {
-            let mut state = warming.fresh(Nanos::ZERO, Nanos::ZERO);
-            calls.iter().for_each(|cost| warming.leave(&mut state, Nanos::ZERO, *cost));
-            state.next
-        };
-        let whole = end(&[60]);
-        for calls in [&[1; 60][..], &[20, 40], &[59, 1], &[7, 7, 7, 7, 7, 7, 7, 7, 4]] {
-            assert!(end(calls).abs_diff(whole) < 1 << FINE, "{calls:?}");
-            assert!(end(calls) >= whole.saturating_sub(60), "{calls:?}");
-        }
-    }
-
-    #[test]
-    fn no_warm_up_has_no_store() {
-        let none = Smooth::warming_up(Quota::per_second(5), Duration::ZERO);
-        assert_eq!(waits(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
-    }
-
-    #[test]
-    fn extremes_neither_panic_nor_pass_for_free() {
-        let quotas = [
-            Quota::per(1, Duration::from_nanos(i64::MAX as u64)).unwrap(),
-            Quota::per_second(1_000_000_000).burst(u64::MAX),
-            Quota::per(u64::MAX, Duration::from_secs(600)).unwrap(),
-        ];
-        for quota in quotas {
-            for smooth in [
-                Smooth::bursty(quota),
-                Smooth::warming_up(quota, Duration::MAX).cold_factor(1_000.0),
-                Smooth::warming_up(quota, Duration::from_nanos(1))
-                    .cold_factor(1.0)
-                    .max_wait(Duration::from_secs(9)),
-            ] {
-                for now in [0, 1, u64::MAX - 1, u64::MAX].map(Nanos) {
-                    let mut state = smooth.fresh(Nanos::ZERO, now);
-                    assert!(smooth.check(&mut state, now, u64::MAX).is_allowed());
-                    let next = smooth.check(&mut state, now, 1);
-                    assert_eq!(next.is_allowed(), now == Nanos::MAX, "{smooth:?} {now:?}");
-                    let _ = smooth.check(&mut state, Nanos::ZERO, u64::MAX);
-                    let _ = smooth.peek(&mut state, Nanos::MAX);
-                    let _ = smooth.is_fresh(&state, now);
-                }
-            }
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "give 1 to 1000")]
-    fn a_cold_factor_below_one_panics() {
-        let _ = Smooth::warming_up(Quota::per_second(1), Duration::from_secs(1)).cold_factor(0.99);
-    }
-
-    #[test]
-    #[should_panic(expected = "give 1 to 1000")]
-    fn a_cold_factor_that_is_no_number_panics() {
-        let _ = Smooth::warming_up(Quota::per_second(1), Duration::from_secs(1)).cold_factor(f64::NAN);
     }
 }

@@ -1,0 +1,110 @@
+//! Structured fields (RFC 9651), as far as the `RateLimit` fields need them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
+const MOST: u64 = 999_999_999_999_999;
+
+/// Whole seconds, rounded up, at least 1.
+pub(super) fn seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)).max(1)
+}
+
+/// An item of `RateLimit-Policy`.
+pub(super) fn policy(name: &str, quota: u64, window: Duration) -> HeaderValue {
+    let (name, quota, window) = (quoted(name), quota.min(MOST), seconds(window).min(MOST));
+    value(format!("{name};q={quota};w={window}").into_bytes())
+}
+
+/// An item of `RateLimit`, up to the number that remains.
+pub(super) fn item_start(name: &str) -> String {
+    format!("{};r=", quoted(name))
+}
+
+/// An item of `RateLimit`.
+pub(super) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
+    let remaining = Digits::of(remaining.min(MOST));
+    let window = window.map(|window| Digits::of(seconds(window).min(MOST)));
+    let length = start.len() + remaining.len() + window.as_ref().map_or(0, |window| 3 + window.len());
+    // Exactly as long as it gets: the bytes become the header's without another copy.
+    let mut text = Vec::with_capacity(length);
+    text.extend_from_slice(start.as_bytes());
+    text.extend_from_slice(&remaining);
+    if let Some(window) = window {
+        text.extend_from_slice(b";t=");
+        text.extend_from_slice(&window);
+    }
+    value(text)
+}
+
+fn value(text: Vec<u8>) -> HeaderValue {
+    match HeaderValue::from_maybe_shared(Bytes::from(text)) {
+        Ok(value) => value,
+        Err(_) => unreachable!("names are printable, and so is the rest"),
+    }
+}
+
+/// A structured-field string (RFC 9651, section 4.1.6) of a printable name.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    text.push('"');
+    for char in name.chars() {
+        if matches!(char, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(char);
+    }
+    text.push('"');
+    text
+}
+
+/// The decimal digits of a number, without an allocation.
+struct Digits {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let (mut digits, mut start) = ([b'0'; 20], 20);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, start };
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Digits {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_and_numbers_fit() {
+        let field = policy(r#"a"b\c"#, u64::MAX, Duration::from_nanos(1));
+        assert_eq!(field, r#""a\"b\\c";q=999999999999999;w=1"#);
+        let field = item(&item_start("x"), u64::MAX, Some(Duration::MAX));
+        assert_eq!(field, r#""x";r=999999999999999;t=999999999999999"#);
+    }
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [0, 1, 9, 10, 999, u64::MAX] {
+            assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
+        }
+    }
+}
