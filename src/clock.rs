@@ -284,14 +284,18 @@ impl Future for ManualSleep {
         if manual.now >= self.deadline || manual.moves != self.moves {
             return Poll::Ready(());
         }
-        manual.sleepers.insert(self.id, cx.waker().clone());
+        let spare = manual.sleepers.insert(self.id, cx.waker().clone());
+        // Outside the lock: dropping a waker may run anything.
+        drop(manual);
+        drop(spare);
         Poll::Pending
     }
 }
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        self.clock.lock().sleepers.remove(&self.id);
+        // Bound, so that it is dropped after the lock.
+        let _spare = self.clock.lock().sleepers.remove(&self.id);
     }
 }
 

@@ -87,7 +87,7 @@ impl<S: Clone> Queue<S> {
             if line.turn(state, 0) > seen {
                 break;
             }
-            line.leave(state, waiter.arrived, waiter.cost);
+            line.leave(state, waiter.arrived.min(seen), waiter.cost);
             outlook.waiting -= 1;
             outlook.ahead -= u128::from(waiter.cost);
         }
@@ -119,7 +119,7 @@ impl<S: Clone> Queue<S> {
             let Some(waiter) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(waiter.cost);
             self.undo = Some(Undo { ticket: waiter.ticket, before: state.clone() });
-            line.leave(state, waiter.arrived, waiter.cost);
+            line.leave(state, waiter.arrived.min(seen), waiter.cost);
             let delay = now.since(waiter.arrived);
             let decision = self.outlook().admitted(line, state, now).with_delay(delay);
             self.released.push(Released { ticket: waiter.ticket, decision });
@@ -421,6 +421,18 @@ mod tests {
         assert_eq!(third.retry_after(), Some(Duration::from_millis(50)));
         assert!(!bench.decided(50 * MS - 1).is_allowed());
         bench.ticket(50 * MS, 1);
+    }
+
+    #[test]
+    fn a_clock_set_back_does_not_hold_those_who_came_before() {
+        let mut bench = Bench::new(ten_a_second());
+        let hour = 3_600_000 * MS;
+        assert!(bench.decided(hour).is_allowed());
+        let [first, second] = [(); 2].map(|()| bench.ticket(hour + 10 * MS, 1));
+        // An hour back: 90 ms of the interval were left, and are left.
+        assert!(!bench.passes(0, first));
+        assert!(bench.passes(90 * MS, first));
+        assert!(bench.passes(190 * MS, second));
     }
 
     #[test]
