@@ -97,6 +97,26 @@ impl<A: Algorithm> RateLimiter<A> {
         Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost } }
     }
 
+    /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
+    ///
+    /// Never worth more than what was taken: units that have come back by themselves, or belong to a window that has ended, are not given
+    /// back again. Which calls they belonged to is not recorded; give back what you took, and soon.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)));
+    /// let decision = logins.check("user:42");
+    /// // The password was right: only wrong ones count.
+    /// logins.refund("user:42", 1);
+    /// assert_eq!(logins.peek("user:42").remaining(), 5);
+    /// # assert!(decision.is_allowed());
+    /// ```
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        self.context.store().refund(&self.context, key, cost);
+    }
+
     /// Forgets what the key has used. Calls that wait for it may leave at once, one by one.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.context.store().reset(&self.context, key);

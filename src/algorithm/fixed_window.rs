@@ -143,6 +143,12 @@ impl Algorithm for FixedWindow {
         }
     }
 
+    /// Within the window that is open; what belongs to one that has ended is gone.
+    fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        state.count = state.count.saturating_sub(cost);
+    }
+
     fn is_fresh(&self, state: &FixedWindowState, now: Nanos) -> bool {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);

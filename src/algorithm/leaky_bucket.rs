@@ -135,6 +135,19 @@ impl LeakyBucket {
         }
     }
 
+    /// The slot `units` of cost before `slot`; the beginning of time if there is none.
+    fn earlier(&self, slot: Slot, units: u64) -> Slot {
+        let grains = u128::from(units) * u128::from(self.rate.period);
+        let (nanos, part) = div_rem(grains, self.rate.limit);
+        let borrow = part > slot.part;
+        let nanos = u64::try_from(nanos).ok().and_then(|nanos| slot.nanos.checked_sub(nanos));
+        match nanos.and_then(|nanos| nanos.checked_sub(u64::from(borrow))) {
+            Some(nanos) if borrow => Slot { nanos, part: slot.part + (self.rate.limit - part) },
+            Some(nanos) => Slot { nanos, part: slot.part - part },
+            None => Slot::at(Nanos::ZERO),
+        }
+    }
+
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u64 {
         state.next.ceil().since(now)
     }
@@ -182,6 +195,14 @@ impl Algorithm for LeakyBucket {
         match state.next <= seen {
             true => Decision::allow(1, 1, 0),
             false => self.deny(state, now),
+        }
+    }
+
+    /// Moves the next slot up, but not to before now.
+    fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
+        let seen = Slot::at(self.observe(state, now));
+        if state.next > seen {
+            state.next = self.earlier(state.next, cost).max(seen);
         }
     }
 

@@ -74,6 +74,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state may be brought up to `now`, which changes no answer.
     fn peek(&self, state: &mut Self::State, now: Nanos) -> Decision;
 
+    /// Gives back up to `cost` units that were taken and still count. Units that count no more are not given back: a key never has more
+    /// than one never seen.
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
+
     /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 

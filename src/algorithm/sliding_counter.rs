@@ -174,6 +174,14 @@ impl Algorithm for SlidingCounter {
         }
     }
 
+    /// From the current window, then from the previous one, where a unit is worth what it still weighs.
+    fn refund(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        let current = cost.min(state.current);
+        state.current -= current;
+        state.previous = state.previous.saturating_sub(cost - current);
+    }
+
     fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         self.reset(state, 0) <= step.elapsed

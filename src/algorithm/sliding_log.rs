@@ -166,6 +166,20 @@ impl Algorithm for SlidingLog {
         }
     }
 
+    /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        let cost = cost.min(state.total);
+        state.total -= cost;
+        state.dropped = state.dropped.wrapping_add(cost);
+        while state.hits.front().is_some_and(|oldest| {
+            // At or before what is given back.
+            state.dropped.wrapping_sub(oldest.upto) <= cost
+        }) {
+            state.hits.pop_front();
+        }
+    }
+
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         self.reset(state, 0) <= step.elapsed

@@ -232,6 +232,20 @@ impl Algorithm for SlidingWindow {
         }
     }
 
+    /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        let mut left = cost.min(state.total);
+        state.total -= left;
+        for age in (1..=self.slices).rev() {
+            let slot = self.slot(state, age);
+            let given = left.min(state.closed[slot]);
+            state.closed[slot] -= given;
+            left -= given;
+        }
+        state.open -= left;
+    }
+
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         self.reset(state) <= step.elapsed

@@ -198,6 +198,15 @@ impl Algorithm for TokenBucket {
         }
     }
 
+    /// Tokens that have been refilled meanwhile are not given back again.
+    fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        if cost > state.used {
+            state.part = 0;
+        }
+        state.used = state.used.saturating_sub(cost);
+    }
+
     fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         self.rate.grains(step.elapsed)

@@ -238,6 +238,14 @@ impl Algorithm for Smooth {
         }
     }
 
+    /// Moves the next turn up by the interval for each unit, but not to before now. What was taken from the store does not come back.
+    fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+        let seen = u128::from(self.observe(state, now).0) << FINE;
+        if state.next > seen {
+            state.next = state.next.saturating_sub(self.time_of(u128::from(cost))).max(seen);
+        }
+    }
+
     fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {
         let mut state = state.clone();
         let seen = self.observe(&mut state, now);

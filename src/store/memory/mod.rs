@@ -110,6 +110,23 @@ impl<A: Algorithm> MemoryStore<A> {
         context.algorithm().peek(&mut state, now)
     }
 
+    pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
+        let key = self.seed.fingerprint(key);
+        let now = context.clock().now();
+        let in_line = self.table.with(context, key, now, |seat| {
+            if !seat.in_line() {
+                context.algorithm().refund(seat.state, now, cost);
+            }
+            seat.in_line()
+        });
+        if in_line {
+            self.in_line(context, key, |queue, _, seat, now| {
+                queue.seal();
+                context.algorithm().refund(seat.state, now, cost);
+            });
+        }
+    }
+
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
         let key = self.seed.fingerprint(key);
         let mut wake = Vec::new();
