@@ -19,32 +19,38 @@ use std::time::Duration;
 /// assert!(!second.is_allowed() && second.retry_after().is_some());
 /// ```
 #[must_use = "a decision that nobody reads limits nothing"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
     limit: u64,
     remaining: u64,
     /// Denied: until the same call would be allowed, `NEVER` if it never will. Allowed: until one
-    /// more unit is there, if the algorithm tells it; 0 otherwise.
+    /// more unit is there, if the algorithm tells it; 0 otherwise. In grains.
     wait: u64,
+    /// In grains.
     reset: u64,
+    /// How many grains are a nanosecond. Most spans are never read: so they are divided when they are.
+    grains: u64,
+    /// In nanoseconds.
     delay: u64,
 }
 
 /// No wait helps.
-pub(crate) const NEVER: u64 = u64::MAX;
+const NEVER: u64 = u64::MAX;
 
 impl Decision {
     /// A call that may pass. For authors of algorithms and stores.
     ///
     /// `reset_after` in nanoseconds.
+    #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
-        Self { allowed: true, limit, remaining, wait: 0, reset: reset_after, delay: 0 }
+        Self { allowed: true, limit, remaining, wait: 0, reset: reset_after, grains: 1, delay: 0 }
     }
 
     /// A call that may not pass. For authors of algorithms and stores.
     ///
     /// `retry_after` (`None`: waiting does not help) and `reset_after` in nanoseconds.
+    #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
         let wait = match retry_after {
             // 584 years away is still not "never".
@@ -52,7 +58,7 @@ impl Decision {
             Some(nanos) => nanos,
             None => NEVER,
         };
-        Self { allowed: false, limit, remaining, wait, reset: reset_after, delay: 0 }
+        Self { allowed: false, limit, remaining, wait, reset: reset_after, grains: 1, delay: 0 }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
@@ -66,6 +72,13 @@ impl Decision {
         if self.allowed {
             self.wait = next;
         }
+        self
+    }
+
+    /// The same decision, its spans being given in grains, of which a nanosecond has so many.
+    #[inline]
+    pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
+        self.grains = grains;
         self
     }
 
@@ -98,14 +111,14 @@ impl Decision {
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.allowed || self.wait == NEVER {
             true => None,
-            false => Some(Duration::from_nanos(self.wait)),
+            false => Some(self.span(self.wait)),
         }
     }
 
     /// How long until the key is as if it had never been seen.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        Duration::from_nanos(self.reset)
+        self.span(self.reset)
     }
 
     /// How long the call had to be held. Zero unless it queued.
@@ -117,9 +130,42 @@ impl Decision {
     /// On an admission: how long until one more unit is there, where the algorithm tells it.
     pub(crate) const fn next(&self) -> Option<u64> {
         match self.allowed && self.wait > 0 {
-            true => Some(self.wait),
+            true => Some(self.nanos(self.wait)),
             false => None,
         }
+    }
+
+    const fn span(&self, grains: u64) -> Duration {
+        Duration::from_nanos(self.nanos(grains))
+    }
+
+    const fn nanos(&self, grains: u64) -> u64 {
+        grains.div_ceil(self.grains)
+    }
+}
+
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let told = |decision: &Self| {
+            let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
+            (decision.allowed, decision.limit, decision.remaining, spans)
+        };
+        told(self) == told(other)
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("is_allowed", &self.allowed)
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("delay", &self.delay())
+            .finish()
     }
 }
 
@@ -148,6 +194,15 @@ mod tests {
         assert_eq!(Decision::deny(3, 0, None, 9).retry_after(), None);
         assert_eq!(Decision::deny(3, 0, Some(4), 9).retry_after(), Some(Duration::from_nanos(4)));
         assert!(Decision::deny(3, 0, Some(u64::MAX), 9).retry_after().is_some());
+    }
+
+    #[test]
+    fn spans_in_grains_are_rounded_up_when_they_are_read() {
+        let decision = Decision::deny(3, 0, Some(7), 12).in_grains(3);
+        assert_eq!(decision.retry_after(), Some(Duration::from_nanos(3)));
+        assert_eq!(decision.reset_after(), Duration::from_nanos(4));
+        assert_eq!(decision, Decision::deny(3, 0, Some(3), 4));
+        assert_ne!(decision, Decision::deny(3, 0, Some(2), 4));
     }
 
     #[test]

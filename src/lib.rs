@@ -74,6 +74,11 @@ mod queue;
 #[cfg(feature = "tonic")]
 mod tonic;
 
+// The README's code is compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use decision::Decision;
 pub use error::QuotaError;
 pub use limiter::RateLimiter;

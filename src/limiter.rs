@@ -199,7 +199,8 @@ impl<A: Algorithm> Builder<A> {
     /// The limiter. A key never seen counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        RateLimiter::assemble(self.algorithm, self.clock, MemoryStore::new(self.max_keys))
+        let store = MemoryStore::new(&self.algorithm, self.max_keys);
+        RateLimiter::assemble(self.algorithm, self.clock, store)
     }
 }
 

@@ -8,7 +8,7 @@
 //! task is not polled, and a newcomer never sees a place as taken that is free by the schedule.
 //!
 //! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came, which is
-//! never too early; a waiter that becomes the first is woken once, to set its alarm again.
+//! never too early; a waiter that becomes the first, or whose neighbour in front gives up, is woken once, to set its alarm again.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -23,10 +23,13 @@ pub(crate) struct Queue<S> {
     waiting: VecDeque<Waiter>,
     /// The cost of all who wait.
     ahead: u128,
-    released: Vec<Released>,
+    /// In the order of their tickets.
+    released: VecDeque<Released>,
     /// The latest release, as long as nothing was admitted after it.
     undo: Option<Undo<S>>,
     tickets: u64,
+    /// When the schedule began anew: no slot before it is owed to anyone.
+    since: Nanos,
 }
 
 #[derive(Debug)]
@@ -69,7 +72,14 @@ pub(crate) enum Turn {
 
 impl<S> Default for Queue<S> {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), ahead: 0, released: Vec::new(), undo: None, tickets: 0 }
+        Self {
+            waiting: VecDeque::new(),
+            ahead: 0,
+            released: VecDeque::new(),
+            undo: None,
+            tickets: 0,
+            since: Nanos::ZERO,
+        }
     }
 }
 
@@ -87,7 +97,7 @@ impl<S: Clone> Queue<S> {
             if line.turn(state, 0) > seen {
                 break;
             }
-            line.leave(state, waiter.arrived.min(seen), waiter.cost);
+            line.leave(state, waiter.arrived.max(self.since).min(seen), waiter.cost);
             outlook.waiting -= 1;
             outlook.ahead -= u128::from(waiter.cost);
         }
@@ -102,6 +112,12 @@ impl<S: Clone> Queue<S> {
     /// Something was admitted past the line: the latest release can no longer be taken back.
     pub(crate) fn seal(&mut self) {
         self.undo = None;
+    }
+
+    /// The state was made new: the first may leave now, and the others after it.
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        self.seal();
+        self.since = now;
     }
 
     /// Releases everyone whose turn has come.
@@ -119,10 +135,10 @@ impl<S: Clone> Queue<S> {
             let Some(waiter) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(waiter.cost);
             self.undo = Some(Undo { ticket: waiter.ticket, before: state.clone() });
-            line.leave(state, waiter.arrived.min(seen), waiter.cost);
+            line.leave(state, waiter.arrived.max(self.since).min(seen), waiter.cost);
             let delay = now.since(waiter.arrived);
             let decision = self.outlook().admitted(line, state, now).with_delay(delay);
-            self.released.push(Released { ticket: waiter.ticket, decision });
+            self.released.push_back(Released { ticket: waiter.ticket, decision });
             wake.extend(waiter.waker);
         }
     }
@@ -154,11 +170,9 @@ impl<S: Clone> Queue<S> {
         ticket: u64,
         waker: &Waker,
     ) -> (Turn, Option<Waker>) {
-        if let Some(at) = self.released.iter().position(|released| released.ticket == ticket) {
-            if self.undo.as_ref().is_some_and(|undo| undo.ticket == ticket) {
-                self.undo = None;
-            }
-            return (Turn::Now(self.released.swap_remove(at).decision), None);
+        if let Some(released) = self.take_released(ticket) {
+            self.undo.take_if(|undo| undo.ticket == ticket);
+            return (Turn::Now(released.decision), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its line until it is released") };
         let waiter = &mut self.waiting[at];
@@ -175,17 +189,33 @@ impl<S: Clone> Queue<S> {
     /// A waiter gives up, or one that was released and never told. Its units go back if nothing was admitted after it.
     ///
     /// Gives back its waker, to be dropped when no lock is held.
-    pub(crate) fn abandon(&mut self, state: &mut S, ticket: u64) -> Option<Waker> {
+    pub(crate) fn abandon(
+        &mut self,
+        line: &dyn Line<S>,
+        state: &mut S,
+        ticket: u64,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Waker> {
         if let Ok(at) = self.find(ticket) {
             let waiter = self.waiting.remove(at)?;
             self.ahead -= u128::from(waiter.cost);
+            let ahead = self.waiting.iter().take(at).map(|before| u128::from(before.cost)).sum();
+            if let Some(behind) = self.waiting.get_mut(at) {
+                behind.alarm = line.turn(state, ahead);
+                wake.extend(behind.waker.clone());
+            }
             return waiter.waker;
         }
-        self.released.retain(|released| released.ticket != ticket);
+        let _ = self.take_released(ticket);
         if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
             *state = undo.before;
         }
         None
+    }
+
+    fn take_released(&mut self, ticket: u64) -> Option<Released> {
+        let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
+        self.released.remove(at)
     }
 
     fn find(&self, ticket: u64) -> Result<usize, usize> {
@@ -322,6 +352,10 @@ mod tests {
             self.queue.ask(&self.bucket, &self.state, ticket, Waker::noop()).0
         }
 
+        fn abandon(&mut self, ticket: u64) {
+            self.queue.abandon(&self.bucket, &mut self.state, ticket, &mut Vec::new());
+        }
+
         fn passes(&mut self, at: u64, ticket: u64) -> bool {
             matches!(self.ask(at, ticket), Turn::Now(_))
         }
@@ -353,7 +387,7 @@ mod tests {
         let mut bench = Bench::new(ten_a_second());
         assert!(bench.decided(0).is_allowed());
         let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-        bench.queue.abandon(&mut bench.state, second);
+        bench.abandon(second);
         assert!(bench.passes(100 * MS, first));
         assert!(bench.passes(200 * MS, third));
     }
@@ -364,7 +398,7 @@ mod tests {
         assert!(bench.decided(0).is_allowed());
         let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
         bench.release(100 * MS);
-        bench.queue.abandon(&mut bench.state, first);
+        bench.abandon(first);
         assert!(bench.passes(100 * MS, second));
     }
 
@@ -374,7 +408,7 @@ mod tests {
         assert!(bench.decided(0).is_allowed());
         let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
         bench.release(200 * MS);
-        bench.queue.abandon(&mut bench.state, first);
+        bench.abandon(first);
         assert!(bench.passes(200 * MS, second));
         assert!(!bench.passes(300 * MS - 1, third));
         assert!(bench.passes(300 * MS, third));

@@ -97,11 +97,11 @@ impl FixedWindow {
         step
     }
 
-    /// How long the window still lasts; 0 if there is none.
+    /// How long until the window ends, if there is one, and the clock has caught up.
     #[inline]
     fn rest(&self, state: &FixedWindowState, step: &Step) -> u64 {
         match state.count {
-            0 => 0,
+            0 => step.behind,
             _ => (self.quota.period_nanos() - state.age).saturating_add(step.behind),
         }
     }
@@ -118,6 +118,11 @@ impl Algorithm for FixedWindow {
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> FixedWindowState {
         FixedWindowState { last: now, age: 0, count: 0 }
+    }
+
+    #[inline]
+    fn seen(&self, state: &FixedWindowState) -> Nanos {
+        state.last
     }
 
     #[inline]
@@ -152,7 +157,7 @@ impl Algorithm for FixedWindow {
     fn is_fresh(&self, state: &FixedWindowState, now: Nanos) -> bool {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
-        state.count == 0 || state.age.saturating_add(step.elapsed) >= period
+        step.behind == 0 && (state.count == 0 || state.age.saturating_add(step.elapsed) >= period)
     }
 
     fn policy(&self) -> Policy {

@@ -25,7 +25,8 @@
 //!                 ⑤ refused at once: try again in 100 ms, when ② has left
 //! ```
 //!
-//! A slot is a whole number of nanoseconds and a fraction of `limit`-ths of one, so a rate of 3 per second does not drift.
+//! A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a rate of 3 per
+//! second does not drift.
 //!
 //! **Invariant.** Slots are at least `cost * period / limit` apart, and no call leaves before its slot.
 //!
@@ -80,21 +81,20 @@ pub struct LeakyBucketState {
     next: Slot,
 }
 
-/// An instant between two nanoseconds: `part` is a numerator over the rate's limit.
+/// An instant, in grains since the clock's zero. In words, so that it takes no more room than it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Slot {
-    nanos: u64,
-    part: u64,
+    high: u64,
+    low: u64,
 }
 
 impl Slot {
-    const fn at(now: Nanos) -> Self {
-        Self { nanos: now.0, part: 0 }
+    const fn new(grains: u128) -> Self {
+        Self { high: (grains >> 64) as u64, low: grains as u64 }
     }
 
-    /// The first whole nanosecond that is not before it.
-    const fn ceil(self) -> Nanos {
-        Nanos(self.nanos.saturating_add((self.part > 0) as u64))
+    const fn grains(self) -> u128 {
+        (self.high as u128) << 64 | self.low as u128
     }
 }
 
@@ -125,36 +125,23 @@ impl LeakyBucket {
         self
     }
 
-    /// The slot `units` of cost after `slot`.
-    fn later(&self, slot: Slot, units: u128) -> Slot {
-        let grains = units.saturating_mul(u128::from(self.rate.period)).saturating_add(u128::from(slot.part));
-        let (nanos, part) = div_rem(grains, self.rate.limit);
-        match u64::try_from(nanos).ok().and_then(|nanos| slot.nanos.checked_add(nanos)) {
-            Some(nanos) => Slot { nanos, part },
-            None => Slot::at(Nanos::MAX),
-        }
+    fn slot(&self, now: Nanos) -> u128 {
+        self.rate.grains(now.0)
     }
 
-    /// The slot `units` of cost before `slot`; the beginning of time if there is none.
-    fn earlier(&self, slot: Slot, units: u64) -> Slot {
-        let grains = u128::from(units) * u128::from(self.rate.period);
-        let (nanos, part) = div_rem(grains, self.rate.limit);
-        let borrow = part > slot.part;
-        let nanos = u64::try_from(nanos).ok().and_then(|nanos| slot.nanos.checked_sub(nanos));
-        match nanos.and_then(|nanos| nanos.checked_sub(u64::from(borrow))) {
-            Some(nanos) if borrow => Slot { nanos, part: slot.part + (self.rate.limit - part) },
-            Some(nanos) => Slot { nanos, part: slot.part - part },
-            None => Slot::at(Nanos::ZERO),
-        }
+    /// The grains until the next slot.
+    fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
+        state.next.grains().saturating_sub(self.slot(now))
     }
 
-    fn until(&self, state: &LeakyBucketState, now: Nanos) -> u64 {
-        state.next.ceil().since(now)
+    /// The grains until nothing is left of it, and the clock has caught up.
+    fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
+        state.next.grains().max(self.slot(state.last)) - self.slot(now)
     }
 
     fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
         let until = self.until(state, now);
-        Decision::deny(1, 0, Some(until), until)
+        self.rate.deny(1, 0, Some(until), until)
     }
 
     /// How many intervals fit into `nanos`; `u64::MAX` means for ever.
@@ -171,49 +158,54 @@ impl Algorithm for LeakyBucket {
     type State = LeakyBucketState;
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> LeakyBucketState {
-        LeakyBucketState { last: now, next: Slot { nanos: 0, part: 0 } }
+        LeakyBucketState { last: now, next: Slot::new(0) }
+    }
+
+    #[inline]
+    fn seen(&self, state: &LeakyBucketState) -> Nanos {
+        state.last
     }
 
     #[inline]
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
-        let seen = Slot::at(self.observe(state, now));
-        let idle = state.next <= seen;
+        let seen = self.observe(state, now);
+        let idle = state.next.grains() <= self.slot(seen);
         if cost == 0 {
-            let reset = if idle { 0 } else { self.until(state, now) };
-            return Decision::allow(1, u64::from(idle), reset);
+            return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
         }
         if !idle {
             return self.deny(state, now);
         }
-        state.next = self.later(seen, u128::from(cost));
-        let reset = self.until(state, now);
-        Decision::allow(1, 0, reset).with_next(reset)
+        self.leave(state, seen, cost);
+        let until = self.until(state, now);
+        self.rate.allow(1, 0, until, until)
     }
 
     fn peek(&self, state: &mut LeakyBucketState, now: Nanos) -> Decision {
-        let seen = Slot::at(self.observe(state, now));
-        match state.next <= seen {
-            true => Decision::allow(1, 1, 0),
+        let seen = self.observe(state, now);
+        match state.next.grains() <= self.slot(seen) {
+            true => self.rate.allow(1, 1, self.reset(state, now), 0),
             false => self.deny(state, now),
         }
     }
 
     /// Moves the next slot up, but not to before now.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
-        let seen = Slot::at(self.observe(state, now));
-        if state.next > seen {
-            state.next = self.earlier(state.next, cost).max(seen);
+        let seen = self.slot(self.observe(state, now));
+        let next = state.next.grains();
+        if next > seen {
+            state.next = Slot::new(next.saturating_sub(self.rate.units(cost)).max(seen));
         }
     }
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
-        let seen = Slot::at(self.observe(&mut state, now));
-        state.next <= seen
+        let seen = self.observe(&mut state, now);
+        seen == now && state.next.grains() <= self.slot(seen)
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.capacity, window: Duration::from_nanos(self.rate.time(self.capacity, 0)) }
+        Policy { quota: self.capacity, window: Duration::from_nanos(self.rate.time(self.capacity)) }
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
@@ -239,27 +231,28 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn turn(&self, state: &LeakyBucketState, ahead: u128) -> Nanos {
-        self.later(state.next, ahead).ceil()
+        let ahead = ahead.saturating_mul(u128::from(self.rate.period));
+        Nanos(self.rate.time_of(state.next.grains().saturating_add(ahead)))
     }
 
     fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        state.next = self.later(state.next.max(Slot::at(arrived)), u128::from(cost));
+        let slot = state.next.grains().max(self.slot(arrived));
+        state.next = Slot::new(slot.saturating_add(self.rate.units(cost)));
     }
 
     fn passing(&self, state: &LeakyBucketState, seen: Nanos) -> u64 {
-        u64::from(state.next <= Slot::at(seen))
+        u64::from(state.next.grains() <= self.slot(seen))
     }
 
     fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {
         if self.max_wait == u64::MAX {
             return u64::MAX;
         }
-        let first = self.later(state.next, ahead).max(Slot::at(state.last));
-        let latest = u128::from(now.0) + u128::from(self.max_wait);
-        let Some(spare) = latest.checked_sub(u128::from(first.nanos)) else { return 0 };
-        let grains = spare.saturating_mul(u128::from(self.rate.limit));
-        let Some(grains) = grains.checked_sub(u128::from(first.part)) else { return 0 };
-        let (intervals, _) = div_rem(grains, self.rate.period);
+        let ahead = ahead.saturating_mul(u128::from(self.rate.period));
+        let first = state.next.grains().saturating_add(ahead).max(self.slot(state.last));
+        let latest = self.slot(now).saturating_add(self.rate.grains(self.max_wait));
+        let Some(spare) = latest.checked_sub(first) else { return 0 };
+        let (intervals, _) = div_rem(spare, self.rate.period);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
     }
 
@@ -267,10 +260,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
         let step = step(state.last, now, self.quota.period_nanos());
         if step.set_back > 0 {
             // The schedule goes along with the clock.
-            state.next = match state.next.nanos.checked_sub(step.set_back) {
-                Some(nanos) => Slot { nanos, part: state.next.part },
-                None => Slot::at(Nanos::ZERO),
-            };
+            state.next = Slot::new(state.next.grains().saturating_sub(self.rate.grains(step.set_back)));
         }
         state.last = step.seen(now);
         state.last

@@ -65,6 +65,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `built`.
     fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
 
+    /// The latest reading of the clock that the state knows of.
+    fn seen(&self, state: &Self::State) -> Nanos;
+
     /// Takes `cost` units if they are there, all or none.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
@@ -78,7 +81,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// than one never seen.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
 
-    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten.
+    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has
+    /// seen.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.

@@ -30,12 +30,38 @@ impl Rate {
         nanos as u128 * self.limit as u128
     }
 
-    /// The time in which `units` and `grains` come, in nanoseconds, rounded up.
-    ///
-    /// Beyond 584 years it is `u64::MAX`.
+    /// The grains that `units` are.
     #[inline]
-    pub(super) fn time(&self, units: u64, grains: u64) -> u64 {
-        self.time_of(u128::from(units) * u128::from(self.period) + u128::from(grains))
+    pub(super) const fn units(&self, units: u64) -> u128 {
+        units as u128 * self.period as u128
+    }
+
+    /// The time in which `units` come, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
+    #[inline]
+    pub(super) fn time(&self, units: u64) -> u64 {
+        self.time_of(self.units(units))
+    }
+
+    /// An admission, with spans in grains: until all are back, and until the next unit is there (0: it is).
+    #[inline]
+    pub(super) fn allow(&self, limit: u64, remaining: u64, reset: u128, next: u128) -> Decision {
+        match (u64::try_from(reset), u64::try_from(next)) {
+            (Ok(reset), Ok(next)) => {
+                Decision::allow(limit, remaining, reset).with_next(next).in_grains(self.limit)
+            }
+            _ => Decision::allow(limit, remaining, self.time_of(reset)).with_next(self.time_of(next)),
+        }
+    }
+
+    /// A denial, with spans in grains: until the call fits, if it ever will, and until all are back.
+    #[inline]
+    pub(super) fn deny(&self, limit: u64, remaining: u64, retry: Option<u128>, reset: u128) -> Decision {
+        match (u64::try_from(retry.unwrap_or(0)), u64::try_from(reset)) {
+            (Ok(wait), Ok(reset)) if wait < u64::MAX => {
+                Decision::deny(limit, remaining, retry.map(|_| wait), reset).in_grains(self.limit)
+            }
+            _ => Decision::deny(limit, remaining, retry.map(|wait| self.time_of(wait)), self.time_of(reset)),
+        }
     }
 
     /// Over how long what remains should be spread, so that it is spent at this rate; with nothing left, until there is more.
@@ -43,12 +69,12 @@ impl Rate {
         if !decision.is_allowed() {
             return decision.retry_after();
         }
-        let nanos = decision.next().unwrap_or_else(|| self.time(decision.remaining(), 0));
+        let nanos = decision.next().unwrap_or_else(|| self.time(decision.remaining()));
         Some(Duration::from_nanos(nanos))
     }
 
     #[inline]
-    fn time_of(&self, grains: u128) -> u64 {
+    pub(super) fn time_of(&self, grains: u128) -> u64 {
         if self.limit == 1 {
             return u64::try_from(grains).unwrap_or(u64::MAX);
         }
@@ -76,17 +102,17 @@ mod tests {
     fn spans_are_rounded_up_and_saturate() {
         let seven = Rate::of(Quota::per_minute(7));
         assert_eq!((seven.limit, seven.period), (7, 60_000_000_000));
-        assert_eq!(seven.time(1, 0), 8_571_428_572);
-        assert_eq!(seven.time(7, 0), 60_000_000_000);
-        assert_eq!(seven.time(0, 1), 1);
-        assert_eq!(seven.time(u64::MAX, 0), u64::MAX);
+        assert_eq!(seven.time(1), 8_571_428_572);
+        assert_eq!(seven.time(7), 60_000_000_000);
+        assert_eq!(seven.time_of(1), 1);
+        assert_eq!(seven.time(u64::MAX), u64::MAX);
 
         let hundred = Rate::of(Quota::per_second(100));
         assert_eq!((hundred.limit, hundred.period), (1, 10_000_000));
-        assert_eq!(hundred.time(1, 5), 10_000_005);
+        assert_eq!(hundred.time_of(10_000_005), 10_000_005);
 
         let wide = Rate::of(Quota::per(u64::MAX, Duration::from_nanos(i64::MAX as u64)).unwrap());
-        assert_eq!(wide.time(u64::MAX, 0), i64::MAX as u64);
+        assert_eq!(wide.time(u64::MAX), i64::MAX as u64);
         assert_eq!(wide.grains(u64::MAX), u128::from(u64::MAX) * u128::from(wide.limit));
     }
 

@@ -131,7 +131,7 @@ impl SlidingCounter {
     fn reset(&self, state: &SlidingCounterState, behind: u64) -> u64 {
         let rest = self.quota.period_nanos() - state.into;
         match (state.previous, state.current) {
-            (0, 0) => 0,
+            (0, 0) => behind,
             (_, 0) => rest.saturating_add(behind),
             _ => (rest + self.quota.period_nanos()).saturating_add(behind),
         }
@@ -149,6 +149,11 @@ impl Algorithm for SlidingCounter {
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingCounterState {
         SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }
+    }
+
+    #[inline]
+    fn seen(&self, state: &SlidingCounterState) -> Nanos {
+        state.last
     }
 
     #[inline]
@@ -184,7 +189,7 @@ impl Algorithm for SlidingCounter {
 
     fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
-        self.reset(state, 0) <= step.elapsed
+        step.behind == 0 && self.reset(state, 0) <= step.elapsed
     }
 
     fn policy(&self) -> Policy {

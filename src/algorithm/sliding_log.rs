@@ -116,7 +116,7 @@ impl SlidingLog {
 
     #[inline]
     fn reset(&self, state: &SlidingLogState, behind: u64) -> u64 {
-        state.hits.back().map_or(0, |newest| self.free_in(state, newest).saturating_add(behind))
+        state.hits.back().map_or(0, |newest| self.free_in(state, newest)).saturating_add(behind)
     }
 
     fn deny(&self, state: &SlidingLogState, behind: u64, cost: u64) -> Decision {
@@ -140,6 +140,11 @@ impl Algorithm for SlidingLog {
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingLogState {
         SlidingLogState { last: now, time: 0, total: 0, dropped: 0, hits: VecDeque::new() }
+    }
+
+    #[inline]
+    fn seen(&self, state: &SlidingLogState) -> Nanos {
+        state.last
     }
 
     fn check(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
@@ -182,7 +187,7 @@ impl Algorithm for SlidingLog {
 
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
-        self.reset(state, 0) <= step.elapsed
+        step.behind == 0 && self.reset(state, 0) <= step.elapsed
     }
 
     fn policy(&self) -> Policy {

@@ -29,6 +29,8 @@
 //! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is handed on:
 //! at most `n` of them. 56 bytes a key, and 8 for each slice.
 
+use std::mem;
+
 use crate::algorithm::time::step;
 use crate::algorithm::{Algorithm, Policy};
 use crate::clock::Nanos;
@@ -59,9 +61,11 @@ const MOST: u64 = 1_000;
 #[derive(Clone, Debug)]
 pub struct SlidingWindow {
     quota: Quota,
-    slices: usize,
+    slices: u32,
     /// The length of a slice.
     width: u64,
+    /// How far into the open slice the period of the oldest one ends.
+    edge: u64,
 }
 
 /// What a [`SlidingWindow`] remembers of a key.
@@ -75,7 +79,9 @@ pub struct SlidingWindowState {
     /// The units in the open slice.
     open: u64,
     /// The newest of the closed slices, which are a ring.
-    newest: usize,
+    newest: u32,
+    /// No slice of an age above it holds anything.
+    oldest: u32,
     closed: Box<[u64]>,
 }
 
@@ -107,7 +113,9 @@ impl SlidingWindow {
     const fn sliced(quota: Quota, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
-        Self { quota, slices: period.div_ceil(width) as usize, width }
+        // No more slices than cover the period, so that the oldest ends its period within the open one.
+        let slices = period.div_ceil(width);
+        Self { quota, slices: slices as u32, width, edge: period - 1 - (slices - 1) * width }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -122,8 +130,7 @@ impl SlidingWindow {
         if state.into >= self.width {
             self.close(state);
         }
-        // The oldest slice may end its period before the open slice ends.
-        if self.free_in(state, self.slices) == 0 {
+        if state.into >= self.edge {
             let oldest = self.slot(state, self.slices);
             state.total -= state.closed[oldest];
             state.closed[oldest] = 0;
@@ -135,39 +142,48 @@ impl SlidingWindow {
     fn close(&self, state: &mut SlidingWindowState) {
         let passed = state.into / self.width;
         state.into %= self.width;
-        if passed > self.slices as u64 {
+        if passed > u64::from(self.slices) {
             state.closed.fill(0);
-            (state.total, state.open) = (0, 0);
+            (state.total, state.open, state.oldest) = (0, 0, 0);
             return;
+        }
+        if state.oldest > 0 || state.open > 0 {
+            state.oldest = (state.oldest + passed as u32).min(self.slices);
         }
         for _ in 0..passed {
             state.newest = (state.newest + 1) % self.slices;
-            state.total -= std::mem::replace(&mut state.closed[state.newest], state.open);
+            state.total -= mem::replace(&mut state.closed[state.newest as usize], state.open);
             state.open = 0;
         }
     }
 
     /// Where the slice lies that is `age` slices (1 to `slices`) older than the open one.
     #[inline]
-    fn slot(&self, state: &SlidingWindowState, age: usize) -> usize {
+    fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
         let back = state.newest + self.slices - (age - 1);
-        if back >= self.slices { back - self.slices } else { back }
+        (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
     /// The time until a slice's last instant is one period ago; `age` 0 is the open slice.
     #[inline]
-    fn free_in(&self, state: &SlidingWindowState, age: usize) -> u64 {
+    fn free_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
         // At most two periods, of at most 2^63 ns: no overflow.
         let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
-        from_open.saturating_sub(age as u64 * self.width)
+        from_open.saturating_sub(u64::from(age) * self.width)
     }
 
     /// The time until `short` units are free again.
-    fn until(&self, state: &SlidingWindowState, short: u64) -> u64 {
+    fn until(&self, state: &mut SlidingWindowState, short: u64) -> u64 {
+        if state.total - state.open < short {
+            return self.free_in(state, 0);
+        }
         let mut freed = 0;
-        let oldest_first = (1..=self.slices).rev();
-        for age in oldest_first {
-            freed += state.closed[self.slot(state, age)];
+        for age in (1..=state.oldest).rev() {
+            let units = state.closed[self.slot(state, age)];
+            if freed + units == 0 {
+                state.oldest = age - 1;
+            }
+            freed += units;
             if freed >= short {
                 return self.free_in(state, age);
             }
@@ -180,13 +196,13 @@ impl SlidingWindow {
         match (state.total, state.open) {
             (0, _) => 0,
             (_, 1..) => self.free_in(state, 0),
-            (_, 0) => (1..=self.slices)
+            (_, 0) => (1..=state.oldest)
                 .find(|age| state.closed[self.slot(state, *age)] > 0)
                 .map_or(0, |newest| self.free_in(state, newest)),
         }
     }
 
-    fn deny(&self, state: &SlidingWindowState, behind: u64, cost: u64) -> Decision {
+    fn deny(&self, state: &mut SlidingWindowState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| {
             let short = state.total - (limit - cost);
@@ -206,8 +222,13 @@ impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingWindowState {
-        let closed = vec![0; self.slices].into_boxed_slice();
-        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, closed }
+        let closed = vec![0; self.slices as usize].into_boxed_slice();
+        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, oldest: 0, closed }
+    }
+
+    #[inline]
+    fn seen(&self, state: &SlidingWindowState) -> Nanos {
+        state.last
     }
 
     #[inline]
@@ -248,7 +269,7 @@ impl Algorithm for SlidingWindow {
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
-        self.reset(state) <= step.elapsed
+        step.behind == 0 && self.reset(state) <= step.elapsed
     }
 
     fn policy(&self) -> Policy {

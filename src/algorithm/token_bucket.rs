@@ -136,37 +136,36 @@ impl TokenBucket {
         self.burst() - state.used - u64::from(state.part > 0)
     }
 
-    /// The time until `cost`, at most the burst, would fit.
+    /// The grains missing until `cost`, at most the burst, would fit.
     #[inline]
-    fn until(&self, state: &TokenBucketState, cost: u64) -> u64 {
+    fn until(&self, state: &TokenBucketState, cost: u64) -> u128 {
         let spare = self.burst() - cost;
         match state.used.checked_sub(spare) {
-            Some(short) => self.rate.time(short, state.part),
+            Some(short) => self.rate.units(short) + u128::from(state.part),
             None => 0,
         }
     }
 
+    /// The grains missing until the bucket is full.
     #[inline]
-    fn reset(&self, state: &TokenBucketState) -> u64 {
-        self.rate.time(state.used, state.part)
+    fn missing(&self, state: &TokenBucketState) -> u128 {
+        self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// The decision on an admission, or on nothing at all.
+    /// The decision on an admission, or on nothing at all. No time passes for the key while the clock is `behind`.
     #[inline]
     fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
-        let remaining = self.available(state);
-        let reset = self.reset(state).saturating_add(behind);
-        let decision = Decision::allow(self.burst(), remaining, reset);
-        match remaining {
-            0 => decision.with_next(self.until(state, 1).saturating_add(behind)),
-            _ => decision,
-        }
+        let (remaining, still) = (self.available(state), self.rate.grains(behind));
+        let next = if remaining == 0 { self.until(state, 1).saturating_add(still) } else { 0 };
+        let reset = self.missing(state).saturating_add(still);
+        self.rate.allow(self.burst(), remaining, reset, next)
     }
 
     fn deny(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
-        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(behind));
-        let reset = self.reset(state).saturating_add(behind);
-        Decision::deny(self.burst(), self.available(state), retry, reset)
+        let still = self.rate.grains(behind);
+        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(still));
+        let reset = self.missing(state).saturating_add(still);
+        self.rate.deny(self.burst(), self.available(state), retry, reset)
     }
 }
 
@@ -178,6 +177,11 @@ impl Algorithm for TokenBucket {
         let mut state = TokenBucketState { last: now, used, part: 0 };
         self.refill(&mut state, now.since(built));
         state
+    }
+
+    #[inline]
+    fn seen(&self, state: &TokenBucketState) -> Nanos {
+        state.last
     }
 
     #[inline]
@@ -209,12 +213,11 @@ impl Algorithm for TokenBucket {
 
     fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
-        self.rate.grains(step.elapsed)
-            >= u128::from(state.used) * u128::from(self.rate.period) + u128::from(state.part)
+        step.behind == 0 && self.rate.grains(step.elapsed) >= self.missing(state)
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.burst(), window: Duration::from_nanos(self.rate.time(self.burst(), 0)) }
+        Policy { quota: self.burst(), window: Duration::from_nanos(self.rate.time(self.burst())) }
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {

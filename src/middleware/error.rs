@@ -35,24 +35,25 @@ pub enum Error<E> {
     Inner(E),
 }
 
-impl<E> fmt::Display for Error<E> {
+impl<E: fmt::Display> fmt::Display for Error<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limited(decision) => write!(f, "rate limit exceeded: {decision}"),
             Self::Key(_) => f.write_str("the request has no key to limit it by"),
             Self::Store(_) => f.write_str("the rate limiter's store cannot decide"),
-            Self::Inner(_) => f.write_str("the limited service failed"),
+            Self::Inner(error) => error.fmt(f),
         }
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
+/// Asks no more of the inner error than that it can be shown: boxed errors, as tower's own middleware has them, are no
+/// `std::error::Error`. So an inner error stands in its place, and is not told as a source.
+impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Limited(_) => None,
+            Self::Limited(_) | Self::Inner(_) => None,
             Self::Key(error) => Some(error),
             Self::Store(error) => Some(&**error),
-            Self::Inner(error) => Some(error),
         }
     }
 }

@@ -13,6 +13,17 @@ pub(super) fn seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)).max(1)
 }
 
+/// A span as the value of `Retry-After`: whole seconds, rounded up, at least 1.
+pub(super) fn delay(span: Duration) -> HeaderValue {
+    match usize::try_from(seconds(span)) {
+        // Short waits are the rule, and their text stands in the program.
+        Ok(short @ 1..100) => HeaderValue::from_static(
+            &TWO_DIGITS[if short < 10 { 2 * short + 1 } else { 2 * short }..=2 * short + 1],
+        ),
+        _ => HeaderValue::from(seconds(span)),
+    }
+}
+
 /// An item of `RateLimit-Policy`.
 pub(super) fn policy(name: &str, quota: u64, window: Duration) -> HeaderValue {
     let (name, quota, window) = (quoted(name), quota.min(MOST), seconds(window).min(MOST));
@@ -61,6 +72,12 @@ fn quoted(name: &str) -> String {
     text
 }
 
+/// 00 to 99.
+const TWO_DIGITS: &str = "00010203040506070809\
+    10111213141516171819202122232425262728293031323334353637383940414243444546474849\
+    50515253545556575859606162636465666768697071727374757677787980818283848586878889\
+    90919293949596979899";
+
 /// The decimal digits of a number, without an allocation.
 struct Digits {
     digits: [u8; 20],
@@ -99,6 +116,14 @@ mod tests {
         assert_eq!(field, r#""a\"b\\c";q=999999999999999;w=1"#);
         let field = item(&item_start("x"), u64::MAX, Some(Duration::MAX));
         assert_eq!(field, r#""x";r=999999999999999;t=999999999999999"#);
+    }
+
+    #[test]
+    fn a_delay_is_its_number_of_seconds() {
+        assert_eq!(delay(Duration::ZERO), "1");
+        for seconds in (1..200).chain([u64::from(u32::MAX), u64::MAX]) {
+            assert_eq!(delay(Duration::from_secs(seconds)), seconds.to_string().as_str());
+        }
     }
 
     #[test]

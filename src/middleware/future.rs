@@ -26,27 +26,32 @@ pin_project! {
         R: Responder<Req, Svc::Response, Svc::Error>,
     {
         #[pin]
-        stage: Stage<Svc, Req, P::Wait, Svc::Future, Result<R::Response, R::Error>>,
-        policies: Arc<P>,
-        responder: R,
+        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, Result<R::Response, R::Error>>,
+        // An answer asks nobody any more.
+        asked: Option<(Arc<P>, R)>,
     }
 }
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<Svc, Req, W, F, T> {
-        Waiting {
-            #[pin]
-            wait: W,
-            call: Option<(Svc, Req)>,
-        },
+    enum Stage<H, F, T> {
+        // Apart, so that a call that does not wait is not moved about with room for one that does.
+        Waiting { held: Pin<Box<H>> },
         Calling {
             #[pin]
             response: F,
             decision: Option<Decision>,
         },
         Answered { answer: Option<T> },
-        Done,
+    }
+}
+
+pin_project! {
+    /// A call that waits: for its turn, with the service that was readied for it.
+    struct Held<W, Svc, Req> {
+        #[pin]
+        wait: W,
+        call: Option<(Svc, Req)>,
     }
 }
 
@@ -63,27 +68,18 @@ where
         policies: &Arc<P>,
         responder: &R,
     ) -> Self {
-        Self {
-            stage: Stage::Calling { response, decision },
-            policies: Arc::clone(policies),
-            responder: responder.clone(),
-        }
+        let stage = Stage::Calling { response, decision };
+        Self { stage, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
     pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, policies: &Arc<P>, responder: &R) -> Self {
-        Self {
-            stage: Stage::Waiting { wait, call: Some((ready, request)) },
-            policies: Arc::clone(policies),
-            responder: responder.clone(),
-        }
+        let held = Box::pin(Held { wait, call: Some((ready, request)) });
+        Self { stage: Stage::Waiting { held }, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
-    pub(super) fn answered(answer: Result<R::Response, R::Error>, policies: &Arc<P>, responder: &R) -> Self {
-        Self {
-            stage: Stage::Answered { answer: Some(answer) },
-            policies: Arc::clone(policies),
-            responder: responder.clone(),
-        }
+    #[inline]
+    pub(super) fn answered(answer: Result<R::Response, R::Error>) -> Self {
+        Self { stage: Stage::Answered { answer: Some(answer) }, asked: None }
     }
 }
 
@@ -100,13 +96,21 @@ where
     /// When polled after it was ready. When the call has to wait: with the default clock, outside a tokio runtime with a timer.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (policies, responder) = (&**this.policies, &*this.responder);
         loop {
-            match this.stage.as_mut().project() {
-                StageProj::Waiting { wait, call } => {
-                    let decided = ready!(wait.poll(cx));
-                    let Some((mut ready, request)) = call.take() else { unreachable!("it calls once") };
-                    let answer = match decided {
+            let (policies, responder) = match (this.stage.as_mut().project(), &*this.asked) {
+                (StageProj::Answered { answer }, _) => match answer.take() {
+                    Some(answer) => return Poll::Ready(answer),
+                    None => panic!("polled after it was ready"),
+                },
+                (_, Some((policies, responder))) => (&**policies, responder),
+                (_, None) => unreachable!("only an answer asks nobody"),
+            };
+            let answer = match this.stage.as_mut().project() {
+                StageProj::Waiting { held } => {
+                    let held = held.as_mut().project();
+                    let decided = ready!(held.wait.poll(cx));
+                    let Some((mut ready, request)) = held.call.take() else { unreachable!("it calls once") };
+                    match decided {
                         Ok(decision) if decision.is_allowed() => {
                             let response = ready.call(request);
                             this.stage.set(Stage::Calling { response, decision: Some(decision) });
@@ -120,28 +124,19 @@ where
                             let failure = policies.observe_failure(error.into());
                             responder.refused(&request, Refusal::Store(failure))
                         }
-                    };
-                    this.stage.set(Stage::Done);
-                    return Poll::Ready(answer);
+                    }
                 }
-                StageProj::Calling { response, decision } => {
-                    let result = ready!(response.poll(cx));
-                    let answer = match (result, &*decision) {
-                        (Ok(response), Some(decision)) => {
-                            Ok(responder.admitted(&[policies.report(decision)], response))
-                        }
-                        (Ok(response), None) => Ok(responder.admitted(&[], response)),
-                        (Err(error), _) => Err(responder.failed(error)),
-                    };
-                    this.stage.set(Stage::Done);
-                    return Poll::Ready(answer);
-                }
-                StageProj::Answered { answer } => match answer.take() {
-                    Some(answer) => return Poll::Ready(answer),
-                    None => panic!("polled after it was ready"),
+                StageProj::Calling { response, decision } => match (ready!(response.poll(cx)), &*decision) {
+                    (Ok(response), Some(decision)) => {
+                        Ok(responder.admitted(&[policies.report(decision)], response))
+                    }
+                    (Ok(response), None) => Ok(responder.admitted(&[], response)),
+                    (Err(error), _) => Err(responder.failed(error)),
                 },
-                StageProj::Done => panic!("polled after it was ready"),
-            }
+                StageProj::Answered { .. } => unreachable!("it was told"),
+            };
+            this.stage.set(Stage::Answered { answer: None });
+            return Poll::Ready(answer);
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use super::field;
 use super::responder::Report;
@@ -24,7 +24,7 @@ pub(super) fn add_fields(headers: &mut HeaderMap, reports: &[Report<'_>]) {
 /// Adds `Retry-After`, if waiting helps.
 pub(super) fn add_retry_after(headers: &mut HeaderMap, wait: Option<Duration>) {
     if let Some(wait) = wait {
-        headers.insert(RETRY_AFTER, HeaderValue::from(field::seconds(wait)));
+        headers.insert(RETRY_AFTER, field::delay(wait));
     }
 }
 

@@ -78,7 +78,7 @@ where
                 self.responder.refused(&request, Refusal::Key(error))
             }
         };
-        ResponseFuture::answered(refused, policies, &self.responder)
+        ResponseFuture::answered(refused)
     }
 }
 

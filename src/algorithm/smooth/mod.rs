@@ -216,6 +216,11 @@ impl Algorithm for Smooth {
         SmoothState { last: now, next: u128::from(built.min(now).0) << FINE, stored }
     }
 
+    #[inline]
+    fn seen(&self, state: &SmoothState) -> Nanos {
+        state.last
+    }
+
     fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
         let passes = self.turn(state, 0) <= seen;
@@ -250,12 +255,12 @@ impl Algorithm for Smooth {
         let mut state = state.clone();
         let seen = self.observe(&mut state, now);
         self.catch_up(&mut state, seen);
-        self.turn(&state, 0) <= seen && state.stored == self.most
+        seen == now && self.turn(&state, 0) <= seen && state.stored == self.most
     }
 
     fn policy(&self) -> Policy {
         let quota = self.capacity();
-        Policy { quota, window: Duration::from_nanos(self.rate.time(quota, 0)) }
+        Policy { quota, window: Duration::from_nanos(self.rate.time(quota)) }
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {

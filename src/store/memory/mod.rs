@@ -48,18 +48,19 @@ pub struct MemoryStore<A: Algorithm> {
 }
 
 /// The limiter of a memory store.
-type Own<A> = Context<A, MemoryStore<A>>;
+pub(super) type Own<A> = Context<A, MemoryStore<A>>;
 
 impl<A: Algorithm> MemoryStore<A> {
     /// The number of keys kept by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// A store of at most `max_keys` keys; 0 counts as 1.
+    /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.
     #[must_use]
-    pub fn new(max_keys: usize) -> Self {
+    pub fn new(algorithm: &A, max_keys: usize) -> Self {
+        let window = u64::try_from(algorithm.policy().window.as_nanos()).unwrap_or(u64::MAX);
         Self {
             seed: Seed::random(),
-            table: Table::new(max_keys),
+            table: Table::new(max_keys, window),
             lines: DashMap::with_hasher_and_shard_amount(Direct, 16),
         }
     }
@@ -68,11 +69,15 @@ impl<A: Algorithm> MemoryStore<A> {
         self.table.len()
     }
 
+    #[inline]
     pub(crate) fn check<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) -> Decision {
         let key = self.seed.fingerprint(key);
-        let now = context.clock().now();
-        let decided = self.table.with(context, key, now, |seat| match seat.in_line() {
-            false => Some(context.algorithm().check(seat.state, now, cost)),
+        let algorithm = context.algorithm();
+        if algorithm.line().is_none() {
+            return self.table.with(context, key, |seat, now| algorithm.check(seat.state, now, cost));
+        }
+        let decided = self.table.with(context, key, |seat, now| match seat.in_line() {
+            false => Some(algorithm.check(seat.state, now, cost)),
             true => None,
         });
         decided.unwrap_or_else(|| self.check_in_line(context, key, cost))
@@ -81,13 +86,14 @@ impl<A: Algorithm> MemoryStore<A> {
     #[cold]
     fn check_in_line(&self, context: &Own<A>, key: Fingerprint, cost: u64) -> Decision {
         self.in_line(context, key, |queue, line, seat, now| {
-            if cost > 0 && queue.outlook().is_empty() {
+            if cost > 0 && !queue.outlook().is_empty() {
+                return queue.outlook().blocked(line, seat.state, now);
+            }
+            let decision = context.algorithm().check(seat.state, now, cost);
+            if cost > 0 && decision.is_allowed() {
                 queue.seal();
             }
-            match cost > 0 && !queue.outlook().is_empty() {
-                true => queue.outlook().blocked(line, seat.state, now),
-                false => context.algorithm().check(seat.state, now, cost),
-            }
+            decision
         })
     }
 
@@ -97,23 +103,20 @@ impl<A: Algorithm> MemoryStore<A> {
             && let Some(queue) = self.lines.get(&key)
         {
             // As `check` would, on copies: nobody is released by a look.
-            let now = context.clock().now();
-            let mut state = self.table.look(context, key, now);
+            let (mut state, now) = self.table.look(context, key);
             let outlook = queue.foresee(line, &mut state, now);
             return match outlook.is_empty() {
                 true => context.algorithm().peek(&mut state, now),
                 false => outlook.blocked(line, &state, now),
             };
         }
-        let now = context.clock().now();
-        let mut state = self.table.look(context, key, now);
+        let (mut state, now) = self.table.look(context, key);
         context.algorithm().peek(&mut state, now)
     }
 
     pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
         let key = self.seed.fingerprint(key);
-        let now = context.clock().now();
-        let in_line = self.table.with(context, key, now, |seat| {
+        let in_line = self.table.with(context, key, |seat, now| {
             if !seat.in_line() {
                 context.algorithm().refund(seat.state, now, cost);
             }
@@ -129,16 +132,22 @@ impl<A: Algorithm> MemoryStore<A> {
 
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
         let key = self.seed.fingerprint(key);
+        let Some(line) = context.algorithm().line() else {
+            self.table.reset(context, key);
+            return;
+        };
         let mut wake = Vec::new();
         {
-            let queue = self.lines.get_mut(&key);
-            let now = context.clock().now();
-            let waits = self.table.reset(key, || context.fresh(now));
-            if let (true, Some(mut queue), Some(line)) = (waits, queue, context.algorithm().line()) {
-                queue.seal();
-                self.table.with(context, key, now, |seat| queue.release(line, seat.state, now, &mut wake));
+            // Held meanwhile, so that nobody joins it in between.
+            let mut queue = self.lines.entry(key).or_default();
+            if self.table.reset(context, key) {
+                self.table.with(context, key, |seat, now| {
+                    queue.restart(now);
+                    queue.release(line, seat.state, now, &mut wake);
+                });
             }
         }
+        self.lines.remove_if(&key, |_, queue| queue.len() == 0);
         wake.into_iter().for_each(Waker::wake);
     }
 
@@ -147,14 +156,17 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     /// Takes `cost` units, or joins the line.
+    #[inline]
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, cost: u64) -> Answer<MemoryWait<A>> {
         let (store, algorithm, Identity(key)) = (context.store(), context.algorithm(), key);
-        let now = context.clock().now();
-        // What can be said without touching a line: anything, unless the call is to wait.
-        let decided = store.table.with(context, key, now, |seat| match algorithm.line() {
-            None => Some(algorithm.check(seat.state, now, cost)),
-            Some(_) if seat.in_line() => None,
-            Some(line) => {
+        let Some(line) = algorithm.line() else {
+            let check = |seat: Seat<'_, A::State>, now| algorithm.check(seat.state, now, cost);
+            return Answer::Now(store.table.with(context, key, check));
+        };
+        // What can be said without touching the line: anything, unless the call is to wait.
+        let decided = store.table.with(context, key, |seat, now| match seat.in_line() {
+            true => None,
+            false => {
                 let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
                 // Nobody waits in a shared bucket.
                 decided
@@ -185,7 +197,10 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     fn abandon(&self, context: &Own<A>, key: Fingerprint, ticket: u64) {
-        let _spare = self.in_line(context, key, |queue, _, seat, _| queue.abandon(seat.state, ticket));
+        let mut wake = Vec::new();
+        let _spare = self
+            .in_line(context, key, |queue, line, seat, _| queue.abandon(line, seat.state, ticket, &mut wake));
+        wake.into_iter().for_each(Waker::wake);
     }
 
     /// Holds a key and its line, releases whose turn has come, and again after `change`; then wakes them.
@@ -201,9 +216,7 @@ impl<A: Algorithm> MemoryStore<A> {
         let mut wake = Vec::new();
         let result = {
             let mut queue = self.lines.entry(key).or_default();
-            // Read under the lock, so that calls for one key have their times in order.
-            let now = context.clock().now();
-            let result = self.table.with(context, key, now, |mut seat| {
+            let result = self.table.with(context, key, |mut seat, now| {
                 queue.release(line, seat.state, now, &mut wake);
                 let result = change(&mut queue, line, &mut seat, now);
                 queue.release(line, seat.state, now, &mut wake);
