@@ -1,0 +1,246 @@
+//! The table of keys: bounded, cleaned by those who use it, and no way round a limit.
+
+use std::time::Duration;
+
+use allocation_counter::measure;
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Quota, RateLimiter};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
+}
+
+fn bucket() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(5))
+}
+
+fn admitted<A: Algorithm>(limiter: &RateLimiter<A>, keys: impl Iterator<Item = u32>) -> usize {
+    keys.filter(|key| limiter.check(key).is_allowed()).count()
+}
+
+/// Bytes that are still held after `work`.
+fn held(work: impl FnOnce()) -> i64 {
+    measure(work).bytes_current
+}
+
+fn flood<A: Algorithm>(algorithm: A, capacity: u64) {
+    let (limiter, clock) = limiter(algorithm, 100_000);
+    for _ in 0..capacity {
+        assert!(limiter.check("honest").is_allowed());
+    }
+    let before = limiter.check("honest");
+    assert!(!before.is_allowed());
+    for key in 0..1_000_000_u32 {
+        let _ = limiter.check(&key);
+        assert!(limiter.len() <= 100_000);
+    }
+    assert_eq!(limiter.len(), 100_000, "a flood of keys in use fills the table");
+    assert_eq!(limiter.check("honest"), before, "it is as limited as before the flood: {limiter:?}");
+    clock.advance(before.retry_after().unwrap());
+    assert!(limiter.check("honest").is_allowed());
+}
+
+#[test]
+fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_who_was_limited() {
+    flood(bucket(), 5);
+}
+
+#[test]
+fn the_same_holds_for_each_algorithm() {
+    flood(FixedWindow::new(Quota::per_hour(5)), 5);
+    flood(SlidingWindow::new(Quota::per_hour(5)), 5);
+    flood(LeakyBucket::new(Quota::per_hour(5)), 1);
+}
+
+#[test]
+fn a_flood_holds_no_more_bytes_than_the_documentation_says() {
+    let (limiter, _clock) = limiter(bucket(), 100_000);
+    let bytes = held(|| {
+        for key in 0..1_000_000_u32 {
+            let _ = limiter.check(&key);
+        }
+    });
+    assert!(bytes <= 150 * 100_000, "{bytes} bytes for 100,000 keys");
+    let more = held(|| {
+        for key in 1_000_000..2_000_000_u32 {
+            let _ = limiter.check(&key);
+        }
+    });
+    assert_eq!(more, 0, "a second flood needs nothing more");
+}
+
+#[test]
+fn a_flood_that_takes_nothing_is_not_kept() {
+    let (limiter, _clock) = limiter(bucket(), 1_000);
+    for key in 0..100_000_u32 {
+        assert!(limiter.check_n(&key, 0).is_allowed());
+        assert!(!limiter.check_n(&key, 6).is_allowed());
+        assert!(limiter.peek(&key).is_allowed());
+        assert!(limiter.is_empty());
+    }
+}
+
+#[test]
+fn newcomers_to_a_table_in_use_are_limited_together() {
+    let (limiter, _clock) = limiter(bucket(), 10);
+    assert_eq!(admitted(&limiter, 0..10), 10);
+    let let_in = admitted(&limiter, 10..100_000);
+    assert_eq!(let_in, 256 * 5, "each of 256 shared buckets lets in what one key may have");
+    assert_eq!(limiter.len(), 10);
+    assert_eq!(
+        admitted(&limiter, (0..10).flat_map(|key| [key; 9])),
+        10 * 4,
+        "who came before has lost nothing"
+    );
+}
+
+/// Keys are told apart again once there is room; what they used while they shared a bucket stays used.
+#[test]
+fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
+    for newcomer in 0..100_u32 {
+        let (limiter, clock) = limiter(bucket(), 1);
+        assert!(limiter.check("first").is_allowed());
+        assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 5);
+        assert!(!limiter.peek(&newcomer).is_allowed());
+        // The first is as good as new and makes room; one unit has come back.
+        clock.advance(HOUR / 5);
+        assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 1);
+        assert_eq!(limiter.len(), 1, "it has a place of its own now");
+    }
+}
+
+#[test]
+fn part_of_a_budget_used_in_a_shared_bucket_is_taken_along() {
+    let (limiter, clock) = limiter(bucket(), 1);
+    let _ = limiter.check("first");
+    assert_eq!(limiter.check_n("newcomer", 3).remaining(), 2);
+    limiter.reset("first");
+    assert_eq!(limiter.check("newcomer").remaining(), 1);
+    clock.advance(HOUR);
+    assert_eq!(limiter.check("newcomer").remaining(), 4);
+}
+
+#[test]
+fn idle_keys_make_room_for_new_ones() {
+    let (limiter, clock) = limiter(bucket(), 10_000);
+    assert_eq!(admitted(&limiter, 0..10_000), 10_000);
+    clock.advance(HOUR);
+    assert_eq!(limiter.len(), 10_000, "nobody cleans while nobody comes");
+    let newcomers = (10_000..20_000_u32).flat_map(|key| [key; 5]);
+    assert_eq!(admitted(&limiter, newcomers), 50_000, "each has a place and a budget of its own");
+    assert_eq!(limiter.len(), 10_000);
+}
+
+#[test]
+fn each_new_key_cleans_two_old_ones_away() {
+    let (limiter, clock) = limiter(bucket(), 100_000);
+    assert_eq!(admitted(&limiter, 0..10_000), 10_000);
+    clock.advance(HOUR);
+    assert_eq!(admitted(&limiter, 10_000..15_000), 5_000);
+    assert_eq!(limiter.len(), 5_000, "ten thousand are gone, five thousand came");
+}
+
+#[test]
+fn keys_in_use_among_idle_ones_are_kept() {
+    let (limiter, clock) = limiter(bucket(), 1_000);
+    assert_eq!(admitted(&limiter, 0..900), 900);
+    clock.advance(HOUR);
+    let busy = || (900..1_000_u32).flat_map(|key| [key; 9]);
+    assert_eq!(admitted(&limiter, busy()), 500);
+    assert_eq!(admitted(&limiter, 1_000..100_000), 900 + 256 * 5);
+    assert_eq!(admitted(&limiter, busy()), 0);
+}
+
+#[test]
+fn a_key_of_a_megabyte_takes_as_much_as_a_number() {
+    let (limiter, _clock) = limiter(bucket(), 100_000);
+    let mut key = "x".repeat(1 << 20);
+    let bytes = measure(|| {
+        let _ = limiter.check(key.as_str());
+    });
+    assert!(bytes.bytes_total < 4_096, "{bytes:?}");
+    assert_eq!(limiter.check_n(key.as_str(), 4).remaining(), 0);
+    assert!(!limiter.check(key.as_str()).is_allowed());
+    key.pop();
+    key.push('y');
+    assert!(limiter.check(key.as_str()).is_allowed(), "its last byte tells it from another");
+}
+
+#[test]
+fn a_key_that_is_reset_is_as_new_and_takes_no_place() {
+    let (limiter, _clock) = limiter(bucket(), 10);
+    assert!(limiter.check_n("a", 5).is_allowed() && limiter.check("b").is_allowed());
+    assert_eq!(limiter.len(), 2);
+    limiter.reset("a");
+    assert_eq!(limiter.len(), 1);
+    assert_eq!(limiter.peek("a").remaining(), 5);
+    limiter.reset("a");
+    limiter.reset("never seen");
+    assert_eq!(limiter.len(), 1);
+    assert!(limiter.check_n("a", 5).is_allowed());
+    assert_eq!(limiter.check("b").remaining(), 3, "the other key is as it was");
+}
+
+#[test]
+fn resetting_one_key_for_ever_does_not_grow() {
+    let (limiter, _clock) = limiter(bucket(), 1_000);
+    assert_eq!(admitted(&limiter, 0..500), 500);
+    let again = || {
+        for _ in 0..100_000 {
+            assert!(limiter.check_n("key", 5).is_allowed());
+            limiter.reset("key");
+        }
+    };
+    let first = held(again);
+    assert!(first < 150 * 1_000, "{first} bytes more");
+    assert_eq!(held(again), 0);
+    assert_eq!(limiter.len(), 500);
+}
+
+#[test]
+fn keys_that_come_and_go_for_ever_do_not_grow() {
+    let (limiter, clock) = limiter(bucket(), 1_000);
+    let mut key = 0_u32;
+    let mut come_and_go = || {
+        for _ in 0..100_000 {
+            assert!(limiter.check(&key).is_allowed());
+            key += 1;
+            clock.advance(HOUR / 600);
+        }
+    };
+    come_and_go();
+    // Some corner of the table may fill for the first time, not more.
+    let more = held(come_and_go);
+    assert!(more < 16_384, "{more} bytes more for 100,000 keys gone");
+    assert!(limiter.len() < 500);
+}
+
+/// The table may forget a key that is as good as new, since that changes no answer: also not when the clock steps back.
+#[test]
+fn forgetting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
+    for strangers in [0, 2] {
+        let quota = Quota::per(10, Duration::from_secs(10)).unwrap();
+        let (limiter, clock) = limiter(TokenBucket::new(quota), 100);
+        assert!(limiter.check_n("key", 10).is_allowed());
+        clock.set(Duration::from_secs(10));
+        assert_eq!(limiter.check_n("key", 0).remaining(), 10);
+        // Each new key looks at old ones, and forgets those that are as new.
+        assert_eq!(admitted(&limiter, 0..strangers), strangers as usize);
+        clock.set(Duration::from_secs(5));
+        assert!(limiter.check_n("key", 10).is_allowed());
+        clock.set(Duration::from_secs(10));
+        let extra = limiter.check("key");
+        assert!(!extra.is_allowed(), "10 and 10 in 10 s are all it may have, after {strangers} strangers");
+    }
+}
+
+#[test]
+fn a_table_of_no_keys_has_place_for_one() {
+    let (limiter, _clock) = limiter(bucket(), 0);
+    assert_eq!(admitted(&limiter, [1; 9].into_iter()), 5);
+    assert_eq!(limiter.len(), 1);
+}

@@ -1,0 +1,190 @@
+//! What is told to whoever operates the service: each mistake once.
+#![cfg(feature = "tracing")]
+
+mod support;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::key::{Global, Header};
+use tower_throttle::store::{Answer, Context, Store};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// What was logged in this thread, while it lives.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(log.clone());
+        (log, subscriber.set_default())
+    }
+
+    /// The lines about rate limits.
+    fn lines(&self) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+type Http = Request<Full<Bytes>>;
+
+async fn hello(_: Http) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    Ok(Response::new(Full::from("hello")))
+}
+
+fn get() -> Http {
+    Request::new(Full::default())
+}
+
+#[tokio::test]
+async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1)).name("front door");
+    let services = [layer.layer(service_fn(hello)), layer.clone().layer(service_fn(hello))];
+    for n in 0..1_000 {
+        let answer = services[n % 2].clone().oneshot(get()).await.unwrap();
+        assert_eq!(answer.status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("front door"), "{line}");
+    assert!(line.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
+}
+
+#[tokio::test]
+async fn each_layer_says_it_for_itself() {
+    let (log, _guard) = Log::start();
+    for name in ["one", "two"] {
+        let service = RateLimitLayer::per_ip(Quota::per_second(1)).name(name).layer(service_fn(hello));
+        for _ in 0..10 {
+            service.clone().oneshot(get()).await.unwrap();
+        }
+    }
+    let lines = log.lines();
+    assert!(lines.len() == 2 && lines[0].contains("one") && lines[1].contains("two"), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn threads_that_meet_say_it_once() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1));
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _guard = tracing::dispatcher::set_default(&dispatch);
+                for _ in 0..1_000 {
+                    let answer = layer.layer(service_fn(hello)).oneshot(get());
+                    assert!(support::Hand::new(answer).poll());
+                }
+            });
+        }
+    });
+    assert_eq!(log.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_caller_sends_is_not_logged() {
+    let (log, _guard) = Log::start();
+    let layer =
+        RateLimitLayer::new(Header::new("x-api-key").unwrap(), TokenBucket::new(Quota::per_second(1)));
+    let service = layer.layer(service_fn(hello));
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("x-api-key") && !line.contains("secret"), "{line}");
+}
+
+#[tokio::test]
+async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2)))
+        .cost(|request: &Http| request.uri().path().len() as u64);
+    let service = layer.layer(service_fn(hello));
+    let call = |path: &str| service.clone().oneshot(Request::get(path).body(Full::default()).unwrap());
+    assert_eq!(call("/a").await.unwrap().status(), 200);
+    for _ in 0..10 {
+        assert_eq!(call("/a").await.unwrap().status(), 429);
+    }
+    assert_eq!(log.lines(), [""; 0]);
+    for _ in 0..10 {
+        assert_eq!(call("/abc").await.unwrap().status(), 429);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("costs more"), "{line}");
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_told_once_with_its_reason() {
+    #[derive(Debug)]
+    struct Down;
+    impl<A: Algorithm, K: ?Sized> Store<A, K> for Down {
+        type Error = io::Error;
+        type Wait = Pin<Box<dyn Future<Output = io::Result<Decision>> + Send>>;
+        fn acquire(_: &Arc<Context<A, Self>>, _: &K, _: u64) -> Answer<Self::Wait> {
+            Answer::Later(Box::pin(async { Err(io::Error::other("no route to the store")) }))
+        }
+    }
+    let (log, _guard) = Log::start();
+    let limiter = RateLimiter::with_store(TokenBucket::new(Quota::per_second(1)), Down);
+    let service = RateLimitLayer::with_limiter(Global, limiter).layer(service_fn(hello));
+    for _ in 0..1_000 {
+        assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("no route to the store"), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_and_being_refused_is_not_worth_a_line() {
+    let (log, _guard) = Log::start();
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
+    let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        calls.spawn(service.clone().oneshot(get()));
+    }
+    assert_eq!(calls.join_all().await.len(), 10);
+    assert_eq!(log.lines(), [""; 0]);
+}

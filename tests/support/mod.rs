@@ -1,0 +1,410 @@
+//! What the integration tests share: a real server, a real client, a reader of header fields, hand-polled futures, and
+//! random numbers from a seed.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Body;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Barrier;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+pub(crate) struct Task(JoinHandle<()>);
+
+impl Task {
+    pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(future))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A server on a port of its own, gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    _task: Task,
+}
+
+impl Server {
+    /// Serves an app as its users are told to: with the peer's address.
+    pub(crate) async fn start(app: axum::Router) -> Self {
+        let (listener, address) = listen().await;
+        let serve = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>());
+        Self { address, _task: Task::spawn(async move { serve.await.unwrap() }) }
+    }
+
+    /// Serves an app as its users are told not to: nobody knows the peer's address.
+    pub(crate) async fn start_without_peers(app: axum::Router) -> Self {
+        let (listener, address) = listen().await;
+        Self { address, _task: Task::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
+    }
+
+    pub(crate) fn running(address: SocketAddr, server: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { address, _task: Task::spawn(server) }
+    }
+}
+
+pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+
+/// A client's connection. Clones of one that speaks HTTP/2 share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Client<S> {
+    address: SocketAddr,
+    sender: S,
+    _task: Arc<Task>,
+}
+
+pub(crate) type Client1 = Client<http1::SendRequest<Full<Bytes>>>;
+pub(crate) type Client2 = Client<http2::SendRequest<Full<Bytes>>>;
+
+impl Client1 {
+    pub(crate) async fn http1(address: SocketAddr) -> Self {
+        let (sender, connection) = http1::handshake(TokioIo::new(connect(address).await)).await.unwrap();
+        let task = Task::spawn(async move {
+            // A server may close on a refused upload: the answer is what counts.
+            let _ = connection.await;
+        });
+        Self { address, sender, _task: Arc::new(task) }
+    }
+
+    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Answer {
+        let host = HeaderValue::try_from(self.address.to_string()).unwrap();
+        request.headers_mut().insert(HOST, host);
+        self.sender.ready().await.unwrap();
+        Answer::read(self.sender.send_request(request).await.unwrap()).await
+    }
+}
+
+impl Client2 {
+    pub(crate) async fn http2(address: SocketAddr) -> Self {
+        let io = TokioIo::new(connect(address).await);
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+        let task = Task::spawn(async move {
+            let _ = connection.await;
+        });
+        Self { address, sender, _task: Arc::new(task) }
+    }
+
+    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Answer {
+        *request.uri_mut() = format!("http://{}{}", self.address, request.uri()).parse().unwrap();
+        self.sender.ready().await.unwrap();
+        Answer::read(self.sender.send_request(request).await.unwrap()).await
+    }
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// One request over a connection of its own.
+pub(crate) async fn send(address: SocketAddr, version: Version, request: Request<Full<Bytes>>) -> Answer {
+    match version {
+        Version::Http1 => Client1::http1(address).await.send(request).await,
+        Version::Http2 => Client2::http2(address).await.send(request).await,
+    }
+}
+
+pub(crate) async fn get(address: SocketAddr, version: Version, path: &str) -> Answer {
+    send(address, version, request(Method::GET, path)).await
+}
+
+/// `count` requests at once: over as many connections with HTTP/1.1, over a single one with HTTP/2.
+pub(crate) async fn at_once(address: SocketAddr, version: Version, path: &str, count: usize) -> Vec<Answer> {
+    let start = Arc::new(Barrier::new(count));
+    let mut tasks = JoinSet::new();
+    match version {
+        Version::Http1 => {
+            for _ in 0..count {
+                let (mut client, start) = (Client1::http1(address).await, start.clone());
+                let request = request(Method::GET, path);
+                tasks.spawn(async move {
+                    start.wait().await;
+                    client.send(request).await
+                });
+            }
+        }
+        Version::Http2 => {
+            let client = Client2::http2(address).await;
+            for _ in 0..count {
+                let (mut client, start) = (client.clone(), start.clone());
+                let request = request(Method::GET, path);
+                tasks.spawn(async move {
+                    start.wait().await;
+                    client.send(request).await
+                });
+            }
+        }
+    }
+    tasks.join_all().await
+}
+
+pub(crate) fn request(method: Method, path: &str) -> Request<Full<Bytes>> {
+    Request::builder().method(method).uri(path).body(Full::default()).unwrap()
+}
+
+/// What a client got.
+#[derive(Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// Whether the headers were all: the stream ended with them.
+    pub(crate) ended_with_headers: bool,
+}
+
+impl Answer {
+    pub(crate) async fn read<B>(response: http::Response<B>) -> Self
+    where
+        B: Body<Error: fmt::Debug>,
+    {
+        let (parts, body) = response.into_parts();
+        let ended_with_headers = body.is_end_stream();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self { status: parts.status, headers: parts.headers, body, ended_with_headers }
+    }
+
+    /// The one line of a header.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let mut lines = self.headers.get_all(name).iter();
+        let line = lines.next().unwrap_or_else(|| panic!("no {name}: {self:?}"));
+        assert_eq!(lines.next(), None, "{name} once: {self:?}");
+        line.to_str().unwrap()
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.headers.contains_key(name)
+    }
+
+    /// The members of a list field, over all its lines.
+    pub(crate) fn items(&self, name: &str) -> Vec<Item> {
+        let lines = self.headers.get_all(name).iter();
+        lines.map(|line| Item::read(line.to_str().unwrap())).collect()
+    }
+
+    pub(crate) fn retry_after(&self) -> u64 {
+        self.header("retry-after").parse().unwrap()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// What a limiter has to say of it, beside the status and the body: names in order, with their values.
+    pub(crate) fn told(&self) -> Vec<(String, String)> {
+        let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
+        let mut told: Vec<_> = self
+            .headers
+            .iter()
+            .filter(|(name, _)| ours.contains(&name.as_str()))
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        told.sort();
+        told
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = String::from_utf8_lossy(&self.body);
+        write!(f, "{} {:?} {body:?}", self.status, self.headers)
+    }
+}
+
+/// A string of a structured field with integer parameters (RFC 9651), as the RateLimit fields have them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) name: String,
+    pub(crate) parameters: BTreeMap<String, u64>,
+}
+
+impl Item {
+    /// Reads the canonical form of one item; anything else panics.
+    pub(crate) fn read(text: &str) -> Self {
+        let mut chars = text.strip_prefix('"').unwrap_or_else(|| panic!("not quoted: {text}")).chars();
+        let mut name = String::new();
+        loop {
+            match chars.next() {
+                Some('"') => break,
+                Some('\\') => match chars.next() {
+                    Some(escaped @ ('"' | '\\')) => name.push(escaped),
+                    other => panic!("{other:?} escaped in {text}"),
+                },
+                Some(char @ ' '..='~') => name.push(char),
+                other => panic!("{other:?} in {text}"),
+            }
+        }
+        let rest = chars.as_str();
+        let mut parameters = BTreeMap::new();
+        for parameter in rest.split(';').skip(1) {
+            let (key, value) = parameter.split_once('=').unwrap_or_else(|| panic!("{parameter} in {text}"));
+            assert!(key.bytes().all(|byte| byte.is_ascii_lowercase()), "{key} in {text}");
+            assert!(
+                value.bytes().all(|byte| byte.is_ascii_digit()) && value.len() <= 15,
+                "{value} in {text}"
+            );
+            let twice = parameters.insert(key.to_owned(), value.parse().unwrap());
+            assert_eq!(twice, None, "{key} twice in {text}");
+        }
+        assert!(rest.is_empty() || rest.starts_with(';'), "{rest} after the name in {text}");
+        Self { name, parameters }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> u64 {
+        *self.parameters.get(key).unwrap_or_else(|| panic!("no {key} in {self:?}"))
+    }
+}
+
+/// A waker that counts, and can be asked whether it was woken since.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    woken: AtomicBool,
+    times: AtomicU64,
+}
+
+impl Alarm {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// One that counts as woken: a new task is polled once.
+    pub(crate) fn ringing() -> Arc<Self> {
+        let alarm = Self::new();
+        alarm.woken.store(true, Ordering::SeqCst);
+        alarm
+    }
+
+    pub(crate) fn rang(&self) -> bool {
+        self.woken.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) fn times(&self) -> u64 {
+        self.times.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.times.fetch_add(1, Ordering::SeqCst);
+        self.woken.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A future polled by hand, as an executor would: when its waker was woken.
+pub(crate) struct Hand<F: Future> {
+    future: Option<Pin<Box<F>>>,
+    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) output: Option<F::Output>,
+    pub(crate) polls: usize,
+}
+
+impl<F: Future> Hand<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self { future: Some(Box::pin(future)), alarm: Alarm::ringing(), output: None, polls: 0 }
+    }
+
+    /// Polls it, woken or not; whether it has ended.
+    pub(crate) fn poll(&mut self) -> bool {
+        let waker = Waker::from(self.alarm.clone());
+        let Some(future) = &mut self.future else { return true };
+        self.alarm.rang();
+        self.polls += 1;
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            self.output = Some(output);
+            self.future = None;
+        }
+        self.future.is_none()
+    }
+
+    /// Polls it if it was woken; whether it has ended.
+    pub(crate) fn run(&mut self) -> bool {
+        while self.alarm.rang() {
+            if self.poll() {
+                return true;
+            }
+        }
+        self.future.is_none()
+    }
+
+    /// It goes on in another task.
+    pub(crate) fn moves(&mut self) -> Arc<Alarm> {
+        std::mem::replace(&mut self.alarm, Alarm::new())
+    }
+
+    pub(crate) fn abandon(&mut self) {
+        self.future = None;
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.future.is_some()
+    }
+}
+
+/// Numbers that look random and come again with their seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}

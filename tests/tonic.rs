@@ -1,0 +1,308 @@
+//! The layer in tonic servers, with a real client and over raw HTTP/2.
+#![cfg(feature = "tonic")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{Method, Request};
+use http_body_util::Full;
+use support::{Answer, Client1, Client2, Server, Task, listen, request};
+use tokio::task::JoinSet;
+use tonic::client::Grpc;
+use tonic::server::{NamedService, UnaryService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+use tower::{Layer, Service};
+use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::{Header, PeerIp, from_fn};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Words {
+    #[prost(string, tag = "1")]
+    text: String,
+}
+
+type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What a generated server would be: it says everything twice, and counts how often it was asked.
+#[derive(Clone, Default)]
+struct Echo {
+    calls: Arc<AtomicUsize>,
+}
+
+impl NamedService for Echo {
+    const NAME: &'static str = "test.Echo";
+}
+
+impl UnaryService<Words> for Echo {
+    type Response = Words;
+    type Future = Later<Result<tonic::Response<Words>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Words>) -> Self::Future {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let text = request.into_inner().text.repeat(2);
+        Box::pin(async { Ok(tonic::Response::new(Words { text })) })
+    }
+}
+
+impl Service<Request<tonic::body::Body>> for Echo {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Later<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        let echo = self.clone();
+        let codec = ProstCodec::<Words, Words>::default();
+        Box::pin(async { Ok(tonic::server::Grpc::new(codec).unary(echo, request).await) })
+    }
+}
+
+/// The same under another name.
+#[derive(Clone, Default)]
+struct Other(Echo);
+
+impl NamedService for Other {
+    const NAME: &'static str = "test.Other";
+}
+
+impl Service<Request<tonic::body::Body>> for Other {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Later<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        Service::call(&mut self.0, request)
+    }
+}
+
+/// A generated client.
+#[derive(Clone)]
+struct Caller(Grpc<Channel>);
+
+impl Caller {
+    async fn connect(server: &Server) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+        Self(Grpc::new(endpoint.connect().await.unwrap()))
+    }
+
+    async fn call(&mut self, path: &'static str, text: &str) -> Result<tonic::Response<Words>, Status> {
+        self.0.ready().await.unwrap();
+        let request = tonic::Request::new(Words { text: text.to_owned() });
+        let codec = ProstCodec::<Words, Words>::default();
+        self.0.unary(request, PathAndQuery::from_static(path), codec).await
+    }
+
+    async fn echo(&mut self, text: &str) -> Result<tonic::Response<Words>, Status> {
+        self.call("/test.Echo/Say", text).await
+    }
+}
+
+macro_rules! serve {
+    ($router:expr) => {{
+        let (listener, address) = listen().await;
+        let serving = $router.serve_with_incoming(TcpIncoming::from(listener));
+        Server::running(address, async move { serving.await.unwrap() })
+    }};
+}
+
+fn builder() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+}
+
+fn per_ip(quota: Quota, clock: &ManualClock) -> RateLimitLayer<PeerIp, TokenBucket> {
+    let limiter = RateLimiter::builder(TokenBucket::new(quota)).clock(clock.clone()).build();
+    RateLimitLayer::with_limiter(PeerIp::new(), limiter)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
+    let clock = ManualClock::new();
+    let echo = Echo::default();
+    // No interceptor: the peer is found in what the server knows of the connection.
+    let layer = per_ip(Quota::per_minute(60).burst(5), &clock);
+    let server = serve!(builder().layer(layer).add_service(echo.clone()));
+    let caller = Caller::connect(&server).await;
+
+    let mut calls = JoinSet::new();
+    for _ in 0..15 {
+        let mut caller = caller.clone();
+        calls.spawn(async move { caller.echo("ab").await });
+    }
+    let (passed, denied): (Vec<_>, Vec<_>) = calls.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((passed.len(), denied.len()), (5, 10));
+    for response in passed {
+        let response = response.unwrap();
+        assert!(response.metadata().contains_key("ratelimit"), "{response:?}");
+        assert_eq!(response.into_inner().text, "abab");
+    }
+    for status in denied {
+        let status = status.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rate limit exceeded"));
+        assert_eq!(status.metadata().get("retry-after").unwrap(), "1");
+        assert_eq!(status.metadata().get("ratelimit").unwrap(), "\"default\";r=0;t=1");
+        assert_eq!(status.metadata().get("ratelimit-policy").unwrap(), "\"default\";q=5;w=5");
+    }
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 5);
+
+    clock.advance(Duration::from_secs(1));
+    let mut caller = caller;
+    assert!(caller.echo("ab").await.is_ok());
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn the_layer_works_as_its_users_write_it() {
+    let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).name("grpc");
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut caller = Caller::connect(&server).await;
+    assert!(caller.echo("ab").await.is_ok());
+    // Another connection, the same address.
+    let mut caller = Caller::connect(&server).await;
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// An empty message, framed.
+const EMPTY: &[u8] = &[0; 5];
+
+fn say(content_type: &'static str) -> Request<Full<Bytes>> {
+    let mut say = request(Method::POST, "/test.Echo/Say");
+    say.headers_mut().insert("content-type", content_type.parse().unwrap());
+    say.headers_mut().insert("te", "trailers".parse().unwrap());
+    *say.body_mut() = Full::from(EMPTY);
+    say
+}
+
+fn assert_trailers_only(answer: &Answer, content_type: &str, status: &str) {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("content-type"), content_type);
+    assert_eq!(answer.header("grpc-status"), status);
+    assert!(answer.body.is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_all_in_the_header_block() {
+    let layer = per_ip(Quota::per_minute(30).burst(1), &ManualClock::new());
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut client = Client2::http2(server.address).await;
+    let admitted = client.send(say("application/grpc")).await;
+    assert_eq!((admitted.status.as_u16(), admitted.ended_with_headers), (200, false));
+    assert!(!admitted.has("grpc-status"), "an admitted call's status is in its trailers: {admitted:?}");
+    for asked in ["application/grpc", "application/grpc+proto", "application/grpc+json"] {
+        let refused = client.send(say(asked)).await;
+        assert_trailers_only(&refused, "application/grpc", "8");
+        assert!(refused.ended_with_headers, "{refused:?}");
+        assert_eq!(refused.retry_after(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_web_client_is_answered_in_its_own_content_type() {
+    let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+    let server = serve!(builder().accept_http1(true).layer(layer).add_service(Echo::default()));
+    let mut client = Client2::http2(server.address).await;
+    client.send(say("application/grpc")).await;
+    for asked in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text+proto"] {
+        assert_trailers_only(&client.send(say(asked)).await, asked, "8");
+        let mut say = say(asked);
+        say.headers_mut().remove("te");
+        assert_trailers_only(&Client1::http1(server.address).await.send(say).await, asked, "8");
+    }
+}
+
+#[tokio::test]
+async fn one_service_is_limited_and_its_neighbour_is_not() {
+    let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+    let server = serve!(builder().add_service(layer.layer(Echo::default())).add_service(Other::default()));
+    let mut caller = Caller::connect(&server).await;
+    assert!(caller.echo("ab").await.is_ok());
+    for _ in 0..3 {
+        assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+        assert_eq!(caller.call("/test.Other/Say", "ab").await.unwrap().into_inner().text, "abab");
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_key_is_an_internal_error() {
+    let layer = RateLimitLayer::new(Header::new("x-api-key").unwrap(), TokenBucket::new(Quota::per_hour(1)));
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut caller = Caller::connect(&server).await;
+    caller.0.ready().await.unwrap();
+    let mut request = tonic::Request::new(Words::default());
+    for key in ["secret", "secret"] {
+        request.metadata_mut().append("x-api-key", key.parse().unwrap());
+    }
+    let codec = ProstCodec::<Words, Words>::default();
+    let answer: Result<tonic::Response<Words>, Status> =
+        caller.0.unary(request, PathAndQuery::from_static("/test.Echo/Say"), codec).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("x-api-key") && !status.message().contains("secret"), "{status:?}");
+    // Its spaces travel percent-encoded, and arrive as they were.
+    assert_eq!(status.message(), "the header `x-api-key` stands in two lines, send one");
+    assert!(!status.metadata().contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn a_method_is_a_key_like_any_other() {
+    let by_method = from_fn(|request: &Request<tonic::body::Body>| Some(request.uri().path().to_owned()));
+    let layer = RateLimitLayer::new(by_method, TokenBucket::new(Quota::per_hour(1)))
+        .cost(|request: &Request<_>| u64::from(!request.headers().contains_key("x-free")));
+    let services = builder().layer(layer).add_service(Echo::default()).add_service(Other::default());
+    let server = serve!(services);
+    let mut caller = Caller::connect(&server).await;
+    assert!(caller.echo("ab").await.is_ok());
+    assert!(caller.call("/test.Other/Say", "ab").await.is_ok());
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn calls_wait_in_line_and_come_through() {
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(2);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+    let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let caller = Caller::connect(&server).await;
+    let mut first = caller.clone();
+    assert!(first.echo("a").await.is_ok());
+
+    let mut calls = JoinSet::new();
+    for _ in 0..3 {
+        let mut caller = caller.clone();
+        calls.spawn(async move { caller.echo("ab").await });
+    }
+    // Two wait, the third does not.
+    let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    let ticking = Task::spawn(async move {
+        loop {
+            clock.advance(Duration::from_millis(1));
+            tokio::task::yield_now().await;
+        }
+    });
+    for answer in calls.join_all().await {
+        assert_eq!(answer.unwrap().into_inner().text, "abab");
+    }
+    drop(ticking);
+}
