@@ -1,0 +1,71 @@
+//! The main job: an axum app, throttled per IP address.
+//!
+//! Each address has a bucket of five: five requests pass at once, then one every five seconds. Start it:
+//!
+//! ```text
+//! cargo run --example per_ip
+//! ```
+//!
+//! In another terminal, ask seven times; you will see five times 200, then 429:
+//!
+//! ```text
+//! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
+//! ```
+//!
+//! What a refused caller is told (`Retry-After` counts down to 1), and the same over HTTP/2:
+//!
+//! ```text
+//! curl -i http://127.0.0.1:3000/
+//! curl -i --http2-prior-knowledge http://127.0.0.1:3000/
+//! ```
+//!
+//! Another address, another quota: `cargo run --example per_ip -- 127.0.0.1:8080 "100/min burst 20"`. Ctrl-C ends it.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use axum::{Router, routing::get};
+use tokio::net::TcpListener;
+use tower_throttle::{Quota, RateLimitLayer};
+
+const ADDRESS: &str = "127.0.0.1:3000";
+const QUOTA: Quota = Quota::per_minute(12).burst(5);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("per_ip: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), String> {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| ADDRESS.to_owned());
+    let quota: Quota = match arguments.next() {
+        Some(text) => text.parse().map_err(|error| format!("{error}"))?,
+        None => QUOTA,
+    };
+
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(RateLimitLayer::per_ip(quota));
+
+    let listener = TcpListener::bind(&address).await.map_err(|error| {
+        format!(
+            "cannot listen on {address}: {error}. Another one: cargo run --example per_ip -- 127.0.0.1:8080"
+        )
+    })?;
+    println!("{quota} for each IP address, on http://{address}/ (Ctrl-C ends it). Try:");
+    println!("  curl -i http://{address}/");
+    println!("  curl -i --http2-prior-knowledge http://{address}/");
+
+    // The limiter wants to know the peer's address: hence the connect info.
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+        .with_graceful_shutdown(async {
+            let _ = tokio::signal::ctrl_c().await;
+        })
+        .await
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,109 @@
+//! One algorithm, asked at the times of a log.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Acquire;
+
+use crate::log::Log;
+
+/// What became of the requests.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Outcome {
+    /// Passed at once.
+    pub(crate) passed: u64,
+    /// Passed after having waited in line.
+    pub(crate) waited: u64,
+    /// Refused, of each client.
+    pub(crate) refused: Vec<u64>,
+}
+
+impl Outcome {
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
+    /// The clients that were refused most, at most `n`.
+    pub(crate) fn worst(&self, n: usize) -> Vec<usize> {
+        let mut clients: Vec<usize> =
+            (0..self.refused.len()).filter(|client| self.refused[*client] > 0).collect();
+        clients.sort_by_key(|client| std::cmp::Reverse(self.refused[*client]));
+        clients.truncate(n);
+        clients
+    }
+}
+
+/// Asks a limiter whose clock is the log's. Calls that have to wait are held until their turn.
+pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
+    let clock = ManualClock::new();
+    // A place for every client: none shares a bucket.
+    let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(log.clients.len()).build();
+    let mut lines: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
+    let mut outcome = Outcome { passed: 0, waited: 0, refused: vec![0; log.clients.len()] };
+
+    for request in &log.requests {
+        clock.set(Duration::from_secs(request.time));
+        let line = lines.entry(request.client).or_default();
+        // Those whose turn has come leave: first come, first served.
+        while line.front_mut().is_some_and(|first| poll(first).is_ready()) {
+            line.pop_front();
+        }
+        let mut call = Box::pin(limiter.acquire(&log.clients[request.client]));
+        match poll(&mut call) {
+            Poll::Ready(decision) if decision.is_allowed() => outcome.passed += 1,
+            Poll::Ready(_) => outcome.refused[request.client] += 1,
+            Poll::Pending => {
+                outcome.waited += 1;
+                line.push_back(call);
+            }
+        }
+    }
+    outcome
+}
+
+/// Polls by hand. The clock moves in this thread only, so nobody needs to be woken.
+fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{Client, Request};
+    use tower_throttle::Quota;
+    use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+
+    fn log(times: &[u64]) -> Log {
+        let requests = times.iter().map(|time| Request { time: *time, client: 0 }).collect();
+        Log { requests, clients: vec![Client::Name("a".to_owned())], ..Log::default() }
+    }
+
+    fn outcome(passed: u64, waited: u64, refused: u64) -> Outcome {
+        Outcome { passed, waited, refused: vec![refused] }
+    }
+
+    #[test]
+    fn the_four_differ_as_they_should() {
+        // 4 per 4 s: one call, three just before the window ends, and six after.
+        let quota: Quota = "4 per 4s".parse().unwrap();
+        let log = log(&[100, 103, 103, 103, 104, 104, 104, 104, 104, 104]);
+        assert_eq!(replay(FixedWindow::new(quota), &log), outcome(8, 0, 2));
+        assert_eq!(replay(SlidingWindow::new(quota), &log), outcome(5, 0, 5));
+        assert_eq!(replay(TokenBucket::new(quota), &log), outcome(6, 0, 4));
+        // 103: one goes, two wait for 104 and 105. 104: the first has left; three more places for six.
+        assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
+    }
+
+    #[test]
+    fn whoever_waits_leaves_in_time_for_those_who_come_later() {
+        let bucket = LeakyBucket::new(Quota::per_second(1)).queue(1);
+        assert_eq!(replay(bucket.clone(), &log(&[5, 5, 5])), outcome(1, 1, 1));
+        assert_eq!(replay(bucket.clone(), &log(&[5, 5, 6, 7, 8])), outcome(1, 4, 0));
+        assert_eq!(replay(bucket, &log(&[5, 5, 7])), outcome(2, 1, 0));
+    }
+}
