@@ -1,1 +1,56 @@
-fn main() {}
+//! tower-throttle beside its peers, in one run.
+//!
+//! Only ratios are printed: they travel between machines, nanoseconds do not. All contestants of a section take turns
+//! in rounds, a ratio is taken within each round, and the median over the rounds is told.
+
+mod alloc;
+mod check;
+mod client;
+mod count;
+mod layer;
+mod rounds;
+mod server;
+mod table;
+
+use std::env;
+use std::process::exit;
+
+const HELP: &str = "\
+tower-throttle beside governor and tower_governor, as ratios
+
+    cargo bench [-- OPTIONS] [SECTION...]
+
+sections: check, layer, server, and count (instructions per check, exact; needs valgrind). All but count if none is named.
+    --quick    a tenth of the rounds
+    --help     this text";
+
+fn main() {
+    let mut sections = Vec::new();
+    let mut quick = false;
+    let mut arguments = env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => quick = true,
+            "--help" | "-h" => return println!("{HELP}"),
+            "check" | "layer" | "server" | "count" => sections.push(argument),
+            // What `count` starts under valgrind: a subject and how often.
+            "loop" => return count::run(arguments),
+            other => {
+                eprintln!("unknown argument: {other}\n\n{HELP}");
+                exit(2);
+            }
+        }
+    }
+    if sections.is_empty() {
+        sections = ["check", "layer", "server"].map(str::to_owned).into();
+    }
+    let rounds = if quick { 10 } else { 100 };
+    for section in sections {
+        match section.as_str() {
+            "check" => check::run(10 * rounds),
+            "layer" => layer::run(2 * rounds),
+            "server" => server::run(rounds / 2),
+            _ => count::all(),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Instructions and locked operations per check, counted under valgrind: not noisy, and blind to caches.
+//!
+//! Only [`walk`](crate::check::walk) is counted, and the difference of two lengths is taken. What the system does to tell the time is
+//! not counted, for it is not in the program.
+
+use std::env;
+use std::process::Command;
+
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+
+use crate::check::{FEW, PLENTY, Quotas, governor, keys, ours, walk};
+use crate::table;
+
+const SUBJECTS: [&str; 5] = ["governor", "FixedWindow", "SlidingWindow", "TokenBucket", "LeakyBucket"];
+const KEYS: usize = 100;
+/// Two lengths, in rounds of all keys.
+const LENGTHS: [usize; 2] = [10, 60];
+
+pub fn all() {
+    let mut rows = Vec::new();
+    for subject in SUBJECTS {
+        let mut row = vec![subject.to_owned()];
+        for quota in ["plenty", "few"] {
+            match LENGTHS.map(|length| counted(subject, quota, length)) {
+                [Some(short), Some(long)] => {
+                    let checks = ((LENGTHS[1] - LENGTHS[0]) * KEYS) as f64;
+                    row.extend([0, 1].map(|at| format!("{:.1}", (long[at] - short[at]) / checks)));
+                }
+                _ => return eprintln!("\ncount: valgrind did not run; nothing is counted"),
+            }
+        }
+        rows.push(row);
+    }
+    table::print(
+        "instructions and locked operations of one check, reading the time aside",
+        &["", "admitted", "locked", "refused", "locked"],
+        &rows,
+    );
+}
+
+/// Instructions and locked operations in all.
+fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-bus=yes"])
+        .arg("--toggle-collect=*check*walk*")
+        .arg(env::current_exe().ok()?)
+        .args(["loop", subject, quota, &length.to_string()])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let line = text.lines().find_map(|line| line.split_once("Collected :"))?.1;
+    let mut numbers = line.split_whitespace().map(str::parse);
+    Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
+}
+
+/// One subject, asked for some keys again and again.
+pub fn run(mut arguments: impl Iterator<Item = String>) {
+    let mut next = || arguments.next().unwrap_or_default();
+    let (subject, quota, length) = (next(), next(), next().parse::<usize>().expect("a length"));
+    let (plenty, keys, calls) = (quota == "plenty", keys(KEYS), length * KEYS);
+    let quotas = |plenty_of: fn() -> Quotas| if plenty { plenty_of() } else { Quotas::per_hour(FEW) };
+    let window = quotas(|| Quotas::per_hour(PLENTY));
+    let bucket = quotas(Quotas::deep);
+    let leaky = quotas(Quotas::fast);
+    let admitted = match subject.as_str() {
+        "governor" => walk(&governor(bucket), &keys, 0, calls),
+        "FixedWindow" => walk(&ours(FixedWindow::new(window.ours)), &keys, 0, calls),
+        "SlidingWindow" => walk(&ours(SlidingWindow::new(window.ours)), &keys, 0, calls),
+        "TokenBucket" => walk(&ours(TokenBucket::new(bucket.ours)), &keys, 0, calls),
+        "LeakyBucket" => walk(&ours(LeakyBucket::new(leaky.ours)), &keys, 0, calls),
+        other => panic!("nobody is called {other}"),
+    };
+    assert_eq!(admitted == calls, plenty);
+}

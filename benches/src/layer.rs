@@ -1,0 +1,174 @@
+//! A call through the layer, in process: no socket, no runtime.
+//!
+//! Requests are made before the clock starts; a call ends when its response is dropped.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{Request, Response};
+use tower::{Layer, Service, service_fn};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+use tower_throttle::key::from_fn;
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+
+use crate::check::{FEW, PLENTY};
+use crate::rounds::{Contestant, Rounds};
+use crate::{alloc, table};
+
+const BATCH: usize = 250;
+const BATCHES: usize = 4;
+
+/// Names as the table tells them.
+pub const PLAIN: &str = "no layer";
+pub const PASSED: &str = "tower-throttle, not limited";
+pub const LEAN: &str = "tower-throttle, no fields";
+pub const LEAN_PEER: &str = "tower_governor";
+pub const FIELDS: &str = "tower-throttle, header fields";
+pub const FIELDS_PEER: &str = "tower_governor, use_headers";
+
+pub fn run(rounds: usize) {
+    let (admitted, admitted_counts) = column(PLENTY, rounds);
+    let (refused, refused_counts) = column(FEW, rounds);
+    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER];
+    let rows: Vec<_> = (names.into_iter().enumerate())
+        .map(|(at, name)| {
+            vec![
+                name.to_owned(),
+                table::ratio(admitted.ratio(name, PLAIN)),
+                table::ratio(refused.ratio(name, PLAIN)),
+                admitted_counts[at].to_string(),
+                refused_counts[at].to_string(),
+            ]
+        })
+        .collect();
+    table::print(
+        "a call in process: time to that without a layer; allocations",
+        &["", "admitted", "refused", "allocations, admitted", "refused"],
+        &rows,
+    );
+    let pairs = [("no fields", LEAN, LEAN_PEER), ("header fields", FIELDS, FIELDS_PEER)];
+    let rows: Vec<_> = pairs
+        .map(|(what, name, peer)| {
+            vec![
+                what.to_owned(),
+                table::ratio(admitted.ratio(name, peer)),
+                table::ratio(refused.ratio(name, peer)),
+                table::ratio(admitted.extra(name, peer, PLAIN)),
+            ]
+        })
+        .into();
+    table::print(
+        "a call in process: tower-throttle's time to tower_governor's, whole, and what the layer adds",
+        &["", "admitted", "refused", "added, admitted"],
+        &rows,
+    );
+    let rows = both(rounds);
+    let rows: Vec<_> = [(LEAN, LEAN), (FIELDS, FIELDS), (LEAN_PEER, LEAN_PEER), (FIELDS_PEER, FIELDS_PEER)]
+        .map(|(name, _)| vec![name.to_owned(), table::ratio(rows.ratio(&format!("{name}, refused"), name))])
+        .into();
+    table::print("a refused call: time to that of an admitted one", &["", "refused"], &rows);
+}
+
+fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
+    let mut contestants = field(limit, "");
+    let counts = contestants.iter_mut().map(|(_, run)| {
+        // Once for the key to be known.
+        run();
+        run().1 as f64 / (BATCH * BATCHES) as f64
+    });
+    let counts = counts.collect();
+    (Rounds::of(timed(contestants), rounds), counts)
+}
+
+/// Admitted and refused calls in the same rounds.
+fn both(rounds: usize) -> Rounds {
+    let mut contestants = field(PLENTY, "");
+    contestants.extend(field(FEW, ", refused"));
+    Rounds::of(timed(contestants), rounds)
+}
+
+type Run = Box<dyn FnMut() -> (Duration, u64)>;
+
+fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
+    contestants.into_iter().map(|(name, mut run)| Contestant::new(name, move || run().0)).collect()
+}
+
+fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
+    let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let nobody = from_fn(|_: &Request<Body>| None::<u64>);
+    let unlimited = RateLimitLayer::new(nobody, ours.limiter().algorithm().clone());
+    let peer = governor_builder(limit).finish().expect("a quota");
+    let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
+    let named = |name: &str, run: Run| (format!("{name}{suffix}"), run);
+    vec![
+        named(PLAIN, run_of(bare())),
+        named(PASSED, run_of(unlimited.layer(bare()))),
+        named(LEAN, run_of(ours.clone().responder(ErrorResponder).layer(bare()))),
+        named(LEAN_PEER, run_of(GovernorLayer::new(peer).layer(bare()))),
+        named(FIELDS, run_of(ours.layer(bare()))),
+        named(FIELDS_PEER, run_of(GovernorLayer::new(peer_with_fields).layer(bare()))),
+    ]
+}
+
+/// The same quota, as tower_governor is told it: an interval and a burst.
+pub fn governor_builder(
+    limit: u32,
+) -> GovernorConfigBuilder<
+    tower_governor::key_extractor::PeerIpKeyExtractor,
+    governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
+> {
+    let mut builder = GovernorConfigBuilder::default();
+    builder.period(Duration::from_secs(3_600) / limit).burst_size(limit);
+    builder
+}
+
+fn bare() -> impl Service<
+    Request<Body>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = Ready<Result<Response<Body>, Infallible>>,
+> + Clone {
+    service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
+}
+
+fn run_of<S>(mut service: S) -> Run
+where
+    S: Service<Request<Body>> + 'static,
+{
+    let mut requests = Vec::with_capacity(BATCH);
+    Box::new(move || {
+        let (mut took, mut allocations) = (Duration::ZERO, 0);
+        for _ in 0..BATCHES {
+            requests.extend((0..BATCH).map(|_| request()));
+            let (before, started) = (alloc::count(), Instant::now());
+            requests.drain(..).for_each(|request| call(&mut service, request));
+            took += started.elapsed();
+            allocations += alloc::count() - before;
+        }
+        (took, allocations)
+    })
+}
+
+fn request() -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+    request
+}
+
+#[inline]
+fn call<S: Service<Request<Body>>>(service: &mut S, request: Request<Body>) {
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(service.poll_ready(&mut context).is_ready());
+    match pin!(service.call(request)).poll(&mut context) {
+        Poll::Ready(answer) => drop(black_box(answer)),
+        Poll::Pending => unreachable!("nobody waits here"),
+    }
+}

@@ -1,0 +1,109 @@
+//! An HTTP server on the loopback interface: hello world, as axum serves it.
+//!
+//! The server has one thread and a core of its own; the client has another core and 64 connections, each with one request
+//! under way, so that the server never waits for it. Requests are told per second that the server's thread was on its core
+//! (where the system tells that: Linux), which leaves out what other programs took from it. How much of the whole time it was there is told
+//! beside the result: nearly all, unless they did.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{fs, thread};
+
+use axum::{Router, routing::get};
+use tower_governor::GovernorLayer;
+use tower_throttle::{Quota, RateLimitLayer};
+
+use crate::check::{FEW, PLENTY};
+use crate::client::Client;
+use crate::layer::governor_builder;
+use crate::rounds::{Contestant, Rounds, median};
+use crate::table;
+
+const CONNECTIONS: usize = 64;
+/// So many requests a turn.
+const REQUESTS: usize = 3_200;
+
+const PLAIN: &str = "plain handler";
+
+/// Names, apps, and the status each must answer.
+fn apps() -> Vec<(&'static str, Router, u16)> {
+    let hello = || Router::new().route("/", get(|| async { "Hello, World!" }));
+    let ours = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let peer = |limit| GovernorLayer::new(governor_builder(limit).finish().expect("a quota"));
+    let with_fields =
+        |limit| GovernorLayer::new(governor_builder(limit).use_headers().finish().expect("a quota"));
+    vec![
+        (PLAIN, hello(), 200),
+        ("a layer that does nothing", hello().layer(tower::layer::util::Identity::new()), 200),
+        ("tower-throttle, admits everything", hello().layer(ours(PLENTY)), 200),
+        ("tower-throttle, refuses everything", hello().layer(ours(FEW)), 429),
+        ("tower_governor, admits everything", hello().layer(peer(PLENTY)), 200),
+        ("tower_governor, use_headers, admits everything", hello().layer(with_fields(PLENTY)), 200),
+        ("tower_governor, refuses everything", hello().layer(peer(FEW)), 429),
+    ]
+}
+
+pub fn run(rounds: usize) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let (tell, told) = mpsc::channel();
+    let server_core = cores.first().copied();
+    thread::spawn(move || {
+        server_core.map(core_affinity::set_for_current);
+        serve(&tell);
+    });
+    if let (Some(core), true) = (cores.last(), cores.len() > 1) {
+        core_affinity::set_for_current(*core);
+    }
+    let (thread, addresses) = told.recv().expect("the server starts");
+    let names: Vec<_> = apps().iter().map(|(name, _, _)| *name).collect();
+    let busy = std::cell::RefCell::new(vec![Vec::new(); names.len()]);
+    let contestants =
+        apps().into_iter().zip(&addresses).enumerate().map(|(at, ((name, _, status), address))| {
+            let mut client = Client::connect(*address, CONNECTIONS);
+            client.run(CONNECTIONS, None);
+            let (busy, thread) = (&busy, &thread);
+            Contestant::new(name, move || {
+                let before = on_core(thread);
+                let took = client.run(REQUESTS, Some(status));
+                let (Some(before), Some(after)) = (before, on_core(thread)) else { return took };
+                let spent = after - before;
+                busy.borrow_mut()[at].push(spent.as_secs_f64() / took.as_secs_f64());
+                spent
+            })
+        });
+    let rounds = Rounds::of(contestants.collect(), rounds);
+    let rows = names.iter().enumerate().map(|(at, name)| {
+        let busy = median(busy.borrow()[at].iter().copied());
+        vec![(*name).to_owned(), table::ratio(rounds.ratio(PLAIN, name)), format!("{:.0} %", busy * 100.0)]
+    });
+    table::print(
+        "an HTTP server: requests per second to those of the plain handler (higher is better)",
+        &["", "requests per second", "server on its core"],
+        &rows.collect::<Vec<_>>(),
+    );
+}
+
+/// Serves every app from this thread, each on a port of its own; tells the ports and where the thread's times are.
+fn serve(tell: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut addresses = Vec::new();
+        for (_, app, _) in apps() {
+            let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            addresses.push(listener.local_addr().expect("an address"));
+            let app = app.into_make_service_with_connect_info::<SocketAddr>();
+            tokio::spawn(async move { axum::serve(listener, app).await });
+        }
+        let thread = fs::read_link("/proc/thread-self").ok();
+        let times = thread.map(|thread| format!("/proc/{}/schedstat", thread.display()));
+        tell.send((times, addresses)).expect("somebody listens");
+        std::future::pending::<()>().await;
+    });
+}
+
+/// How long a thread has been on a core, where the system tells (Linux).
+fn on_core(times: &Option<String>) -> Option<Duration> {
+    let text = fs::read_to_string(times.as_ref()?).ok()?;
+    Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
+}
