@@ -1,0 +1,163 @@
+//! Time, read in one place.
+//!
+//! Every rule of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only
+//! the limiter asks it, once per decision.
+//!
+//! The default is tokio's monotonic clock, so tests that pause tokio's time just work. A
+//! [`ManualClock`] moves when it is told to:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_throttle::algorithm::TokenBucket;
+//! use tower_throttle::clock::ManualClock;
+//! use tower_throttle::{Quota, RateLimiter};
+//!
+//! let clock = ManualClock::new();
+//! let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_second(5).burst(1)))
+//!     .clock(clock.clone())
+//!     .build();
+//!
+//! assert!(limiter.check("user:42").is_allowed());
+//! assert!(!limiter.check("user:42").is_allowed());
+//! clock.advance(Duration::from_millis(200));
+//! assert!(limiter.check("user:42").is_allowed());
+//! ```
+
+mod manual;
+mod monotonic;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use pin_project_lite::pin_project;
+
+use self::monotonic::Monotonic;
+
+pub use manual::ManualClock;
+
+/// A reading of a [`Clock`]: nanoseconds since that clock's own zero.
+///
+/// Holds 584 years. Arithmetic on it saturates; it never wraps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Zero of the clock.
+    pub const ZERO: Self = Self(0);
+    /// The last instant a clock can tell.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// Nanoseconds from `earlier` to here; 0 if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The instant `nanos` later.
+    #[must_use]
+    pub const fn after(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// What tells the time, and wakes those who wait for it.
+///
+/// Readings need not be monotonic: a limiter treats the largest reading a key has seen as its time
+/// (see the crate's promises). [`sleep_until`](Clock::sleep_until) is asked only by calls that queue.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Nanos;
+
+    /// A future that ends when [`now`](Clock::now) has reached `deadline`.
+    ///
+    /// It may end early or late; whoever waits on it reads the clock again. For a clock that can be
+    /// set back, it should also end when the clock was set.
+    fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// The clock of one limiter: tokio's, or any [`Clock`].
+///
+/// Made from a [`Clock`] by `From`, so `builder.clock(ManualClock::new())` just works.
+#[derive(Clone, Debug)]
+pub struct AnyClock(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Tokio(Monotonic),
+    Other(Arc<dyn Clock>),
+}
+
+impl AnyClock {
+    /// The time now.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        match &self.0 {
+            Kind::Tokio(clock) => clock.now(),
+            Kind::Other(clock) => clock.now(),
+        }
+    }
+
+    /// A future that ends when the clock has reached `deadline`.
+    ///
+    /// # Panics
+    ///
+    /// With the default clock, outside a tokio runtime that has its timer enabled.
+    pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
+        match &self.0 {
+            Kind::Tokio(clock) => Sleep::Tokio { sleep: tokio::time::sleep_until(clock.instant(deadline)) },
+            Kind::Other(clock) => Sleep::Other { sleep: clock.sleep_until(deadline) },
+        }
+    }
+}
+
+impl Default for AnyClock {
+    fn default() -> Self {
+        Self(Kind::Tokio(Monotonic::new()))
+    }
+}
+
+impl<C: Clock> From<C> for AnyClock {
+    fn from(clock: C) -> Self {
+        Self(Kind::Other(Arc::new(clock)))
+    }
+}
+
+pin_project! {
+    /// A pending [`AnyClock::sleep_until`].
+    #[project = SleepProj]
+    #[must_use = "futures do nothing unless polled"]
+    pub enum Sleep {
+        #[doc(hidden)]
+        Tokio { #[pin] sleep: tokio::time::Sleep },
+        #[doc(hidden)]
+        Other { sleep: Pin<Box<dyn Future<Output = ()> + Send>> },
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.project() {
+            SleepProj::Tokio { sleep } => sleep.poll(cx),
+            SleepProj::Other { sleep } => sleep.as_mut().poll(cx),
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! tokio's clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use super::Nanos;
+
+/// tokio's monotonic clock, whose zero is the Unix epoch as the wall clock told it when this clock
+/// was made. A later step of the wall clock does not move it.
+#[derive(Clone, Debug)]
+pub(super) struct Monotonic {
+    started: Instant,
+    /// The system's reading when it started.
+    origin: u64,
+    unix: u64,
+}
+
+impl Monotonic {
+    pub(super) fn new() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: Instant::now(), origin: system().unwrap_or_default(), unix: Nanos::from(unix).0 }
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Nanos {
+        let elapsed = match system() {
+            Some(reading) => reading.saturating_sub(self.origin),
+            None => {
+                let elapsed = Instant::now().saturating_duration_since(self.started);
+                // Whole u64 arithmetic: as_nanos is u128, and 584 years fit.
+                elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos())
+            }
+        };
+        Nanos(self.unix.saturating_add(elapsed))
+    }
+
+    pub(super) fn instant(&self, deadline: Nanos) -> Instant {
+        // tokio's own "far future", for deadlines an Instant may not hold.
+        const FAR: Duration = Duration::from_secs(86_400 * 365 * 30);
+        let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
+        self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR)
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The reading of the clock behind tokio's, where it can be had directly: on Linux, in a build in which tokio's time cannot
+/// be paused. The same clock, for two thirds of the time.
+#[cfg(target_os = "linux")]
+#[inline]
+fn system() -> Option<u64> {
+    use rustix::time::{ClockId, clock_gettime};
+
+    if PAUSABLE {
+        return None;
+    }
+    let reading = clock_gettime(ClockId::Monotonic);
+    // It counts from the start of the machine: neither part is negative.
+    Some((reading.tv_sec as u64).saturating_mul(SECOND).saturating_add(reading.tv_nsec as u64))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn system() -> Option<u64> {
+    None
+}
+
+/// Whether tokio's time can be paused in this build: whether anything in it asks for tokio's feature `test-util`.
+///
+/// That feature adds `tokio::time::pause`. An import in a block hides what stands outside of it, if there is such a thing to import; so
+/// the name means tokio's function with the feature, and the one below without.
+#[cfg(target_os = "linux")]
+const PAUSABLE: bool = {
+    #[allow(unused_imports, reason = "empty-handed without the feature")]
+    use tokio::time::*;
+
+    const fn returns_nothing<T>(_: fn() -> T) -> bool {
+        size_of::<T>() == 0
+    }
+    returns_nothing(pause)
+};
+
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "hidden by tokio's with the feature")]
+fn pause() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::AnyClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_default_clock_follows_tokios_paused_time() {
+        let clock = AnyClock::default();
+        let before = clock.now();
+        tokio::time::advance(Duration::from_millis(1_500)).await;
+        assert_eq!(clock.now().since(before), 1_500_000_000);
+        clock.sleep_until(before.after(4_000_000_000)).await;
+        assert_eq!(clock.now().since(before), 4_000_000_000);
+    }
+
+    #[test]
+    fn it_goes_on_and_knows_the_date() {
+        let clock = Monotonic::new();
+        let first = clock.now();
+        while clock.now() == first {}
+        assert!(clock.now() > first);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(Nanos::from(wall).0.abs_diff(clock.now().0) < 60 * SECOND);
+    }
+
+    /// These tests are built with the feature. Without it, the benches are.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn it_sees_that_time_can_be_paused() {
+        const { assert!(PAUSABLE) }
+    }
+}
