@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::{fs, thread};
 
+use axum::response::IntoResponse;
 use axum::{Router, routing::get};
 use tower_governor::GovernorLayer;
 use tower_throttle::{Quota, RateLimitLayer};
@@ -38,10 +39,26 @@ fn apps() -> Vec<(&'static str, Router, u16)> {
         ("a layer that does nothing", hello().layer(tower::layer::util::Identity::new()), 200),
         ("tower-throttle, admits everything", hello().layer(ours(PLENTY)), 200),
         ("tower-throttle, refuses everything", hello().layer(ours(FEW)), 429),
+        ("a layer that refuses with the same bytes", hello().layer(axum::middleware::from_fn(refuse)), 429),
         ("tower_governor, admits everything", hello().layer(peer(PLENTY)), 200),
         ("tower_governor, use_headers, admits everything", hello().layer(with_fields(PLENTY)), 200),
         ("tower_governor, refuses everything", hello().layer(peer(FEW)), 429),
     ]
+}
+
+/// Says what a refusal says, and decides nothing: what such an answer costs by itself.
+async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::response::Response {
+    const BODY: &str = concat!(
+        r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
+        r#""status":429,"violated-policies":["default"]}"#
+    );
+    let fields = [
+        ("content-type", "application/problem+json"),
+        ("retry-after", "515"),
+        ("ratelimit-policy", r#""default";q=7;w=3600"#),
+        ("ratelimit", r#""default";r=0;t=515"#),
+    ];
+    (axum::http::StatusCode::TOO_MANY_REQUESTS, fields, BODY).into_response()
 }
 
 pub fn run(rounds: usize) {
