@@ -42,7 +42,8 @@
 //!    keeps its level and time goes on from there.
 //! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no waiter asleep and no
 //!    slot lost.
-//! 8. **Bounded**: keys, waiters per key, memory per key, work per call.
+//! 8. **Bounded**: keys, waiters per key, memory per key, and work per call: constant, but for a call that gives up its place in a line (in
+//!    proportion to the line) and for [`SlidingLog`](algorithm::SlidingLog) (amortised).
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
 //! 10. **A refused request costs little**: its body is never read.
 //!

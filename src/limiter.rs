@@ -81,7 +81,7 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it move up. A waiting
     /// call is charged when its turn comes; dropped between that and its next poll, its units go back unless
-    /// another call for the key has been admitted meanwhile. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
+    /// another call for the key has been admitted meanwhile. Giving up costs work in proportion to the calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
     /// waiter that is not polled loses at most its own turn.
     ///
     /// # Panics

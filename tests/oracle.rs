@@ -15,11 +15,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use oracle::checker::{STEPS, run};
-use oracle::model::{Bucket, Fixed, Leaky, Oracle, Sliding};
+use oracle::model::{Bucket, Counter, Fixed, Leaky, Oracle, Sliding};
 use oracle::random::Random;
 use oracle::setup::{Setup, Told};
 use oracle::twins::Twin;
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
@@ -110,6 +112,36 @@ fn a_sliding_window_of_ten_slices_is_strict_and_gives_back_within_a_slice() {
 #[test]
 fn a_sliding_window_of_any_slices_is_strict_and_gives_back_within_a_slice() {
     sliding_window_holds(|setup| 1 + setup.seed % 40);
+}
+
+#[test]
+fn a_sliding_log_is_the_exact_window() {
+    holds(Setup::any, |setup| {
+        (SlidingLog::new(setup.quota()), Sliding::exact(setup.limit, setup.period, setup.start))
+    });
+}
+
+#[test]
+fn a_sliding_counter_does_what_its_weights_say() {
+    holds(Setup::any, |setup| {
+        (SlidingCounter::new(setup.quota()), Counter::new(setup.limit, setup.period, setup.start))
+    });
+}
+
+/// The price of the weights, and the bound on it: hits at the end of one window count for less at the end of the next.
+#[test]
+fn around_an_edge_a_sliding_counter_lets_just_under_twice_the_limit_pass() {
+    let (second, limit) = (1_000_000_000, 1_000);
+    let counter = SlidingCounter::new(Quota::per_second(limit));
+    let mut state = counter.fresh(Nanos::ZERO, Nanos::ZERO);
+    // One call opens the window; the rest comes at its last instant.
+    assert!(counter.check(&mut state, Nanos::ZERO, 1).is_allowed());
+    assert!(counter.check(&mut state, Nanos(second - 1), limit - 1).is_allowed());
+    let mut passed = limit - 1;
+    while counter.check(&mut state, Nanos(2 * second - 2), 1).is_allowed() {
+        passed += 1;
+    }
+    assert_eq!(passed, 2 * limit - 2, "within one period");
 }
 
 #[test]
@@ -255,6 +287,8 @@ fn the_limiter_answers_as_the_rule_for_every_algorithm() {
     the_limiter_answers_as_the_rule(|setup| FixedWindow::new(setup.quota()));
     the_limiter_answers_as_the_rule(|setup| FixedWindow::new(setup.quota()).aligned());
     the_limiter_answers_as_the_rule(|setup| SlidingWindow::new(setup.quota()).slices(7));
+    the_limiter_answers_as_the_rule(|setup| SlidingLog::new(setup.quota()));
+    the_limiter_answers_as_the_rule(|setup| SlidingCounter::new(setup.quota()));
     the_limiter_answers_as_the_rule(|setup| LeakyBucket::new(setup.quota()));
 }
 

@@ -210,6 +210,11 @@ impl Sliding {
         Self { clock: Timeline::new(start, period), limit, slice: period.div_ceil(slices), log: Vec::new() }
     }
 
+    /// The rule itself: no slices, nothing left open.
+    pub(crate) fn exact(limit: u64, period: u64, start: u64) -> Self {
+        Self { clock: Timeline::new(start, period), limit, slice: 0, log: Vec::new() }
+    }
+
     /// What was admitted less than `span` ago.
     fn within(&self, span: u128) -> u128 {
         let young = |at: u128| self.clock.time - at < span;
@@ -252,6 +257,81 @@ impl Oracle for Sliding {
 
     fn reset(&self) -> Option<u128> {
         None
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.limit)
+    }
+
+    fn clock(&self) -> &Timeline {
+        &self.clock
+    }
+}
+
+/// When the current window began, in the key's time, and two counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Counter {
+    clock: Timeline,
+    limit: u64,
+    began: u128,
+    previous: u64,
+    current: u64,
+}
+
+impl Counter {
+    pub(crate) fn new(limit: u64, period: u64, start: u64) -> Self {
+        Self { clock: Timeline::new(start, period), limit, began: 0, previous: 0, current: 0 }
+    }
+
+    fn period(&self) -> u128 {
+        u128::from(self.clock.period)
+    }
+
+    /// What the previous window still weighs, times the period.
+    fn weighs(&self) -> u128 {
+        u128::from(self.previous) * (self.began + self.period() - self.clock.time)
+    }
+}
+
+impl Oracle for Counter {
+    fn observe(&mut self, now: u64) {
+        self.clock.observe(now);
+        let ended = (self.clock.time - self.began) / self.period();
+        self.began += ended * self.period();
+        match ended {
+            0 => {}
+            1 => (self.previous, self.current) = (self.current, 0),
+            _ => (self.previous, self.current) = (0, 0),
+        }
+    }
+
+    fn verdict(&self, cost: u64) -> Verdict {
+        let free = u128::from(self.limit - self.current) * self.period() - self.weighs();
+        match cost <= self.limit && u128::from(cost) * self.period() <= free {
+            true => Verdict::Admit,
+            false => Verdict::Refuse,
+        }
+    }
+
+    fn admit(&mut self, cost: u64) {
+        if self.previous == 0 && self.current == 0 {
+            self.began = self.clock.time;
+        }
+        self.current += cost;
+    }
+
+    fn remaining(&self) -> (u64, u64) {
+        let left = self.limit - self.current - self.weighs().div_ceil(self.period()) as u64;
+        (left, left)
+    }
+
+    fn reset(&self) -> Option<u128> {
+        let windows = match (self.previous, self.current) {
+            (0, 0) => return None,
+            (_, 0) => 1,
+            _ => 2,
+        };
+        Some(self.began + windows * self.period() - self.clock.time + u128::from(self.clock.behind))
     }
 
     fn capacity(&self) -> Option<u64> {

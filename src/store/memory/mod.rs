@@ -27,8 +27,11 @@ pub use wait::MemoryWait;
 /// # Guarantees
 ///
 /// One call at a time changes a key. At most `max_keys` keys are kept. A key that is as good as new may be forgotten at any time,
-/// which changes no answer. When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place;
-/// no key that has used anything is pushed out. A key that shares a bucket is refused where another would wait in line, and
+/// which changes no answer while there is room.
+///
+/// When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place; no key that has used
+/// anything is pushed out. From then on, a key that gets a place (again) starts where its shared bucket stands: with what others
+/// have used as well, never with more than it may have. A key that shares a bucket is refused where another would wait in line, and
 /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it.
 ///
 /// # Memory

@@ -1,0 +1,111 @@
+//! Smooth against real arithmetic: never early, and late by at most a nanosecond for each call.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{Algorithm, Smooth};
+use tower_throttle::clock::Nanos;
+use tower_throttle::{Quota, RateLimiter};
+
+/// When the next call may go, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept behind it.
+struct Bursty {
+    limit: i128,
+    period: i128,
+    next: i128,
+}
+
+impl Bursty {
+    fn admits(&self, now: i128) -> bool {
+        self.next <= now * self.limit
+    }
+
+    fn admit(&mut self, now: i128, cost: i128) {
+        let oldest = (now - 1_000_000_000) * self.limit;
+        self.next = self.next.max(oldest) + cost * self.period;
+    }
+}
+
+#[test]
+fn a_bursty_limiter_is_never_early_and_hardly_late() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = move |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    for sequence in 0..2_000 {
+        let limit = 1 + below([3, 100, 1_000_000_000][sequence % 3]);
+        let period = 1 + below([1_000, 1_000_000_000, 3_600_000_000_000][sequence / 3 % 3]);
+        let smooth = Smooth::bursty(Quota::per(limit, Duration::from_nanos(period)).unwrap());
+        let start = 5_000_000_000;
+        let mut state = smooth.fresh(Nanos(start), Nanos(start));
+        let mut exact = Bursty {
+            limit: limit.into(),
+            period: period.into(),
+            next: i128::from(start) * i128::from(limit),
+        };
+        let (mut now, mut admitted, mut told) = (start, 0, 0);
+        for _ in 0..64 {
+            now += match below(6) {
+                0 => 0,
+                1 => told,
+                2 => u64::saturating_sub(told, 1),
+                3 => below(period) + 1,
+                4 => period / limit,
+                _ => below(2_000_000_000),
+            };
+            let cost = 1 + below(4);
+            let decision = smooth.check(&mut state, Nanos(now), cost);
+            let (at, late) = (i128::from(now), i128::from(admitted));
+            if decision.is_allowed() {
+                assert!(exact.admits(at), "early: {limit} per {period} ns, at {now}");
+                exact.admit(at, cost.into());
+                admitted += 1;
+                told = 0;
+            } else {
+                assert!(
+                    !exact.admits(at - late),
+                    "late by more than {late} ns: {limit} per {period} ns, at {now}"
+                );
+                let wait = decision.retry_after().unwrap().as_nanos() as u64;
+                let tried =
+                    |after: u64| smooth.check(&mut state.clone(), Nanos(now + after), cost).is_allowed();
+                assert!(tried(wait) && !tried(wait - 1), "retry_after of {wait} is not true");
+                told = wait;
+            }
+            let mut copy = state.clone();
+            let mut more = 0;
+            while more <= 1_000 && smooth.check(&mut copy, Nanos(now), 1).is_allowed() {
+                more += 1;
+            }
+            assert_eq!(more, smooth.peek(&mut state, Nanos(now)).remaining().min(1_001));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_follows_guavas_own_examples() {
+    let waits = async |smooth: Smooth, calls: usize| {
+        let limiter = RateLimiter::new(smooth);
+        let mut waits = Vec::new();
+        for _ in 0..calls {
+            let waited = limiter.acquire("upstream").await.delay();
+            waits.push((waited.as_secs_f64() * 100.0).round() as u64);
+        }
+        waits
+    };
+    assert_eq!(waits(Smooth::bursty(Quota::per_second(5)), 3).await, [0, 20, 20]);
+    let warming = Smooth::warming_up(Quota::per_second(2), Duration::from_secs(4));
+    assert_eq!(waits(warming, 8).await, [0, 138, 113, 88, 63, 50, 50, 50]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_too_long_is_refused_at_once_with_a_true_retry_after() {
+    let smooth = Smooth::bursty(Quota::per_second(5)).max_wait(Duration::from_millis(150));
+    let limiter = RateLimiter::new(smooth);
+    assert!(limiter.acquire("upstream").await.is_allowed());
+    let refused = limiter.acquire("upstream").await;
+    assert_eq!((refused.is_allowed(), refused.retry_after()), (false, Some(Duration::from_millis(50))));
+    tokio::time::advance(Duration::from_millis(50)).await;
+    assert_eq!(limiter.acquire("upstream").await.delay(), Duration::from_millis(150));
+}
