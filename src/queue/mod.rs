@@ -10,12 +10,16 @@
 //! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came, which is
 //! never too early; a waiter that becomes the first, or whose neighbour in front gives up, is woken once, to set its alarm again.
 
+mod outlook;
+
 use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::algorithm::Line;
 use crate::clock::Nanos;
 use crate::decision::Decision;
+
+pub(crate) use outlook::Outlook;
 
 /// The waiters of one key, and those released but not yet told.
 #[derive(Debug)]
@@ -220,86 +224,6 @@ impl<S: Clone> Queue<S> {
 
     fn find(&self, ticket: u64) -> Result<usize, usize> {
         self.waiting.binary_search_by_key(&ticket, |waiter| waiter.ticket)
-    }
-}
-
-/// A line as one sees it who comes now: how many wait, and at what cost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outlook {
-    waiting: u64,
-    ahead: u128,
-}
-
-impl Outlook {
-    /// Nobody waits.
-    pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0 };
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.waiting == 0
-    }
-
-    /// Whether a call passes at once or is refused at once; `None` if it is to wait.
-    pub(crate) fn decide<S>(
-        self,
-        line: &dyn Line<S>,
-        state: &mut S,
-        now: Nanos,
-        cost: u64,
-    ) -> Option<Decision> {
-        let seen = line.observe(state, now);
-        if cost == 0 {
-            return Some(self.admitted(line, state, now));
-        }
-        let turn = line.turn(state, self.ahead);
-        if self.waiting == 0 && turn <= seen {
-            line.leave(state, seen, cost);
-            return Some(self.admitted(line, state, now));
-        }
-        let waits = self.waiting < line.places() && turn.since(now) <= line.max_wait();
-        if waits { None } else { Some(self.refused(line, state, now)) }
-    }
-
-    /// What `check` says while calls wait: nobody overtakes them.
-    pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> Decision {
-        let until = line.turn(state, self.ahead).since(now);
-        Decision::deny(1, 0, Some(until), until)
-    }
-
-    fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.turn(state, self.ahead).since(now);
-        let remaining = self.remaining(line, state, now);
-        let decision = Decision::allow(line.capacity(), remaining, reset);
-        match remaining {
-            0 => decision.with_next(self.retry(line, state, now)),
-            _ => decision,
-        }
-    }
-
-    fn refused<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.turn(state, self.ahead).since(now);
-        let remaining = self.remaining(line, state, now);
-        Decision::deny(line.capacity(), remaining, Some(self.retry(line, state, now)), reset)
-    }
-
-    fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
-        let seen = line.observe(state, now);
-        let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
-        let places = line.places().saturating_sub(self.waiting).saturating_add(at_once);
-        places.min(line.room(state, self.ahead, now))
-    }
-
-    /// When a newcomer finds a free place and a wait that is short enough.
-    fn retry<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> u64 {
-        let turn = line.turn(state, self.ahead);
-        let early_enough = turn.since(now).saturating_sub(line.max_wait());
-        let free = match (self.waiting < line.places(), self.waiting) {
-            (true, _) => 0,
-            // Without a place to wait in, it must be one's turn.
-            (false, 0) => turn.since(now),
-            // The first to leave frees one.
-            (false, _) => line.turn(state, 0).since(now),
-        };
-        early_enough.max(free)
     }
 }
 
