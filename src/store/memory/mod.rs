@@ -7,9 +7,11 @@ mod wait;
 use std::convert::Infallible;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
+use dashmap::{DashMap, Entry};
 
 use self::fingerprint::{Direct, Fingerprint, Seed};
 use self::table::{Seat, Table};
@@ -37,8 +39,8 @@ pub use wait::MemoryWait;
 /// # Memory
 ///
 /// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key: 16 bytes, the
-/// algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)), 8 bytes of bookkeeping and 24 in the round of keys to
-/// look at. Tables grow by doubling: count 75 to 150 bytes per key, so the default of 100,000 keys is 8 to 15 MB. Memory for keys
+/// algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the round of keys to look at. Tables grow by
+/// doubling: count 60 to 120 bytes per key, so the default of 100,000 keys is 6 to 12 MB. Memory for keys
 /// that were forgotten is used again, and not given back while the limiter lives.
 ///
 /// Not promised: state outlives neither the process nor the last clone of its limiter.
@@ -48,6 +50,9 @@ pub struct MemoryStore<A: Algorithm> {
     table: Table<A>,
     /// The lines of the keys for which somebody waits. Locked before the key itself, never after.
     lines: DashMap<Fingerprint, Queue<A::State>, Direct>,
+    /// How many lines there are. One is counted before its key is locked: so whoever holds a key and sees none may go on as if nobody
+    /// waited for it.
+    count: AtomicUsize,
 }
 
 /// The limiter of a memory store.
@@ -65,6 +70,7 @@ impl<A: Algorithm> MemoryStore<A> {
             seed: Seed::random(),
             table: Table::new(max_keys, window),
             lines: DashMap::with_hasher_and_shard_amount(Direct, 16),
+            count: AtomicUsize::new(0),
         }
     }
 
@@ -79,7 +85,7 @@ impl<A: Algorithm> MemoryStore<A> {
         if algorithm.line().is_none() {
             return self.table.with(context, key, |seat, now| algorithm.check(seat.state, now, cost));
         }
-        let decided = self.table.with(context, key, |seat, now| match seat.in_line() {
+        let decided = self.table.with(context, key, |seat, now| match self.has_line(&key) {
             false => Some(algorithm.check(seat.state, now, cost)),
             true => None,
         });
@@ -120,10 +126,11 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
         let key = self.seed.fingerprint(key);
         let in_line = self.table.with(context, key, |seat, now| {
-            if !seat.in_line() {
+            let in_line = self.has_line(&key);
+            if !in_line {
                 context.algorithm().refund(seat.state, now, cost);
             }
-            seat.in_line()
+            in_line
         });
         if in_line {
             self.in_line(context, key, |queue, _, seat, now| {
@@ -136,21 +143,22 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
         let key = self.seed.fingerprint(key);
         let Some(line) = context.algorithm().line() else {
-            self.table.reset(context, key);
-            return;
+            return self.table.reset(context, key, false);
         };
         let mut wake = Vec::new();
         {
             // Held meanwhile, so that nobody joins it in between.
-            let mut queue = self.lines.entry(key).or_default();
-            if self.table.reset(context, key) {
+            let mut queue = self.line(key);
+            let waits = queue.len() > 0;
+            self.table.reset(context, key, waits);
+            if waits {
                 self.table.with(context, key, |seat, now| {
                     queue.restart(now);
                     queue.release(line, seat.state, now, &mut wake);
                 });
             }
         }
-        self.lines.remove_if(&key, |_, queue| queue.len() == 0);
+        self.tidy(&key);
         wake.into_iter().for_each(Waker::wake);
     }
 
@@ -167,22 +175,21 @@ impl<A: Algorithm> MemoryStore<A> {
             return Answer::Now(store.table.with(context, key, check));
         };
         // What can be said without touching the line: anything, unless the call is to wait.
-        let decided = store.table.with(context, key, |seat, now| match seat.in_line() {
+        let decided = store.table.with(context, key, |seat, now| match store.has_line(&key) {
             true => None,
             false => {
                 let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
                 // Nobody waits in a shared bucket.
-                decided
-                    .or_else(|| seat.waiting.is_none().then(|| Outlook::EMPTY.blocked(line, seat.state, now)))
+                decided.or_else(|| (!seat.own).then(|| Outlook::EMPTY.blocked(line, seat.state, now)))
             }
         });
         if let Some(decision) = decided {
             return Answer::Now(decision);
         }
-        let entered = store.in_line(context, key, |queue, line, seat, now| match seat.waiting {
-            Some(_) => queue.enter(line, seat.state, now, cost),
+        let entered = store.in_line(context, key, |queue, line, seat, now| match seat.own {
+            true => queue.enter(line, seat.state, now, cost),
             // The key was forgotten in between, and its place given away.
-            None => {
+            false => {
                 let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
                 Entered::Decided(decided.unwrap_or_else(|| Outlook::EMPTY.blocked(line, seat.state, now)))
             }
@@ -206,6 +213,30 @@ impl<A: Algorithm> MemoryStore<A> {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// The line of a key, held.
+    fn line(&self, key: Fingerprint) -> RefMut<'_, Fingerprint, Queue<A::State>> {
+        match self.lines.entry(key) {
+            Entry::Occupied(known) => known.into_ref(),
+            Entry::Vacant(place) => {
+                self.count.fetch_add(1, Ordering::Relaxed);
+                place.insert(Queue::default())
+            }
+        }
+    }
+
+    /// A line at which nobody stands is no line.
+    fn tidy(&self, key: &Fingerprint) {
+        if self.lines.remove_if(key, |_, queue| queue.len() == 0).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there may be a line for a key, which is held: so no line may be waited for. One that is locked is one.
+    #[inline]
+    fn has_line(&self, key: &Fingerprint) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && !self.lines.try_get(key).is_absent()
+    }
+
     /// Holds a key and its line, releases whose turn has come, and again after `change`; then wakes them.
     fn in_line<R>(
         &self,
@@ -218,19 +249,16 @@ impl<A: Algorithm> MemoryStore<A> {
         };
         let mut wake = Vec::new();
         let result = {
-            let mut queue = self.lines.entry(key).or_default();
+            let mut queue = self.line(key);
             let result = self.table.with(context, key, |mut seat, now| {
                 queue.release(line, seat.state, now, &mut wake);
                 let result = change(&mut queue, line, &mut seat, now);
                 queue.release(line, seat.state, now, &mut wake);
-                if let Some(waiting) = seat.waiting {
-                    *waiting = u32::try_from(queue.len()).unwrap_or(u32::MAX);
-                }
                 result
             });
             if queue.len() == 0 {
                 drop(queue);
-                self.lines.remove_if(&key, |_, queue| queue.len() == 0);
+                self.tidy(&key);
             }
             result
         };

@@ -9,8 +9,8 @@
 //! keys is limited as a whole, and memory stays what it was. A key that later gets a place of its own starts where its
 //! shared bucket stands, so moving out is no way to a second budget.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dashmap::{DashMap, Entry};
@@ -32,70 +32,46 @@ const SHARDS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    keys: DashMap<Fingerprint, Key<A::State>, Direct>,
+    keys: DashMap<Fingerprint, A::State, Direct>,
     shared: DashMap<Fingerprint, A::State, Direct>,
     /// Whether `shared` was ever used.
     crowded: AtomicBool,
-    /// Every key, the one looked at longest ago first; and some that are gone.
-    round: Mutex<VecDeque<(Fingerprint, u16)>>,
-    marks: AtomicU16,
+    /// Locked before a key, never after.
+    round: Mutex<Round>,
     len: AtomicUsize,
     max_keys: usize,
     /// The latest reading at which a key was forgotten.
     horizon: AtomicU64,
-    /// A tick of the coarse time is `2^tick` nanoseconds.
-    tick: u32,
-    /// For how many ticks nobody has asked for a key that is forgotten though there is room.
-    rest: u16,
+    /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
+    rest: u64,
 }
 
-#[derive(Debug)]
-struct Key<S> {
-    state: S,
-    /// Tells this key from an earlier one of the same name in the round.
-    mark: u16,
-    /// When it was last asked for, in ticks.
-    asked: u16,
-    /// How many calls the key's line has to do with. Such a key is not forgotten.
-    waiting: u32,
+/// The keys in the order in which they are looked at.
+#[derive(Debug, Default)]
+struct Round {
+    /// Each key once, the one looked at longest ago first; and those that are gone.
+    order: VecDeque<Fingerprint>,
+    /// Those of the order that were reset, and are no more.
+    gone: HashSet<Fingerprint, Direct>,
 }
 
 /// One key, held exclusively.
 pub(super) struct Seat<'a, S> {
     pub(super) state: &'a mut S,
-    /// How many calls its line has to do with; `None` in a shared bucket, where nobody waits.
-    pub(super) waiting: Option<&'a mut u32>,
-}
-
-impl<S> Seat<'_, S> {
-    #[inline]
-    pub(super) fn in_line(&self) -> bool {
-        matches!(self.waiting, Some(1..))
-    }
-}
-
-impl<S> Key<S> {
-    #[inline]
-    fn seat(&mut self, asked: u16) -> Seat<'_, S> {
-        self.asked = asked;
-        Seat { state: &mut self.state, waiting: Some(&mut self.waiting) }
-    }
+    /// Whether the key has the state for itself. In a shared bucket nobody waits.
+    pub(super) own: bool,
 }
 
 impl<A: Algorithm> Table<A> {
     /// A table of at most `max_keys`; those that are as good as new rest for `rest` nanoseconds, at most [`LONGEST_REST`], before they are forgotten.
     pub(super) fn new(max_keys: usize, rest: u64) -> Self {
-        let rest = rest.clamp(16, LONGEST_REST);
-        let tick = rest.ilog2() - 4;
         Self {
             horizon: AtomicU64::new(0),
-            tick,
-            rest: (rest >> tick) as u16,
+            rest: rest.min(LONGEST_REST),
             keys: DashMap::with_hasher_and_shard_amount(Direct, SHARDS),
             shared: DashMap::with_hasher_and_shard_amount(Direct, 2),
             crowded: AtomicBool::new(false),
             round: Mutex::default(),
-            marks: AtomicU16::new(0),
             len: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
         }
@@ -118,10 +94,10 @@ impl<A: Algorithm> Table<A> {
     ) -> R {
         let now = context.clock().now();
         if let Some(mut known) = self.keys.get_mut(&key) {
-            let known = known.value_mut();
-            let late = now < context.algorithm().seen(&known.state);
+            let state = known.value_mut();
+            let late = now < context.algorithm().seen(state);
             let now = if late { context.clock().now() } else { now };
-            return change(known.seat(self.ticks(now)), now);
+            return change(Seat { state, own: true }, now);
         }
         self.with_new(context, key, change)
     }
@@ -134,20 +110,18 @@ impl<A: Algorithm> Table<A> {
         change: impl FnOnce(Seat<'_, A::State>, Nanos) -> R,
     ) -> R {
         self.clean(context);
-        let mark = self.marks.fetch_add(1, Ordering::Relaxed);
         let (result, kept) = match self.keys.entry(key) {
             Entry::Occupied(mut known) => {
                 let now = context.clock().now();
-                (change(known.get_mut().seat(self.ticks(now)), now), false)
+                (change(Seat { state: known.get_mut(), own: true }, now), false)
             }
             Entry::Vacant(place) if self.reserve() => {
                 let now = context.clock().now();
-                let mut key =
-                    Key { state: self.unknown(context, key, now), mark, asked: self.ticks(now), waiting: 0 };
-                let result = change(key.seat(key.asked), now);
-                let kept = key.waiting > 0 || !context.algorithm().is_fresh(&key.state, now);
+                let mut state = self.unknown(context, key, now);
+                let result = change(Seat { state: &mut state, own: true }, now);
+                let kept = !context.algorithm().is_fresh(&state, now);
                 if kept {
-                    place.insert(key);
+                    place.insert(state);
                 } else {
                     self.forget(now);
                 }
@@ -159,11 +133,11 @@ impl<A: Algorithm> Table<A> {
                 self.crowded.store(true, Ordering::Relaxed);
                 let mut shared =
                     self.shared.entry(key.coarse(SHARED_BITS)).or_insert_with(|| self.fresh(context, now));
-                (change(Seat { state: shared.value_mut(), waiting: None }, now), false)
+                (change(Seat { state: shared.value_mut(), own: false }, now), false)
             }
         };
         if kept {
-            self.round().push_back((key, mark));
+            self.round().add(key);
         }
         result
     }
@@ -172,21 +146,22 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn look(&self, context: &Own<A>, key: Fingerprint) -> (A::State, Nanos) {
         let known = self.keys.get(&key);
         let now = context.clock().now();
-        (known.map_or_else(|| self.unknown(context, key, now), |known| known.state.clone()), now)
+        (known.map_or_else(|| self.unknown(context, key, now), |known| known.clone()), now)
     }
 
-    /// Makes the key as good as new; whether anyone waits in its line.
-    pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint) -> bool {
-        let Entry::Occupied(mut known) = self.keys.entry(key) else { return false };
+    /// Makes the key as good as new.
+    pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint, waits: bool) {
+        let mut round = self.round();
+        let Entry::Occupied(mut known) = self.keys.entry(key) else { return };
         let now = context.clock().now();
-        if known.get().waiting == 0 && !self.crowded.load(Ordering::Relaxed) {
-            known.remove();
-            self.forget(now);
-            return false;
+        if waits || self.crowded.load(Ordering::Relaxed) {
+            // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
+            *known.get_mut() = self.fresh(context, now);
+            return;
         }
-        // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
-        known.get_mut().state = self.fresh(context, now);
-        known.get().waiting > 0
+        known.remove();
+        round.gone.insert(key);
+        self.forget(now);
     }
 
     fn reserve(&self) -> bool {
@@ -217,38 +192,41 @@ impl<A: Algorithm> Table<A> {
 
     /// Looks at a few keys, and forgets those that are as good as new.
     fn clean(&self, context: &Own<A>) {
+        let mut round = self.round();
         for look in 0..LOOKS_WHEN_FULL {
             let full = self.len() >= self.max_keys;
             if look >= LOOKS && !full {
                 return;
             }
-            let Some((key, mark)) = self.round().pop_front() else { return };
-            if let Entry::Occupied(known) = self.keys.entry(key)
-                && known.get().mark == mark
-            {
+            let Some(key) = round.order.pop_front() else { return };
+            if round.gone.remove(&key) {
+                continue;
+            }
+            if let Entry::Occupied(known) = self.keys.entry(key) {
                 let now = context.clock().now();
-                let key = known.get();
-                let unasked = self.ticks(now).wrapping_sub(key.asked) >= self.rest;
-                if key.waiting == 0 && (unasked || full) && context.algorithm().is_fresh(&key.state, now) {
+                let unasked = now.since(context.algorithm().seen(known.get())) >= self.rest;
+                let idle = (unasked || full) && context.algorithm().is_fresh(known.get(), now);
+                if idle && !context.store().has_line(&key) {
                     known.remove();
                     self.forget(now);
                 } else {
-                    let name = *known.key();
-                    drop(known);
-                    self.round().push_back((name, mark));
+                    round.order.push_back(key);
                 }
             }
         }
     }
 
-    /// A coarse time, in which a rest is 16 to 31 ticks. Wraps; then a key is looked at once more.
-    #[inline]
-    fn ticks(&self, now: Nanos) -> u16 {
-        (now.0 >> self.tick) as u16
-    }
-
-    fn round(&self) -> MutexGuard<'_, VecDeque<(Fingerprint, u16)>> {
+    fn round(&self) -> MutexGuard<'_, Round> {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Round {
+    /// A key has come into the table.
+    fn add(&mut self, key: Fingerprint) {
+        if !self.gone.remove(&key) {
+            self.order.push_back(key);
+        }
     }
 }
 
@@ -259,9 +237,9 @@ mod tests {
 
     #[test]
     fn a_key_costs_what_the_documentation_says() {
-        assert_eq!(size_of::<(Fingerprint, Key<<TokenBucket as Algorithm>::State>)>(), 48);
-        assert_eq!(size_of::<(Fingerprint, Key<<FixedWindow as Algorithm>::State>)>(), 48);
-        assert_eq!(size_of::<(Fingerprint, Key<<LeakyBucket as Algorithm>::State>)>(), 48);
-        assert_eq!(size_of::<(Fingerprint, u16)>(), 24);
+        assert_eq!(size_of::<(Fingerprint, <TokenBucket as Algorithm>::State)>(), 40);
+        assert_eq!(size_of::<(Fingerprint, <FixedWindow as Algorithm>::State)>(), 40);
+        assert_eq!(size_of::<(Fingerprint, <LeakyBucket as Algorithm>::State)>(), 40);
+        assert_eq!(size_of::<Fingerprint>(), 16);
     }
 }
