@@ -129,10 +129,11 @@ impl<A: Algorithm> Table<A> {
             }
             // The vacant place stays locked meanwhile, so that the key does not get one of its own in between.
             Entry::Vacant(_place) => {
-                let now = context.clock().now();
                 self.crowded.store(true, Ordering::Relaxed);
-                let mut shared =
-                    self.shared.entry(key.coarse(SHARED_BITS)).or_insert_with(|| self.fresh(context, now));
+                let fresh = || self.fresh(context, context.clock().now());
+                let mut shared = self.shared.entry(key.coarse(SHARED_BITS)).or_insert_with(fresh);
+                // Read while the bucket is held, too: other keys draw on it.
+                let now = context.clock().now();
                 (change(Seat { state: shared.value_mut(), own: false }, now), false)
             }
         };
