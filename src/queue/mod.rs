@@ -45,6 +45,13 @@ struct Waiter {
     waker: Option<Waker>,
 }
 
+impl Waiter {
+    /// From when on it is owed a slot: since it came or the schedule began anew, and not later than now, should the clock have been set back.
+    fn owed_from(&self, since: Nanos, seen: Nanos) -> Nanos {
+        self.arrived.max(since).min(seen)
+    }
+}
+
 #[derive(Debug)]
 struct Released {
     ticket: u64,
@@ -101,7 +108,7 @@ impl<S: Clone> Queue<S> {
             if line.turn(state, 0) > seen {
                 break;
             }
-            line.leave(state, waiter.arrived.max(self.since).min(seen), waiter.cost);
+            line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
             outlook.waiting -= 1;
             outlook.ahead -= u128::from(waiter.cost);
         }
@@ -139,7 +146,7 @@ impl<S: Clone> Queue<S> {
             let Some(waiter) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(waiter.cost);
             self.undo = Some(Undo { ticket: waiter.ticket, before: state.clone() });
-            line.leave(state, waiter.arrived.max(self.since).min(seen), waiter.cost);
+            line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
             let delay = now.since(waiter.arrived);
             let decision = self.outlook().admitted(line, state, now).with_delay(delay);
             self.released.push_back(Released { ticket: waiter.ticket, decision });

@@ -40,6 +40,17 @@ impl Outlook {
         if waits { None } else { Some(self.refused(line, state, now)) }
     }
 
+    /// What a call is told where nobody can wait: it passes at once, or is refused.
+    pub(crate) fn decide_at_once<S>(
+        self,
+        line: &dyn Line<S>,
+        state: &mut S,
+        now: Nanos,
+        cost: u64,
+    ) -> Decision {
+        self.decide(line, state, now, cost).unwrap_or_else(|| self.blocked(line, state, now))
+    }
+
     /// What `check` says while calls wait: nobody overtakes them.
     pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> Decision {
         let until = line.turn(state, self.ahead).since(now);

@@ -175,13 +175,11 @@ impl<A: Algorithm> MemoryStore<A> {
             return Answer::Now(store.table.with(context, key, check));
         };
         // What can be said without touching the line: anything, unless the call is to wait.
-        let decided = store.table.with(context, key, |seat, now| match store.has_line(&key) {
-            true => None,
-            false => {
-                let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
-                // Nobody waits in a shared bucket.
-                decided.or_else(|| (!seat.own).then(|| Outlook::EMPTY.blocked(line, seat.state, now)))
-            }
+        let decided = store.table.with(context, key, |seat, now| match seat.own {
+            true if store.has_line(&key) => None,
+            true => Outlook::EMPTY.decide(line, seat.state, now, cost),
+            // Nobody waits in a shared bucket.
+            false => Some(Outlook::EMPTY.decide_at_once(line, seat.state, now, cost)),
         });
         if let Some(decision) = decided {
             return Answer::Now(decision);
@@ -189,10 +187,7 @@ impl<A: Algorithm> MemoryStore<A> {
         let entered = store.in_line(context, key, |queue, line, seat, now| match seat.own {
             true => queue.enter(line, seat.state, now, cost),
             // The key was forgotten in between, and its place given away.
-            false => {
-                let decided = Outlook::EMPTY.decide(line, seat.state, now, cost);
-                Entered::Decided(decided.unwrap_or_else(|| Outlook::EMPTY.blocked(line, seat.state, now)))
-            }
+            false => Entered::Decided(Outlook::EMPTY.decide_at_once(line, seat.state, now, cost)),
         });
         match entered {
             Entered::Decided(decision) => Answer::Now(decision),
