@@ -1,5 +1,6 @@
 //! The engine: an algorithm, a store and a clock. It knows no HTTP.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -12,7 +13,7 @@ use pin_project_lite::pin_project;
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Context, MemoryIdentity, MemoryStore, MemoryWait, Store};
+use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Store};
 
 /// Decides whether a call may pass. Clones share their state.
 ///
@@ -61,14 +62,14 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// A cost that can never fit is denied without a `retry_after`.
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        self.context.store().check(&self.context, key, cost)
+        self.context.store().check(&self.context, key, Call::new(cost))
     }
 
     /// What [`check`](RateLimiter::check) would say now, taking nothing.
     ///
     /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it is.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
-        self.context.store().peek(&self.context, key)
+        self.context.store().peek(&self.context, key, Call::new(1))
     }
 
     /// Takes one unit, waiting in line where the algorithm has one.
@@ -122,6 +123,39 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().reset(&self.context, key);
     }
 
+    /// Replaces the rule by another of its kind, for all keys and all clones, while calls go on.
+    ///
+    /// Each call is decided by the old rule or by the new one, those after the return by the new one. What was used stays used, but no more of
+    /// it than the new rule could hold against a key: so nobody waits longer than the new rule could demand. Those who wait in line keep
+    /// their places, and leave at the new rate.
+    ///
+    /// | what changes | what becomes of a key |
+    /// |---|---|
+    /// | a higher limit | a window: the difference is free at once. A bucket: as many tokens are missing as before, and they come back sooner |
+    /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens come back later |
+    /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. Of no effect on windows |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): what is older than the new period is forgotten. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window is gone |
+    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next turn stays as many intervals away |
+    ///
+    /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is held.
+    ///
+    /// A rule of another kind (a bucket for a window) is another type, and so another limiter.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(10)));
+    /// assert_eq!(limiter.check_n("user:42", 8).remaining(), 2);
+    /// limiter.replace(TokenBucket::new(Quota::per_hour(100)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 92);
+    /// limiter.replace(TokenBucket::new(Quota::per_hour(5)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 0);
+    /// ```
+    pub fn replace(&self, algorithm: A) {
+        MemoryStore::replace(&self.context, algorithm);
+    }
+
     /// How many keys are kept: those in use, and some not yet cleaned away. Never above `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -146,18 +180,19 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
         Self { context: Arc::new(Context::new(algorithm, clock, store)) }
     }
 
-    /// The rule.
+    /// The rule, as it is now.
     #[must_use]
-    pub fn algorithm(&self) -> &A {
+    pub fn algorithm(&self) -> Cow<'_, A> {
         self.context.algorithm()
     }
 
-    /// Takes `cost` units now, or later, as the store can.
-    pub(crate) fn decide<K: ?Sized>(&self, key: &K, cost: u64) -> Answer<S::Wait>
+    /// Takes what the call costs now, or later, as the store can.
+    #[inline]
+    pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Call<'_, A>) -> Answer<S::Wait>
     where
         S: Store<A, K>,
     {
-        S::acquire(&self.context, key, cost)
+        S::acquire(&self.context, key, call)
     }
 }
 
@@ -169,7 +204,7 @@ impl<A: Algorithm, S> Clone for RateLimiter<A, S> {
 
 impl<A: Algorithm, S> fmt::Debug for RateLimiter<A, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("algorithm", self.algorithm()).finish_non_exhaustive()
+        f.debug_struct("RateLimiter").field("algorithm", &*self.algorithm()).finish_non_exhaustive()
     }
 }
 
@@ -237,13 +272,15 @@ impl<A: Algorithm> Future for Acquire<A> {
         let mut this = self.project();
         loop {
             let decision = match this.state.as_mut().project() {
-                StageProj::Asking { context, key, cost } => match MemoryStore::enter(context, *key, *cost) {
-                    Answer::Now(decision) => decision,
-                    Answer::Later(wait) => {
-                        this.state.set(Stage::Waiting { wait });
-                        continue;
+                StageProj::Asking { context, key, cost } => {
+                    match MemoryStore::enter(context, *key, Call::new(*cost)) {
+                        Answer::Now(decision) => decision,
+                        Answer::Later(wait) => {
+                            this.state.set(Stage::Waiting { wait });
+                            continue;
+                        }
                     }
-                },
+                }
                 StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
                     Ok(decision) => decision,
                     Err(never) => match never {},

@@ -21,7 +21,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::store::{Answer, BoxError as StoreError, Context as Limits, Store};
+use tower_throttle::store::{Answer, BoxError as StoreError, Call, Context as Limits, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 /// A service that panics if an instance is called that was not readied, and notes which instance was.
@@ -92,8 +92,8 @@ impl<A: Algorithm> Store<A, ()> for Slow<A> {
     type Error = StoreError;
     type Wait = Pin<Box<dyn Future<Output = Result<Decision, StoreError>> + Send>>;
 
-    fn acquire(context: &Arc<Limits<A, Self>>, _: &(), cost: u64) -> Answer<Self::Wait> {
-        let context = context.clone();
+    fn acquire(context: &Arc<Limits<A, Self>>, _: &(), call: Call<'_, A>) -> Answer<Self::Wait> {
+        let (context, cost) = (context.clone(), call.cost());
         Answer::Later(Box::pin(async move {
             sleep(Duration::from_millis(50)).await;
             Ok(context.store().limiter.check_n(&(), cost))

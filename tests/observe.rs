@@ -14,7 +14,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Global, Header};
-use tower_throttle::store::{Answer, Context, Store};
+use tower_throttle::store::{Answer, Call, Context, Store};
 use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -161,7 +161,7 @@ async fn a_store_that_fails_is_told_once_with_its_reason() {
     impl<A: Algorithm, K: ?Sized> Store<A, K> for Down {
         type Error = io::Error;
         type Wait = Pin<Box<dyn Future<Output = io::Result<Decision>> + Send>>;
-        fn acquire(_: &Arc<Context<A, Self>>, _: &K, _: u64) -> Answer<Self::Wait> {
+        fn acquire(_: &Arc<Context<A, Self>>, _: &K, _: Call<'_, A>) -> Answer<Self::Wait> {
             Answer::Later(Box::pin(async { Err(io::Error::other("no route to the store")) }))
         }
     }

@@ -263,7 +263,7 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Setup) -> A) {
             let (key, cost) = (random.below(3), setup.next_cost(&mut random, setup.burst, told));
             let fresh = || algorithm.fresh(Nanos(setup.built), Nanos(now));
             let state = states.entry(key).or_insert_with(fresh);
-            let peek = algorithm.peek(state, Nanos(now));
+            let peek = algorithm.peek(state, Nanos(now), 1);
             assert_eq!(limiter.peek(&key), peek, "step {step} of {setup:?}, peek at {now}");
             let decision = algorithm.check(state, Nanos(now), cost);
             assert_eq!(

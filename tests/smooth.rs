@@ -78,7 +78,7 @@ fn a_bursty_limiter_is_never_early_and_hardly_late() {
             while more <= 1_000 && smooth.check(&mut copy, Nanos(now), 1).is_allowed() {
                 more += 1;
             }
-            assert_eq!(more, smooth.peek(&mut state, Nanos(now)).remaining().min(1_001));
+            assert_eq!(more, smooth.peek(&mut state, Nanos(now), 1).remaining().min(1_001));
         }
     }
 }

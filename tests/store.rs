@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::key::from_fn;
-use tower_throttle::store::{Answer, Context, Store};
+use tower_throttle::store::{Answer, Call, Context, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 const LATE: Duration = Duration::from_millis(50);
@@ -46,8 +46,8 @@ impl<A: Algorithm, K: ToString + ?Sized> Store<A, K> for Remote<A> {
     type Error = Down;
     type Wait = Pin<Box<dyn Future<Output = Result<Decision, Down>> + Send>>;
 
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, cost: u64) -> Answer<Self::Wait> {
-        let (context, key) = (context.clone(), key.to_string());
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait> {
+        let (context, key, cost) = (context.clone(), key.to_string(), call.cost());
         context.store().asked.fetch_add(1, Ordering::SeqCst);
         Answer::Later(Box::pin(async move {
             sleep(LATE).await;
@@ -211,9 +211,9 @@ async fn a_store_may_decide_at_once() {
     impl<A: Algorithm, K: ?Sized> Store<A, K> for Always {
         type Error = std::convert::Infallible;
         type Wait = std::future::Pending<Result<Decision, Self::Error>>;
-        fn acquire(context: &Arc<Context<A, Self>>, _: &K, cost: u64) -> Answer<Self::Wait> {
+        fn acquire(context: &Arc<Context<A, Self>>, _: &K, call: Call<'_, A>) -> Answer<Self::Wait> {
             let now = context.clock().now();
-            let decision = context.algorithm().check(&mut context.fresh(now), now, cost);
+            let decision = context.algorithm().check(&mut context.fresh(now), now, call.cost());
             Answer::Now(decision)
         }
     }

@@ -139,11 +139,11 @@ impl Algorithm for FixedWindow {
         Decision::allow(limit, limit - state.count, self.rest(state, &step))
     }
 
-    fn peek(&self, state: &mut FixedWindowState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Decision {
         let step = self.advance(state, now);
         let limit = self.quota.limit();
         match limit - state.count {
-            0 => self.deny(state, &step, 1),
+            remaining if cost > remaining => self.deny(state, &step, cost),
             remaining => Decision::allow(limit, remaining, self.rest(state, &step)),
         }
     }
@@ -152,6 +152,16 @@ impl Algorithm for FixedWindow {
     fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.count = state.count.saturating_sub(cost);
+    }
+
+    /// The open window keeps its beginning and its count; it ends one new period after it began.
+    fn adapt(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
+        from.advance(state, now);
+        let period = self.quota.period_nanos();
+        if self.aligned {
+            state.age = state.last.0 % period;
+        }
+        state.count = if state.age < period { state.count.min(self.quota.limit()) } else { 0 };
     }
 
     fn is_fresh(&self, state: &FixedWindowState, now: Nanos) -> bool {

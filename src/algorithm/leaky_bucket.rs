@@ -37,7 +37,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
 use crate::algorithm::{Algorithm, Line, Policy};
 use crate::clock::Nanos;
@@ -181,10 +181,11 @@ impl Algorithm for LeakyBucket {
         self.rate.allow(1, 0, until, until)
     }
 
-    fn peek(&self, state: &mut LeakyBucketState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
-        match state.next.grains() <= self.slot(seen) {
-            true => self.rate.allow(1, 1, self.reset(state, now), 0),
+        let idle = state.next.grains() <= self.slot(seen);
+        match idle || cost == 0 {
+            true => self.rate.allow(1, u64::from(idle), self.reset(state, now), 0),
             false => self.deny(state, now),
         }
     }
@@ -196,6 +197,15 @@ impl Algorithm for LeakyBucket {
         if next > seen {
             state.next = Slot::new(next.saturating_sub(self.rate.units(cost)).max(seen));
         }
+    }
+
+    /// The next slot stays as many intervals away as it was.
+    fn adapt(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
+        let seen = from.observe(state, now);
+        let (new, old) = (self.rate.period, from.rate.period);
+        let (intervals, rest) = div_rem(state.next.grains().saturating_sub(from.slot(seen)), old);
+        let away = intervals.saturating_mul(u128::from(new)).saturating_add(rescaled(rest, new, old).into());
+        state.next = Slot::new(self.slot(seen).saturating_add(away));
     }
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {

@@ -71,15 +71,21 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Takes `cost` units if they are there, all or none.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// What [`check`](Algorithm::check) of cost 1 would say, taking nothing: `remaining` and `reset_after`
+    /// What [`check`](Algorithm::check) of that cost would say, taking nothing: `remaining` and `reset_after`
     /// describe the state as it is.
     ///
     /// The state may be brought up to `now`, which changes no answer.
-    fn peek(&self, state: &mut Self::State, now: Nanos) -> Decision;
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
     /// Gives back up to `cost` units that were taken and still count. Units that count no more are not given back: a key never has more
     /// than one never seen.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
+
+    /// Takes over a state that has obeyed the rule `from` until `now`, and obeys this one from now on.
+    ///
+    /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits longer than this rule
+    /// could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
+    fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
 
     /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has
     /// seen.

@@ -94,6 +94,12 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     (dividend / wide, (dividend % wide) as u64)
 }
 
+/// `part * new / old`, rounded up; `part` is at most `old`.
+pub(super) const fn rescaled(part: u64, new: u64, old: u64) -> u64 {
+    // At most `new`, since `part` is at most `old`.
+    (part as u128 * new as u128).div_ceil(old as u128) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -170,11 +170,11 @@ impl Algorithm for SlidingCounter {
         Decision::allow(limit, limit - level - cost, self.reset(state, behind))
     }
 
-    fn peek(&self, state: &mut SlidingCounterState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
         let limit = self.quota.limit();
         match limit - self.level(state) {
-            0 => self.deny(state, behind, 1),
+            remaining if cost > remaining => self.deny(state, behind, cost),
             remaining => Decision::allow(limit, remaining, self.reset(state, behind)),
         }
     }
@@ -185,6 +185,18 @@ impl Algorithm for SlidingCounter {
         let current = cost.min(state.current);
         state.current -= current;
         state.previous = state.previous.saturating_sub(cost - current);
+    }
+
+    /// The same part of the window is gone, and the counts stay, as far as the estimate is not above the new limit.
+    fn adapt(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
+        from.advance(state, now);
+        let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());
+        // Below the new period, since it was below the old one.
+        state.into = (u128::from(state.into) * period / u128::from(from.quota.period_nanos())) as u64;
+        state.current = state.current.min(limit);
+        let spare = u128::from(limit - state.current) * period;
+        let (most, _) = div_rem(spare, self.quota.period_nanos() - state.into);
+        state.previous = state.previous.min(u64::try_from(most).unwrap_or(u64::MAX));
     }
 
     fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {

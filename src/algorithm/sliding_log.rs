@@ -93,15 +93,34 @@ impl SlidingLog {
             state.total = 0;
         }
         state.time = state.time.wrapping_add(step.elapsed);
+        self.expire(state);
+        step.behind
+    }
+
+    /// Drops what is one period old.
+    #[inline]
+    fn expire(&self, state: &mut SlidingLogState) {
         while let Some(oldest) = state.hits.front() {
-            if state.time.wrapping_sub(oldest.time) < period {
+            if state.time.wrapping_sub(oldest.time) < self.quota.period_nanos() {
                 break;
             }
             state.total -= oldest.upto.wrapping_sub(state.dropped);
             state.dropped = oldest.upto;
             state.hits.pop_front();
         }
-        step.behind
+    }
+
+    /// Takes `units`, at most all, out of the oldest hits.
+    fn give_back(state: &mut SlidingLogState, units: u64) {
+        let units = units.min(state.total);
+        state.total -= units;
+        state.dropped = state.dropped.wrapping_add(units);
+        while state.hits.front().is_some_and(|oldest| {
+            // At or before what is given back.
+            state.dropped.wrapping_sub(oldest.upto) <= units
+        }) {
+            state.hits.pop_front();
+        }
     }
 
     /// The time until `short` units, at most all, are free again.
@@ -163,26 +182,25 @@ impl Algorithm for SlidingLog {
         self.allow(state, behind)
     }
 
-    fn peek(&self, state: &mut SlidingLogState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match self.quota.limit() - state.total {
-            0 => self.deny(state, behind, 1),
-            _ => self.allow(state, behind),
+        match cost <= self.quota.limit() - state.total {
+            true => self.allow(state, behind),
+            false => self.deny(state, behind, cost),
         }
     }
 
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        let cost = cost.min(state.total);
-        state.total -= cost;
-        state.dropped = state.dropped.wrapping_add(cost);
-        while state.hits.front().is_some_and(|oldest| {
-            // At or before what is given back.
-            state.dropped.wrapping_sub(oldest.upto) <= cost
-        }) {
-            state.hits.pop_front();
-        }
+        Self::give_back(state, cost);
+    }
+
+    /// Hits keep their instants, and count for the new period; of more than the new limit, the oldest are dropped.
+    fn adapt(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
+        from.advance(state, now);
+        self.expire(state);
+        Self::give_back(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {

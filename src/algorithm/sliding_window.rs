@@ -202,6 +202,48 @@ impl SlidingWindow {
         }
     }
 
+    /// Takes `units`, at most all, out of the oldest slices.
+    fn give_back(&self, state: &mut SlidingWindowState, units: u64) {
+        let mut left = units.min(state.total);
+        state.total -= left;
+        for age in (1..=self.slices).rev() {
+            let slot = self.slot(state, age);
+            let given = left.min(state.closed[slot]);
+            state.closed[slot] -= given;
+            left -= given;
+        }
+        state.open -= left;
+    }
+
+    /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open one.
+    fn slice_anew(&self, state: &mut SlidingWindowState, from: &Self) {
+        let mut new = self.empty(state.last);
+        (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
+        for age in 1..=from.slices {
+            let units = state.closed[from.slot(state, age)];
+            // Since the last instant of that slice; at most two periods, of at most 2^63 ns.
+            let past = state.into + 1 + u64::from(age - 1) * from.width;
+            if units == 0 || past >= self.quota.period_nanos() {
+                continue;
+            }
+            new.total += units;
+            match (past / self.width) as u32 {
+                0 => new.open += units,
+                age => {
+                    let slot = self.slot(&new, age);
+                    new.closed[slot] += units;
+                    new.oldest = new.oldest.max(age);
+                }
+            }
+        }
+        *state = new;
+    }
+
+    fn empty(&self, now: Nanos) -> SlidingWindowState {
+        let closed = vec![0; self.slices as usize].into_boxed_slice();
+        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, oldest: 0, closed }
+    }
+
     fn deny(&self, state: &mut SlidingWindowState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| {
@@ -222,8 +264,7 @@ impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingWindowState {
-        let closed = vec![0; self.slices as usize].into_boxed_slice();
-        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, oldest: 0, closed }
+        self.empty(now)
     }
 
     #[inline]
@@ -245,26 +286,27 @@ impl Algorithm for SlidingWindow {
         self.allow(state, behind)
     }
 
-    fn peek(&self, state: &mut SlidingWindowState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match self.quota.limit() - state.total {
-            0 => self.deny(state, behind, 1),
-            _ => self.allow(state, behind),
+        match cost <= self.quota.limit() - state.total {
+            true => self.allow(state, behind),
+            false => self.deny(state, behind, cost),
         }
     }
 
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        let mut left = cost.min(state.total);
-        state.total -= left;
-        for age in (1..=self.slices).rev() {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            left -= given;
+        self.give_back(state, cost);
+    }
+
+    /// Units count until one new period after the last instant of the slice they were in; of more than the new limit, the oldest are dropped.
+    fn adapt(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
+        from.advance(state, now);
+        if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
+            self.slice_anew(state, from);
         }
-        state.open -= left;
+        self.give_back(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {

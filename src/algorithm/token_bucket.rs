@@ -36,7 +36,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
 use crate::algorithm::{Algorithm, Policy};
 use crate::clock::Nanos;
@@ -194,11 +194,11 @@ impl Algorithm for TokenBucket {
         self.allow(state, behind)
     }
 
-    fn peek(&self, state: &mut TokenBucketState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match self.available(state) {
-            0 => self.deny(state, behind, 1),
-            _ => self.allow(state, behind),
+        match cost <= self.available(state) {
+            true => self.allow(state, behind),
+            false => self.deny(state, behind, cost),
         }
     }
 
@@ -209,6 +209,19 @@ impl Algorithm for TokenBucket {
             state.part = 0;
         }
         state.used = state.used.saturating_sub(cost);
+    }
+
+    /// As many tokens are missing as before, at most the new burst.
+    fn adapt(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
+        from.advance(state, now);
+        state.part = rescaled(state.part, self.rate.period, from.rate.period);
+        if state.part == self.rate.period {
+            // A whole token: it was rounded up.
+            (state.used, state.part) = (state.used.saturating_add(1), 0);
+        }
+        if state.used >= self.burst() {
+            (state.used, state.part) = (self.burst(), 0);
+        }
     }
 
     fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {

@@ -9,7 +9,7 @@ use crate::error::NameError;
 use crate::key::{KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{Answer, BoxError, MemoryStore, Store};
+use crate::store::{Answer, BoxError, Call, MemoryStore, Store};
 
 /// One limit: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
@@ -94,7 +94,7 @@ where
     #[inline]
     fn decide(&self, request: &Req) -> Verdict<S::Wait> {
         match self.key.extract(request) {
-            Ok(Some(key)) => match self.limiter.decide(&key, self.cost.cost(request)) {
+            Ok(Some(key)) => match self.limiter.decide(&key, Call::new(self.cost.cost(request))) {
                 Answer::Now(decision) => Verdict::Decided(decision),
                 Answer::Later(wait) => Verdict::Later(wait),
             },

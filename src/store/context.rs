@@ -1,10 +1,17 @@
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 
 /// What belongs to one limiter: the algorithm, the clock, and the store of its keys.
 #[derive(Debug)]
 pub struct Context<A, S> {
-    algorithm: A,
+    /// The rule it was built with: of most limiters, for ever.
+    first: A,
+    replaced: AtomicBool,
+    newest: RwLock<Option<A>>,
     clock: AnyClock,
     built: Nanos,
     store: S,
@@ -12,12 +19,40 @@ pub struct Context<A, S> {
 
 impl<A: Algorithm, S> Context<A, S> {
     pub(crate) fn new(algorithm: A, clock: AnyClock, store: S) -> Self {
-        Self { built: clock.now(), algorithm, clock, store }
+        Self {
+            built: clock.now(),
+            first: algorithm,
+            replaced: AtomicBool::new(false),
+            newest: RwLock::new(None),
+            clock,
+            store,
+        }
     }
 
-    /// The rule.
-    pub fn algorithm(&self) -> &A {
-        &self.algorithm
+    /// The rule, as it is now.
+    #[inline]
+    pub fn algorithm(&self) -> Cow<'_, A> {
+        if !self.is_replaced() {
+            return Cow::Borrowed(&self.first);
+        }
+        match &*self.newest.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(newest) => Cow::Owned(newest.clone()),
+            None => Cow::Borrowed(&self.first),
+        }
+    }
+
+    /// Whether the rule is another than that it was built with.
+    #[inline]
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Replaces the rule, after `change`. One at a time.
+    pub(crate) fn replace(&self, algorithm: A, change: impl FnOnce(&A)) {
+        let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
+        change(&algorithm);
+        *newest = Some(algorithm);
+        self.replaced.store(true, Ordering::Release);
     }
 
     /// What tells the time.
@@ -30,13 +65,13 @@ impl<A: Algorithm, S> Context<A, S> {
         self.built
     }
 
+    /// The state of a key never seen.
+    pub fn fresh(&self, now: Nanos) -> A::State {
+        self.algorithm().fresh(self.built, now)
+    }
+
     /// Where the keys' state lives.
     pub fn store(&self) -> &S {
         &self.store
-    }
-
-    /// The state of a key never seen.
-    pub fn fresh(&self, now: Nanos) -> A::State {
-        self.algorithm.fresh(self.built, now)
     }
 }

@@ -43,11 +43,52 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// units or has not.
     type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
 
-    /// Takes `cost` units for `key`, all or none, waiting in line where the algorithm has one.
+    /// Takes the units that `call` costs for `key`, all or none, waiting in line where the algorithm has one.
     ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, cost: u64) -> Answer<Self::Wait>;
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
 }
+
+/// What a call asks for.
+#[derive(Debug)]
+pub struct Call<'a, A> {
+    cost: u64,
+    rule: Option<&'a A>,
+}
+
+impl<'a, A: Algorithm> Call<'a, A> {
+    /// So many units, by the limiter's rule.
+    #[must_use]
+    pub fn new(cost: u64) -> Self {
+        Self { cost, rule: None }
+    }
+
+    /// The same call, by another rule than the limiter's.
+    #[must_use]
+    pub fn by(self, rule: &'a A) -> Self {
+        Self { rule: Some(rule), ..self }
+    }
+
+    /// How many units it takes.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The rule it goes by, if that is not the limiter's.
+    #[must_use]
+    pub fn rule(&self) -> Option<&'a A> {
+        self.rule
+    }
+}
+
+impl<A> Clone for Call<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Call<'_, A> {}
 
 /// A decision, or the promise of one.
 #[derive(Debug)]

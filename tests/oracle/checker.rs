@@ -230,7 +230,7 @@ impl<A: Algorithm, O: Oracle + Debug> Sequence<'_, A, O> {
 
     fn peek_agrees_with_check(&self, state: &A::State, at: u64) -> Result<(), String> {
         let mut peeked = state.clone();
-        let peek = self.algorithm.peek(&mut peeked, Nanos(at));
+        let peek = self.algorithm.peek(&mut peeked, Nanos(at), 1);
         let idle = self.check(&mut state.clone(), at, 0);
         let check = self.check(&mut state.clone(), at, 1);
         ensure!(peek.is_allowed() == check.is_allowed(), "peek says {peek:?}, check {check:?}");

@@ -81,8 +81,8 @@ impl<A: Algorithm> Algorithm for Twin<A> {
         decision
     }
 
-    fn peek(&self, state: &mut A::State, now: Nanos) -> Decision {
-        self.inner.peek(state, now)
+    fn peek(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
+        self.inner.peek(state, now, cost)
     }
 
     fn seen(&self, state: &A::State) -> Nanos {
@@ -91,6 +91,10 @@ impl<A: Algorithm> Algorithm for Twin<A> {
 
     fn refund(&self, state: &mut A::State, now: Nanos, cost: u64) {
         self.inner.refund(state, now, cost);
+    }
+
+    fn adapt(&self, state: &mut A::State, from: &Self, now: Nanos) {
+        self.inner.adapt(state, &from.inner, now);
     }
 
     fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {

@@ -42,6 +42,7 @@ mod wide;
 use std::time::Duration;
 
 use self::reserve::{FINE, Reserve};
+use self::wide::product_over;
 use crate::algorithm::rate::{Rate, div_rem};
 use crate::algorithm::time::step;
 use crate::algorithm::{Algorithm, Line, Policy};
@@ -209,10 +210,7 @@ impl Algorithm for Smooth {
     type State = SmoothState;
 
     fn fresh(&self, built: Nanos, now: Nanos) -> SmoothState {
-        let stored = match self.reserve {
-            Reserve::Bursty => 0,
-            Reserve::WarmingUp { .. } => self.most,
-        };
+        let stored = self.reserve.at_first();
         SmoothState { last: now, next: u128::from(built.min(now).0) << FINE, stored }
     }
 
@@ -235,10 +233,12 @@ impl Algorithm for Smooth {
         if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
     }
 
-    fn peek(&self, state: &mut SmoothState, now: Nanos) -> Decision {
+    fn peek(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
         match self.passing(state, seen) {
-            0 => Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now)),
+            0 if cost > 0 => {
+                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
+            }
             passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
         }
     }
@@ -249,6 +249,18 @@ impl Algorithm for Smooth {
         if state.next > seen {
             state.next = state.next.saturating_sub(self.time_of(u128::from(cost))).max(seen);
         }
+    }
+
+    /// The next turn stays as many intervals away as it was, and the store as full.
+    fn adapt(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
+        let seen = from.observe(state, now);
+        from.catch_up(state, seen);
+        let seen = u128::from(seen.0) << FINE;
+        let (new, old) = (self.rate, from.rate);
+        let times = u128::from(new.period) * u128::from(old.limit);
+        let away = product_over(state.next - seen, times, 1, &[new.limit, old.period], 0);
+        state.next = seen.saturating_add(away).min(END);
+        state.stored = self.reserve.refill(state.stored, from.reserve);
     }
 
     fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! All times are in fine units, 2^-32 of a nanosecond.
 
-use super::wide::product_over;
+use super::wide::{part_of, product_over};
 
 /// Fractions of a nanosecond are counted in 2^-32.
 pub(super) const FINE: u32 = 32;
@@ -49,6 +49,26 @@ impl Reserve {
         }
     }
 
+    /// As much of the most as `stored` was of what `old` could store; if that was of the other kind, as much as at first. Rounded so that
+    /// no call goes early.
+    pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
+        match (self, old) {
+            (Self::Bursty, Self::Bursty) => stored,
+            (Self::WarmingUp { .. }, Self::WarmingUp { .. }) if old.most() > 0 => {
+                part_of(self.most(), stored, old.most())
+            }
+            _ => self.at_first(),
+        }
+    }
+
+    /// What is stored when a limiter is built: nothing, or all that makes it cold.
+    pub(super) fn at_first(self) -> u128 {
+        match self {
+            Self::Bursty => 0,
+            Self::WarmingUp { .. } => self.most(),
+        }
+    }
+
     /// What idle time stores.
     pub(super) fn stores(self, idle: u128) -> u128 {
         match self {
@@ -85,7 +105,7 @@ impl Reserve {
                 }
                 // What the line's slope adds: (cf^2 - 1) (from^2 - to^2) / (4 warm_up).
                 let slope = cold_factor * cold_factor - (1 << (2 * PARTS));
-                time + product_over(from - to, from + to, slope, warm_up, 2 + 2 * PARTS + FINE)
+                time + product_over(from - to, from + to, slope, &[warm_up], 2 + 2 * PARTS + FINE)
             }
         }
     }

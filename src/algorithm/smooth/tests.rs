@@ -91,7 +91,7 @@ fn extremes_neither_panic_nor_pass_for_free() {
                 let next = smooth.check(&mut state, now, 1);
                 assert_eq!(next.is_allowed(), now == Nanos::MAX, "{smooth:?} {now:?}");
                 let _ = smooth.check(&mut state, Nanos::ZERO, u64::MAX);
-                let _ = smooth.peek(&mut state, Nanos::MAX);
+                let _ = smooth.peek(&mut state, Nanos::MAX, 1);
                 let _ = smooth.is_fresh(&state, now);
             }
         }

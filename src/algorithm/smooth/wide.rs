@@ -1,9 +1,9 @@
 //! A product that needs more than 128 bits on the way.
 
-/// `a * b * slope / (divisor * 2^shift)`, rounded up; `u128::MAX / 2` if it is more.
+/// `a * b * slope`, over the product of the divisors and `2^shift`, rounded up; `u128::MAX / 2` if it is more.
 ///
-/// `divisor` is not 0, `shift` is below 128.
-pub(super) fn product_over(a: u128, b: u128, slope: u64, divisor: u64, shift: u32) -> u128 {
+/// No divisor is 0, `shift` is below 128.
+pub(super) fn product_over(a: u128, b: u128, slope: u64, divisors: &[u64], shift: u32) -> u128 {
     let mut limbs = [0_u64; 5];
     for (i, x) in words(a).into_iter().enumerate() {
         let mut carry = 0;
@@ -19,13 +19,34 @@ pub(super) fn product_over(a: u128, b: u128, slope: u64, divisor: u64, shift: u3
         let sum = u128::from(*limb) * u128::from(slope) + carry;
         (*limb, carry) = (sum as u64, sum >> 64);
     }
-    let mut rest = 0_u128;
-    for limb in limbs.iter_mut().rev() {
-        let part = (rest << 64) | u128::from(*limb);
-        *limb = (part / u128::from(divisor)) as u64;
-        rest = part % u128::from(divisor);
+    let mut cut = false;
+    for divisor in divisors.iter().map(|divisor| u128::from(*divisor)) {
+        let mut rest = 0_u128;
+        for limb in limbs.iter_mut().rev() {
+            let part = (rest << 64) | u128::from(*limb);
+            *limb = (part / divisor) as u64;
+            rest = part % divisor;
+        }
+        cut |= rest > 0;
     }
-    shifted(limbs, shift, rest > 0)
+    shifted(limbs, shift, cut)
+}
+
+/// `whole * part / of`, rounded up; `part` is at most `of`, which is above 0 and below 2^127.
+pub(super) fn part_of(whole: u128, part: u128, of: u128) -> u128 {
+    let (mut quotient, mut rest) = (0, 0);
+    // Long multiplication and division at once, a bit of `whole` at a time: `rest` stays below `of`.
+    for bit in (0..u128::BITS).rev() {
+        quotient *= 2;
+        for summand in [rest, part * (whole >> bit & 1)] {
+            rest += summand;
+            if rest >= of {
+                rest -= of;
+                quotient += 1;
+            }
+        }
+    }
+    quotient + u128::from(rest > 0)
 }
 
 /// The number shifted to the right, rounded up, and up as well if something was cut off `before`.
@@ -58,7 +79,7 @@ mod tests {
                     for divisor in [1, 3, 1 << 30] {
                         for shift in [0, 1, 17] {
                             let exact = (a * b * u128::from(slope)).div_ceil(u128::from(divisor) << shift);
-                            assert_eq!(product_over(a, b, slope, divisor, shift), exact);
+                            assert_eq!(product_over(a, b, slope, &[divisor], shift), exact);
                         }
                     }
                 }
@@ -67,13 +88,29 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_the_whole() {
+        for (whole, part, of, exact) in [
+            (0, 1, 2, 0),
+            (10, 0, 3, 0),
+            (10, 3, 3, 10),
+            (10, 1, 3, 4),
+            (10, 2, 3, 7),
+            (1 << 100, 1 << 96, 1 << 97, 1 << 99),
+            ((1 << 100) + 1, 1 << 96, 1 << 97, (1 << 99) + 1),
+            (u128::MAX, (1 << 127) - 2, (1 << 127) - 1, u128::MAX - 2),
+        ] {
+            assert_eq!(part_of(whole, part, of), exact, "{whole} * {part} / {of}");
+        }
+    }
+
+    #[test]
     fn large_products_are_right_too() {
         // 2^100 * 2^90 * 2^20 / (2^50 * 2^60) = 2^100
-        assert_eq!(product_over(1 << 100, 1 << 90, 1 << 20, 1 << 50, 60), 1 << 100);
+        assert_eq!(product_over(1 << 100, 1 << 90, 1 << 20, &[1 << 50], 60), 1 << 100);
         // Anything cut off, at either step, rounds up.
-        assert_eq!(product_over((1 << 100) + 1, 1 << 90, 1 << 20, 1 << 50, 60), (1 << 100) + 1);
-        assert_eq!(product_over(1 << 100, 1 << 90, 1 << 20, (1 << 50) + 1, 60) >> 60, (1 << 40) - 1);
-        assert_eq!(product_over(u128::MAX, u128::MAX, u64::MAX, 1, 0), u128::MAX / 2);
-        assert_eq!(product_over(u128::MAX, 1, 1, u64::MAX, 64), 2);
+        assert_eq!(product_over((1 << 100) + 1, 1 << 90, 1 << 20, &[1 << 50], 60), (1 << 100) + 1);
+        assert_eq!(product_over(1 << 100, 1 << 90, 1 << 20, &[(1 << 50) + 1], 60) >> 60, (1 << 40) - 1);
+        assert_eq!(product_over(u128::MAX, u128::MAX, u64::MAX, &[1], 0), u128::MAX / 2);
+        assert_eq!(product_over(u128::MAX, 1, 1, &[u64::MAX], 64), 2);
     }
 }

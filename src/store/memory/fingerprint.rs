@@ -18,7 +18,19 @@ pub(super) struct Fingerprint {
 impl Fingerprint {
     /// One of `2^bits` identities that many keys share.
     pub(super) fn coarse(self, bits: u32) -> Self {
-        Self { high: 0, low: self.low >> (u64::BITS - bits) }
+        // Spread over the whole word again, by the golden ratio: tables look at either end of it.
+        Self { high: 0, low: (self.low >> (u64::BITS - bits)).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    #[inline]
+    fn word(self) -> u64 {
+        self.high ^ self.low
+    }
+
+    /// Its shard, of `count`, which is a power of two. By bits at which the shard's own table does not look.
+    #[inline]
+    pub(super) fn shard(self, count: usize) -> usize {
+        (self.word() >> 45) as usize & (count - 1)
     }
 }
 
@@ -32,7 +44,7 @@ impl fmt::Debug for Fingerprint {
 impl Hash for Fingerprint {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u64(self.high ^ self.low);
+        hasher.write_u64(self.word());
     }
 }
 

@@ -9,14 +9,16 @@
 //! keys is limited as a whole, and memory stays what it was. A key that later gets a place of its own starts where its
 //! shared bucket stands, so moving out is no way to a second budget.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use dashmap::{DashMap, Entry};
+use std::sync::{Mutex, MutexGuard};
+use std::task::Waker;
 
 use super::Own;
 use super::fingerprint::{Direct, Fingerprint};
+use super::seat::Seat;
+use super::shard::{Shard, Shards, lock};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
@@ -30,20 +32,20 @@ const LOOKS_WHEN_FULL: usize = 8;
 const SHARED_BITS: u32 = 8;
 const SHARDS: usize = 64;
 
+/// Locks are taken in this order: the round, a shard of keys, the shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    keys: DashMap<Fingerprint, A::State, Direct>,
-    shared: DashMap<Fingerprint, A::State, Direct>,
+    keys: Shards<A>,
+    shared: Shards<A>,
     /// Whether `shared` was ever used.
     crowded: AtomicBool,
-    /// Locked before a key, never after.
     round: Mutex<Round>,
     len: AtomicUsize,
     max_keys: usize,
     /// The latest reading at which a key was forgotten.
     horizon: AtomicU64,
     /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
-    rest: u64,
+    rest: AtomicU64,
 }
 
 /// The keys in the order in which they are looked at.
@@ -55,21 +57,14 @@ struct Round {
     gone: HashSet<Fingerprint, Direct>,
 }
 
-/// One key, held exclusively.
-pub(super) struct Seat<'a, S> {
-    pub(super) state: &'a mut S,
-    /// Whether the key has the state for itself. In a shared bucket nobody waits.
-    pub(super) own: bool,
-}
-
 impl<A: Algorithm> Table<A> {
-    /// A table of at most `max_keys`; those that are as good as new rest for `rest` nanoseconds, at most [`LONGEST_REST`], before they are forgotten.
-    pub(super) fn new(max_keys: usize, rest: u64) -> Self {
+    /// A table of at most `max_keys`.
+    pub(super) fn new(max_keys: usize, rule: &A) -> Self {
         Self {
             horizon: AtomicU64::new(0),
-            rest: rest.min(LONGEST_REST),
-            keys: DashMap::with_hasher_and_shard_amount(Direct, SHARDS),
-            shared: DashMap::with_hasher_and_shard_amount(Direct, 2),
+            rest: AtomicU64::new(rest(rule)),
+            keys: Shards::new(SHARDS, rule),
+            shared: Shards::new(1, rule),
             crowded: AtomicBool::new(false),
             round: Mutex::default(),
             len: AtomicUsize::new(0),
@@ -81,7 +76,7 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Holds the key while `change` runs, making it first if need be.
+    /// Holds the key while `change` runs, making it first if need be. The rule is `rule`, or else the limiter's.
     ///
     /// The clock is read before, while the processor has nothing else to wait for. A thread that was held up since must not look like a clock
     /// that was set back: where the key knows of a later reading, the clock is read again, now that nobody else can have a later one.
@@ -90,16 +85,29 @@ impl<A: Algorithm> Table<A> {
         &self,
         context: &Own<A>,
         key: Fingerprint,
-        change: impl FnOnce(Seat<'_, A::State>, Nanos) -> R,
+        rule: Option<&A>,
+        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
     ) -> R {
+        let mut wake = Vec::new();
         let now = context.clock().now();
-        if let Some(mut known) = self.keys.get_mut(&key) {
-            let state = known.value_mut();
-            let late = now < context.algorithm().seen(state);
-            let now = if late { context.clock().now() } else { now };
-            return change(Seat { state, own: true }, now);
-        }
-        self.with_new(context, key, change)
+        let result = {
+            let mut shard = self.keys.lock(&key);
+            let Shard { rule: own, states, lines, .. } = &mut *shard;
+            match states.get_mut(&key) {
+                Some(state) => {
+                    let rule = rule.unwrap_or(own);
+                    let late = now < rule.seen(state);
+                    let now = if late { context.clock().now() } else { now };
+                    change(Seat { key, rule, state, lines: Some(lines), wake: &mut wake }, now)
+                }
+                None => {
+                    drop(shard);
+                    self.with_new(context, key, rule, &mut wake, change)
+                }
+            }
+        };
+        wake.into_iter().for_each(Waker::wake);
+        result
     }
 
     #[cold]
@@ -107,34 +115,46 @@ impl<A: Algorithm> Table<A> {
         &self,
         context: &Own<A>,
         key: Fingerprint,
-        change: impl FnOnce(Seat<'_, A::State>, Nanos) -> R,
+        rule: Option<&A>,
+        wake: &mut Vec<Waker>,
+        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
     ) -> R {
         self.clean(context);
-        let (result, kept) = match self.keys.entry(key) {
-            Entry::Occupied(mut known) => {
-                let now = context.clock().now();
-                (change(Seat { state: known.get_mut(), own: true }, now), false)
-            }
-            Entry::Vacant(place) if self.reserve() => {
-                let now = context.clock().now();
-                let mut state = self.unknown(context, key, now);
-                let result = change(Seat { state: &mut state, own: true }, now);
-                let kept = !context.algorithm().is_fresh(&state, now);
-                if kept {
-                    place.insert(state);
-                } else {
-                    self.forget(now);
+        let (result, kept) = {
+            let mut shard = self.keys.lock(&key);
+            let place = Place { rule: rule.unwrap_or(&shard.rule).clone(), generation: shard.generation };
+            let Shard { states, lines, .. } = &mut *shard;
+            match states.entry(key) {
+                Entry::Occupied(mut known) => {
+                    let now = context.clock().now();
+                    let (rule, state) = (&place.rule, known.get_mut());
+                    (change(Seat { key, rule, state, lines: Some(lines), wake }, now), false)
                 }
-                (result, kept)
-            }
-            // The vacant place stays locked meanwhile, so that the key does not get one of its own in between.
-            Entry::Vacant(_place) => {
-                self.crowded.store(true, Ordering::Relaxed);
-                let fresh = || self.fresh(context, context.clock().now());
-                let mut shared = self.shared.entry(key.coarse(SHARED_BITS)).or_insert_with(fresh);
-                // Read while the bucket is held, too: other keys draw on it.
-                let now = context.clock().now();
-                (change(Seat { state: shared.value_mut(), own: false }, now), false)
+                Entry::Vacant(vacant) if self.reserve() => {
+                    let now = context.clock().now();
+                    let (rule, mut state) = (&place.rule, self.unknown(context, key, &place, now));
+                    let seat = Seat { key, rule, state: &mut state, lines: Some(&mut *lines), wake };
+                    let result = change(seat, now);
+                    let kept = !rule.is_fresh(&state, now) || lines.contains_key(&key);
+                    if kept {
+                        vacant.insert(state);
+                    } else {
+                        self.forget(now);
+                    }
+                    (result, kept)
+                }
+                // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
+                Entry::Vacant(_) => {
+                    self.crowded.store(true, Ordering::Relaxed);
+                    let bucket = key.coarse(SHARED_BITS);
+                    let mut shared = self.shared.lock(&bucket);
+                    let Shard { rule: own, states, .. } = &mut *shared;
+                    let rule = rule.unwrap_or(own);
+                    // Read while the bucket is held, too: other keys draw on it.
+                    let now = context.clock().now();
+                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, rule, now));
+                    (change(Seat { key, rule, state, lines: None, wake }, now), false)
+                }
             }
         };
         if kept {
@@ -143,26 +163,71 @@ impl<A: Algorithm> Table<A> {
         result
     }
 
-    /// A copy of the key's state, or what it would be; and the time. Makes no key.
-    pub(super) fn look(&self, context: &Own<A>, key: Fingerprint) -> (A::State, Nanos) {
-        let known = self.keys.get(&key);
+    /// Holds the key while `look` runs, or what it would be. Makes no key.
+    pub(super) fn look<R>(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        rule: Option<&A>,
+        look: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+    ) -> R {
+        let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
-        (known.map_or_else(|| self.unknown(context, key, now), |known| known.clone()), now)
+        let place = Place { rule: rule.unwrap_or(&shard.rule).clone(), generation: shard.generation };
+        let Shard { states, lines, .. } = &mut *shard;
+        let mut unknown;
+        let state = match states.get_mut(&key) {
+            Some(known) => known,
+            None => {
+                unknown = self.unknown(context, key, &place, now);
+                &mut unknown
+            }
+        };
+        // Nobody is released, so nobody is woken.
+        look(Seat { key, rule: &place.rule, state, lines: Some(lines), wake: &mut Vec::new() }, now)
     }
 
     /// Makes the key as good as new.
-    pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint, waits: bool) {
-        let mut round = self.round();
-        let Entry::Occupied(mut known) = self.keys.entry(key) else { return };
-        let now = context.clock().now();
-        if waits || self.crowded.load(Ordering::Relaxed) {
-            // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
-            *known.get_mut() = self.fresh(context, now);
-            return;
+    pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint) {
+        let mut wake = Vec::new();
+        {
+            let mut round = self.round();
+            let mut shard = self.keys.lock(&key);
+            let now = context.clock().now();
+            let Shard { rule, states, lines, .. } = &mut *shard;
+            let Entry::Occupied(mut known) = states.entry(key) else { return };
+            if lines.contains_key(&key) || self.crowded.load(Ordering::Relaxed) {
+                // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
+                if let Some(queue) = lines.get_mut(&key) {
+                    queue.restart(now);
+                }
+                let state = known.get_mut();
+                let seat = Seat { key, rule, state, lines: Some(lines), wake: &mut wake };
+                seat.change(now, |state| *state = self.fresh(context, rule, now));
+            } else {
+                known.remove();
+                round.gone.insert(key);
+                self.forget(now);
+            }
         }
-        known.remove();
-        round.gone.insert(key);
-        self.forget(now);
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions.
+    pub(super) fn replace(&self, context: &Own<A>, new: &A) {
+        let mut wake = Vec::new();
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            let now = context.clock().now();
+            let Shard { rule, generation, states, lines } = &mut *shard;
+            for (key, state) in states {
+                let seat = Seat { key: *key, rule: new, state, lines: Some(lines), wake: &mut wake };
+                seat.change(now, |state| new.adapt(state, rule, now));
+            }
+            *rule = new.clone();
+            *generation += 1;
+        }
+        self.rest.store(rest(new), Ordering::Relaxed);
+        wake.into_iter().for_each(Waker::wake);
     }
 
     fn reserve(&self) -> bool {
@@ -177,23 +242,32 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
-    fn fresh(&self, context: &Own<A>, now: Nanos) -> A::State {
-        context.fresh(now.max(Nanos(self.horizon.load(Ordering::Relaxed))))
+    fn fresh(&self, context: &Own<A>, rule: &A, now: Nanos) -> A::State {
+        rule.fresh(context.built(), now.max(Nanos(self.horizon.load(Ordering::Relaxed))))
     }
 
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
-    fn unknown(&self, context: &Own<A>, key: Fingerprint, now: Nanos) -> A::State {
+    fn unknown(&self, context: &Own<A>, key: Fingerprint, place: &Place<A>, now: Nanos) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when the flag was set.
-        let shared = self.crowded.load(Ordering::Relaxed).then(|| self.shared.get(&key.coarse(SHARED_BITS)));
-        match shared.flatten() {
-            Some(shared) => shared.clone(),
-            None => self.fresh(context, now),
+        if self.crowded.load(Ordering::Relaxed) {
+            let bucket = key.coarse(SHARED_BITS);
+            let shared = self.shared.lock(&bucket);
+            if let Some(state) = shared.states.get(&bucket) {
+                let mut state = state.clone();
+                if shared.generation != place.generation {
+                    // The rule is being replaced, and has come to one of the two only.
+                    place.rule.adapt(&mut state, &shared.rule, now);
+                }
+                return state;
+            }
         }
+        self.fresh(context, &place.rule, now)
     }
 
     /// Looks at a few keys, and forgets those that are as good as new.
     fn clean(&self, context: &Own<A>) {
         let mut round = self.round();
+        let rest = self.rest.load(Ordering::Relaxed);
         for look in 0..LOOKS_WHEN_FULL {
             let full = self.len() >= self.max_keys;
             if look >= LOOKS && !full {
@@ -203,11 +277,13 @@ impl<A: Algorithm> Table<A> {
             if round.gone.remove(&key) {
                 continue;
             }
-            if let Entry::Occupied(known) = self.keys.entry(key) {
+            let mut shard = self.keys.lock(&key);
+            let Shard { rule, states, lines, .. } = &mut *shard;
+            if let Entry::Occupied(known) = states.entry(key) {
                 let now = context.clock().now();
-                let unasked = now.since(context.algorithm().seen(known.get())) >= self.rest;
-                let idle = (unasked || full) && context.algorithm().is_fresh(known.get(), now);
-                if idle && !context.store().has_line(&key) {
+                let unasked = now.since(rule.seen(known.get())) >= rest;
+                let idle = (unasked || full) && rule.is_fresh(known.get(), now);
+                if idle && !lines.contains_key(&key) {
                     known.remove();
                     self.forget(now);
                 } else {
@@ -218,8 +294,19 @@ impl<A: Algorithm> Table<A> {
     }
 
     fn round(&self) -> MutexGuard<'_, Round> {
-        self.round.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.round)
     }
+}
+
+/// What a new key is to obey, and how often its shard's rule was replaced.
+struct Place<A> {
+    rule: A,
+    generation: u64,
+}
+
+/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: a window of the quota, but not over ten seconds.
+fn rest<A: Algorithm>(rule: &A) -> u64 {
+    u64::try_from(rule.policy().window.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_REST)
 }
 
 impl Round {

@@ -1,0 +1,156 @@
+//! One key, held exclusively: all that can be asked of it.
+
+use std::task::Waker;
+
+use super::fingerprint::Fingerprint;
+use super::shard::Lines;
+use crate::algorithm::{Algorithm, Line};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::{Entered, Outlook, Queue, Turn};
+
+pub(super) struct Seat<'a, A: Algorithm> {
+    pub(super) key: Fingerprint,
+    pub(super) rule: &'a A,
+    pub(super) state: &'a mut A::State,
+    /// `None` in a shared bucket: there, nobody waits.
+    pub(super) lines: Option<&'a mut Lines<A>>,
+    /// Whom to wake once nothing is held: a waker may run anything.
+    pub(super) wake: &'a mut Vec<Waker>,
+}
+
+/// A line at which somebody stands, beside the state it draws on.
+struct Standing<'a, A: Algorithm> {
+    line: &'a dyn Line<A::State>,
+    queue: &'a mut Queue<A::State>,
+    state: &'a mut A::State,
+    wake: &'a mut Vec<Waker>,
+}
+
+impl<A: Algorithm> Standing<'_, A> {
+    fn release(&mut self, now: Nanos) {
+        self.queue.release(self.line, self.state, now, self.wake);
+    }
+}
+
+impl<A: Algorithm> Seat<'_, A> {
+    /// Takes `cost` units if they are there and nobody waits for them.
+    #[inline]
+    pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
+        if self.rule.line().is_none() || !self.is_waited_for() {
+            return self.rule.check(self.state, now, cost);
+        }
+        let rule = self.rule;
+        self.in_line(now, |standing| {
+            if cost > 0 && !standing.queue.outlook().is_empty() {
+                return standing.queue.outlook().blocked(standing.line, standing.state, now);
+            }
+            let decision = rule.check(standing.state, now, cost);
+            if cost > 0 && decision.is_allowed() {
+                standing.queue.seal();
+            }
+            decision
+        })
+    }
+
+    /// What [`check`](Seat::check) would say. Nobody is released by a look.
+    pub(super) fn peek(self, now: Nanos, cost: u64) -> Decision {
+        let queue = self.lines.and_then(|lines| lines.get(&self.key));
+        let (Some(line), Some(queue)) = (self.rule.line(), queue) else {
+            return self.rule.peek(self.state, now, cost);
+        };
+        let mut state = self.state.clone();
+        let outlook = queue.foresee(line, &mut state, now);
+        match outlook.is_empty() || cost == 0 {
+            true => self.rule.peek(&mut state, now, cost),
+            false => outlook.blocked(line, &state, now),
+        }
+    }
+
+    /// Takes `cost` units, or joins the line.
+    #[inline]
+    pub(super) fn enter(mut self, now: Nanos, cost: u64) -> Entered {
+        let Some(line) = self.rule.line() else {
+            return Entered::Decided(self.rule.check(self.state, now, cost));
+        };
+        if self.is_waited_for() {
+            return self.in_line(now, |standing| standing.queue.enter(line, standing.state, now, cost));
+        }
+        let Some(lines) = self.lines else {
+            return Entered::Decided(Outlook::EMPTY.decide_at_once(line, self.state, now, cost));
+        };
+        match Outlook::EMPTY.decide(line, self.state, now, cost) {
+            Some(decision) => Entered::Decided(decision),
+            None => lines.entry(self.key).or_default().enter(line, self.state, now, cost),
+        }
+    }
+
+    /// A waiter asks for its turn. Gives back a waker that is no longer needed, to be dropped when nothing is held.
+    pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (Turn, Option<Waker>) {
+        self.in_line(now, |standing| standing.queue.ask(standing.line, standing.state, ticket, waker))
+    }
+
+    /// A waiter gives up. Gives back its waker, to be dropped when nothing is held.
+    pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
+        self.in_line(now, |standing| {
+            standing.queue.abandon(standing.line, standing.state, ticket, standing.wake)
+        })
+    }
+
+    pub(super) fn refund(mut self, now: Nanos, cost: u64) {
+        let rule = self.rule;
+        if !self.is_waited_for() {
+            return rule.refund(self.state, now, cost);
+        }
+        self.in_line(now, |standing| {
+            standing.queue.seal();
+            rule.refund(standing.state, now, cost);
+        });
+    }
+
+    /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may leave.
+    pub(super) fn change(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
+        if !self.is_waited_for() {
+            return change(self.state);
+        }
+        // Not `in_line`: nobody is released by the old state.
+        if let Some(mut standing) = self.standing() {
+            change(standing.state);
+            standing.queue.seal();
+            standing.release(now);
+        }
+        self.tidy();
+    }
+
+    #[inline]
+    fn is_waited_for(&self) -> bool {
+        self.lines.as_ref().is_some_and(|lines| lines.contains_key(&self.key))
+    }
+
+    fn standing(&mut self) -> Option<Standing<'_, A>> {
+        let queue = self.lines.as_mut()?.get_mut(&self.key)?;
+        Some(Standing { line: self.rule.line()?, queue, state: self.state, wake: self.wake })
+    }
+
+    /// Releases whose turn has come, and again after `change`.
+    #[cold]
+    fn in_line<R>(&mut self, now: Nanos, change: impl FnOnce(&mut Standing<'_, A>) -> R) -> R {
+        let Some(mut standing) = self.standing() else {
+            unreachable!("a key for which somebody waits is kept, and so is its line")
+        };
+        standing.release(now);
+        let result = change(&mut standing);
+        standing.release(now);
+        self.tidy();
+        result
+    }
+
+    /// A line at which nobody stands is no line.
+    fn tidy(&mut self) {
+        if let Some(lines) = &mut self.lines
+            && lines.get(&self.key).is_some_and(|queue| queue.len() == 0)
+        {
+            lines.remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A map in parts, each under a lock of its own.
+//!
+//! A part holds whatever is needed to decide on one of its keys: its state, who waits for it, and the rule itself. So a decision takes one
+//! lock, a rule is replaced part by part and never in the middle of a decision, and several keys can be held at once: in the order of
+//! the addresses of their locks.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::fingerprint::{Direct, Fingerprint};
+use crate::algorithm::Algorithm;
+use crate::queue::Queue;
+
+/// The lines of the keys for which somebody waits.
+pub(super) type Lines<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, Direct>;
+
+#[derive(Debug)]
+pub(super) struct Shard<A: Algorithm> {
+    /// What the states obey.
+    pub(super) rule: A,
+    /// How often the rule was replaced.
+    pub(super) generation: u64,
+    pub(super) states: HashMap<Fingerprint, A::State, Direct>,
+    pub(super) lines: Lines<A>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shards<A: Algorithm> {
+    shards: Box<[Apart<Mutex<Shard<A>>>]>,
+}
+
+/// On cache lines of its own: who locks one shard does not slow down who locks the next.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+impl<A: Algorithm> Shards<A> {
+    /// `count` shards, a power of two.
+    pub(super) fn new(count: usize, rule: &A) -> Self {
+        let shard = |_| {
+            Apart(Mutex::new(Shard {
+                rule: rule.clone(),
+                generation: 0,
+                states: HashMap::with_hasher(Direct),
+                lines: HashMap::with_hasher(Direct),
+            }))
+        };
+        Self { shards: (0..count).map(shard).collect() }
+    }
+
+    /// The lock of the shard in which the key lives.
+    #[inline]
+    pub(super) fn of(&self, key: &Fingerprint) -> &Mutex<Shard<A>> {
+        &self.shards[key.shard(self.shards.len())].0
+    }
+
+    #[inline]
+    pub(super) fn lock(&self, key: &Fingerprint) -> MutexGuard<'_, Shard<A>> {
+        lock(self.of(key))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<A>>> {
+        self.shards.iter().map(|shard| lock(&shard.0))
+    }
+}
+
+/// An algorithm that panicked has changed one key at most, and may go on.
+#[inline]
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
