@@ -104,7 +104,7 @@ fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
 fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
     let nobody = from_fn(|_: &Request<Body>| None::<u64>);
-    let unlimited = RateLimitLayer::new(nobody, ours.limiter().algorithm().clone());
+    let unlimited = RateLimitLayer::new(nobody, ours.limiter().algorithm().into_owned());
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
     let named = |name: &str, run: Run| (format!("{name}{suffix}"), run);
