@@ -22,6 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
+    /// Which of several limits is told of.
+    index: u8,
     limit: u64,
     remaining: u64,
     /// Denied: until the same call would be allowed, `NEVER` if it never will. Allowed: until one
@@ -44,7 +46,7 @@ impl Decision {
     /// `reset_after` in nanoseconds.
     #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
-        Self { allowed: true, limit, remaining, wait: 0, reset: reset_after, grains: 1, delay: 0 }
+        Self { allowed: true, index: 0, limit, remaining, wait: 0, reset: reset_after, grains: 1, delay: 0 }
     }
 
     /// A call that may not pass. For authors of algorithms and stores.
@@ -58,7 +60,7 @@ impl Decision {
             Some(nanos) => nanos,
             None => NEVER,
         };
-        Self { allowed: false, limit, remaining, wait, reset: reset_after, grains: 1, delay: 0 }
+        Self { allowed: false, index: 0, limit, remaining, wait, reset: reset_after, grains: 1, delay: 0 }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
@@ -82,6 +84,19 @@ impl Decision {
         self
     }
 
+    /// The same decision, told of the limit at `index` among several.
+    pub(crate) const fn with_index(mut self, index: u8) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if the call was denied, else the one
+    /// nearest to exhaustion. 0 where there is one limit.
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        self.index as usize
+    }
+
     /// Whether the call may pass.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
@@ -90,7 +105,7 @@ impl Decision {
 
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// For a [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more
+    /// Of several limits on one key, that of the one it [tells of](Decision::index). For a [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more
     /// than may wait by `acquire`.
     #[must_use]
     pub const fn limit(&self) -> u64 {
@@ -148,7 +163,7 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let told = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            (decision.allowed, decision.limit, decision.remaining, spans)
+            (decision.allowed, decision.index, decision.limit, decision.remaining, spans)
         };
         told(self) == told(other)
     }
@@ -160,6 +175,7 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("is_allowed", &self.allowed)
+            .field("index", &self.index)
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)
             .field("retry_after", &self.retry_after())

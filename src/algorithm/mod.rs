@@ -37,6 +37,7 @@ mod sliding_window;
 mod smooth;
 mod time;
 mod token_bucket;
+mod tuple;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -93,6 +94,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
     fn policy(&self) -> Policy;
+
+    /// How each of its limits is told to clients, in the order of [`Decision::index`]: of a tuple, more than one.
+    fn policies(&self, tell: &mut dyn FnMut(Policy)) {
+        tell(self.policy());
+    }
 
     /// Over how long a client that was told `decision` should spread what remains: the effective window of the
     /// `RateLimit` field. `None` where waiting does not help.

@@ -304,9 +304,11 @@ struct Place<A> {
     generation: u64,
 }
 
-/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: a window of the quota, but not over ten seconds.
+/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
 fn rest<A: Algorithm>(rule: &A) -> u64 {
-    u64::try_from(rule.policy().window.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_REST)
+    let mut longest = 0;
+    rule.policies(&mut |policy| longest = Nanos::from(policy.window).0.max(longest));
+    longest.min(LONGEST_REST)
 }
 
 impl Round {

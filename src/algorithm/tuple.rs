@@ -1,0 +1,212 @@
+//! # Several limits on one key
+//!
+//! **Problem.** Ten a second, and a thousand a day.
+//!
+//! **Naive answer.** Two limiters, one after the other.
+//!
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a caller who is out for the day
+//! burns the second's budget as well, and what is told to it is wrong. Charging and taking back is no better: others see the charge in between.
+//!
+//! **The idea.** Ask all of them first; take from all, or from none. The key is held meanwhile, so nobody comes in between.
+//!
+//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
+//!
+//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+
+use std::time::Duration;
+
+use crate::algorithm::{Algorithm, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// What several limits say together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Together {
+    told: Option<Decision>,
+    limits: usize,
+    remaining: u64,
+    reset: u64,
+    /// Until each has a unit, of those that have none.
+    next: u64,
+}
+
+impl Together {
+    /// One more says `decision`, and stands for so many limits.
+    fn and(mut self, decision: Decision, limits: usize) -> Self {
+        let index = u8::try_from(self.limits + decision.index()).unwrap_or(u8::MAX);
+        let decision = decision.with_index(index);
+        self.limits += limits;
+        self.reset = self.reset.max(nanos(decision.reset_after()));
+        self.next = self.next.max(decision.next().unwrap_or(0));
+        let Some(told) = self.told else {
+            (self.told, self.remaining) = (Some(decision), decision.remaining());
+            return self;
+        };
+        self.remaining = self.remaining.min(decision.remaining());
+        if urgency(&decision) > urgency(&told) {
+            self.told = Some(decision);
+        }
+        self
+    }
+
+    fn decision(self) -> Decision {
+        let Some(told) = self.told else { unreachable!("a tuple has at least two limits") };
+        let decision = match told.is_allowed() {
+            true => Decision::allow(told.limit(), self.remaining, self.reset).with_next(self.next),
+            false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
+        };
+        decision.with_index(told.index() as u8)
+    }
+}
+
+/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and the one that takes longer to recover.
+fn urgency(decision: &Decision) -> (bool, u64, u64) {
+    match decision.is_allowed() {
+        false => (true, decision.retry_after().map_or(u64::MAX, nanos), nanos(decision.reset_after())),
+        true => (false, u64::MAX - decision.remaining(), nanos(decision.reset_after())),
+    }
+}
+
+/// Spans of a decision fit: they were nanoseconds.
+fn nanos(span: Duration) -> u64 {
+    Nanos::from(span).0
+}
+
+fn limits(algorithm: &impl Algorithm) -> usize {
+    let mut limits = 0;
+    algorithm.policies(&mut |_| limits += 1);
+    limits
+}
+
+/// All or none: a call passes when each member lets it pass, and then draws on each; else it draws on none.
+///
+/// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`, and [`index`](Decision::index),
+/// are those of the one limit that matters most now. Nobody waits in line: a [`LeakyBucket`](crate::algorithm::LeakyBucket) in a tuple refuses
+/// what comes before its slot.
+macro_rules! tuple {
+    ($($part:ident $at:tt)+) => {
+        impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
+            type State = ($($part::State,)+);
+
+            fn fresh(&self, built: Nanos, now: Nanos) -> Self::State {
+                ($(self.$at.fresh(built, now),)+)
+            }
+
+            #[inline]
+            fn seen(&self, state: &Self::State) -> Nanos {
+                Nanos::ZERO$(.max(self.$at.seen(&state.$at)))+
+            }
+
+            fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                let asked = self.peek(state, now, cost);
+                if !asked.is_allowed() {
+                    return asked;
+                }
+                Together::default()
+                    $(.and(self.$at.check(&mut state.$at, now, cost), limits(&self.$at)))+
+                    .decision()
+            }
+
+            fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                Together::default()
+                    $(.and(self.$at.peek(&mut state.$at, now, cost), limits(&self.$at)))+
+                    .decision()
+            }
+
+            fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.refund(&mut state.$at, now, cost);)+
+            }
+
+            fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+                $(self.$at.adapt(&mut state.$at, &from.$at, now);)+
+            }
+
+            fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+                $(self.$at.is_fresh(&state.$at, now))&&+
+            }
+
+            /// That of the first. See [`policies`](Algorithm::policies).
+            fn policy(&self) -> Policy {
+                self.0.policy()
+            }
+
+            fn policies(&self, tell: &mut dyn FnMut(Policy)) {
+                $(self.$at.policies(tell);)+
+            }
+
+            fn window(&self, decision: &Decision) -> Option<Duration> {
+                let mut index = decision.index();
+                $(
+                    match index.checked_sub(limits(&self.$at)) {
+                        None => return self.$at.window(&decision.with_index(index as u8)),
+                        Some(beyond) => index = beyond,
+                    }
+                )+
+                let _ = index;
+                None
+            }
+        }
+    };
+}
+
+tuple!(A 0 B 1);
+tuple!(A 0 B 1 C 2);
+tuple!(A 0 B 1 C 2 D 3);
+tuple!(A 0 B 1 C 2 D 3 E 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
+    use crate::quota::Quota;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ten_a_second_and_twelve_a_day() -> (TokenBucket, FixedWindow) {
+        (TokenBucket::new(Quota::per_second(10)), FixedWindow::new(Quota::per_day(12)))
+    }
+
+    #[test]
+    fn an_admission_tells_of_the_limit_nearest_to_exhaustion() {
+        let both = ten_a_second_and_twelve_a_day();
+        let mut state = both.fresh(Nanos::ZERO, Nanos::ZERO);
+        let first = both.check(&mut state, Nanos::ZERO, 1);
+        assert_eq!((first.index(), first.limit(), first.remaining()), (0, 10, 9));
+        assert_eq!(first.reset_after(), Duration::from_secs(86_400));
+        let later = both.check(&mut state, Nanos(SECOND), 1);
+        assert_eq!((later.index(), later.limit(), later.remaining()), (0, 10, 9));
+        let more = both.check(&mut state, Nanos(2 * SECOND), 1);
+        assert_eq!((more.index(), more.limit(), more.remaining()), (1, 12, 9), "of two alike, the slower");
+        let last = both.check(&mut state, Nanos(2 * SECOND), 5);
+        assert_eq!((last.index(), last.remaining()), (1, 4));
+        assert_eq!(both.window(&last), Some(Duration::from_secs(86_398)));
+    }
+
+    #[test]
+    fn a_denial_tells_of_the_longest_wait_and_takes_nothing_from_any() {
+        let both = ten_a_second_and_twelve_a_day();
+        let mut state = both.fresh(Nanos::ZERO, Nanos::ZERO);
+        assert!(both.check(&mut state, Nanos::ZERO, 10).is_allowed());
+        let short = both.check(&mut state, Nanos::ZERO, 1);
+        assert_eq!((short.index(), short.retry_after()), (0, Some(Duration::from_millis(100))));
+        let long = both.check(&mut state, Nanos(SECOND), 3);
+        assert_eq!((long.index(), long.retry_after()), (1, Some(Duration::from_secs(86_399))));
+        assert_eq!((long.limit(), long.remaining()), (12, 2));
+        assert_eq!(both.check(&mut state, Nanos(SECOND), 11).retry_after(), None, "never fits the bucket");
+        assert_eq!(both.0.peek(&mut state.0, Nanos(SECOND), 10).remaining(), 10, "nothing was taken");
+    }
+
+    #[test]
+    fn tuples_of_tuples_count_their_limits_in_order() {
+        let quota = Quota::per_second(5);
+        let nested =
+            ((TokenBucket::new(quota), SlidingLog::new(Quota::per_second(4))), FixedWindow::new(quota));
+        let mut state = nested.fresh(Nanos::ZERO, Nanos::ZERO);
+        assert_eq!(nested.check(&mut state, Nanos::ZERO, 1).index(), 1);
+        let denied = nested.check(&mut state, Nanos(SECOND / 2), 5);
+        assert_eq!((denied.index(), denied.retry_after()), (1, None));
+        let mut quotas = Vec::new();
+        nested.policies(&mut |policy| quotas.push(policy.quota));
+        assert_eq!(quotas, [5, 4, 5]);
+    }
+}
