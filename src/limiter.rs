@@ -10,10 +10,10 @@ use std::task::{Context as Task, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Store};
+use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Part, Store};
 
 /// Decides whether a call may pass. Clones share their state.
 ///
@@ -72,6 +72,11 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().peek(&self.context, key, Call::new(1))
     }
 
+    /// What [`check_n`](RateLimiter::check_n) would say now, taking nothing.
+    pub fn peek_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.context.store().peek(&self.context, key, Call::new(cost))
+    }
+
     /// Takes one unit, waiting in line where the algorithm has one.
     ///
     /// Algorithms without a line answer at once, as [`check`](RateLimiter::check) does. With a
@@ -94,8 +99,17 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Takes `cost` units, waiting in line where the algorithm has one. See [`acquire`](RateLimiter::acquire).
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
+        self.acquiring(key, cost, None)
+    }
+
+    /// A call that is to be decided together with others.
+    pub(crate) fn part<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>) -> Part<'_> {
+        MemoryStore::part(&self.context, key, cost, rule)
+    }
+
+    fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>) -> Acquire<A> {
         let key = self.context.store().identify(key);
-        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost } }
+        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule } }
     }
 
     /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
@@ -169,6 +183,25 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 }
 
+impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
+    /// Takes `cost` units by a rule of the call's own. Never waits.
+    pub fn check_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Decision {
+        let rule = Tiered::new(rule.clone());
+        self.context.store().check(&self.context, key, Call::new(cost).by(&rule))
+    }
+
+    /// What [`check_by`](RateLimiter::check_by) of cost 1 would say, taking nothing.
+    pub fn peek_by<K: Hash + ?Sized>(&self, rule: &A, key: &K) -> Decision {
+        let rule = Tiered::new(rule.clone());
+        self.context.store().peek(&self.context, key, Call::new(1).by(&rule))
+    }
+
+    /// Takes `cost` units by a rule of the call's own, waiting in line where it has one. See [`acquire`](RateLimiter::acquire).
+    pub fn acquire_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
+        self.acquiring(key, cost, Some(Tiered::new(rule.clone())))
+    }
+}
+
 impl<A: Algorithm, S> RateLimiter<A, S> {
     /// A limiter whose state lives in `store`, with tokio's clock.
     #[must_use]
@@ -184,6 +217,12 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
     #[must_use]
     pub fn algorithm(&self) -> Cow<'_, A> {
         self.context.algorithm()
+    }
+
+    /// Whether the rule is another than that it was built with.
+    #[inline]
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.context.is_replaced()
     }
 
     /// Takes what the call costs now, or later, as the store can.
@@ -259,7 +298,7 @@ pin_project! {
     where
         A: Algorithm,
     {
-        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64 },
+        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A> },
         Waiting { #[pin] wait: MemoryWait<A> },
         Done,
     }
@@ -272,8 +311,8 @@ impl<A: Algorithm> Future for Acquire<A> {
         let mut this = self.project();
         loop {
             let decision = match this.state.as_mut().project() {
-                StageProj::Asking { context, key, cost } => {
-                    match MemoryStore::enter(context, *key, Call::new(*cost)) {
+                StageProj::Asking { context, key, cost, rule } => {
+                    match MemoryStore::enter(context, *key, Call::with(*cost, rule.as_ref())) {
                         Answer::Now(decision) => decision,
                         Answer::Later(wait) => {
                             this.state.set(Stage::Waiting { wait });

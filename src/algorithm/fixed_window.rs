@@ -50,7 +50,7 @@ use crate::quota::Quota;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_secs(1)));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
     aligned: bool,

@@ -65,7 +65,7 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::from_millis(100));
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
     rate: Rate,

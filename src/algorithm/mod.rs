@@ -35,6 +35,7 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
+mod tiered;
 mod time;
 mod token_bucket;
 mod tuple;
@@ -51,6 +52,7 @@ pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
+pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 
 /// A rule that says whether a call may pass.
@@ -87,6 +89,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits longer than this rule
     /// could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
     fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
+
+    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. For [`Tiered`].
+    #[inline]
+    fn claim(&self, _state: &mut Self::State, _now: Nanos) {}
 
     /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has
     /// seen.

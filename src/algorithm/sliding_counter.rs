@@ -52,7 +52,7 @@ use crate::quota::Quota;
 /// // 30 % of the next window are gone: 10 * 0.7 = 7 still count
 /// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
 }

@@ -49,7 +49,7 @@ use crate::quota::Quota;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
 }

@@ -58,7 +58,7 @@ const MOST: u64 = 1_000;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
     slices: u32,

@@ -60,7 +60,7 @@ use crate::quota::Quota;
 /// assert_eq!((decision.limit(), decision.remaining()), (20, 5));
 /// assert!(!limiter.check_n("user:42", 15).is_allowed());
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
     rate: Rate,

@@ -73,8 +73,7 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
     fn refused(&self, _: &Req, refusal: Refusal<'_>) -> Result<Res, Error<Err>> {
         Err(match refusal {
             Refusal::Limit(reports) => {
-                let denials =
-                    reports.iter().map(|report| report.decision).filter(|decision| !decision.is_allowed());
+                let denials = reports.iter().map(Report::decision).filter(|decision| !decision.is_allowed());
                 // `None`, waiting does not help, is the longest wait of all.
                 let longest = denials
                     .max_by_key(|denial| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos()));

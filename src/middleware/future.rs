@@ -7,9 +7,8 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::policy::Policies;
+use super::policy::{Policies, Waited};
 use super::responder::{Refusal, Responder};
-use crate::decision::Decision;
 
 pin_project! {
     /// The answer of a limited service, to come.
@@ -26,7 +25,7 @@ pin_project! {
         R: Responder<Req, Svc::Response, Svc::Error>,
     {
         #[pin]
-        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, Result<R::Response, R::Error>>,
+        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Told, Result<R::Response, R::Error>>,
         // An answer asks nobody any more.
         asked: Option<(Arc<P>, R)>,
     }
@@ -34,13 +33,13 @@ pin_project! {
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<H, F, T> {
+    enum Stage<H, F, D, T> {
         // Apart, so that a call that does not wait is not moved about with room for one that does.
         Waiting { held: Pin<Box<H>> },
         Calling {
             #[pin]
             response: F,
-            decision: Option<Decision>,
+            told: Option<D>,
         },
         Answered { answer: Option<T> },
     }
@@ -64,11 +63,11 @@ where
     #[inline]
     pub(super) fn calling(
         response: Svc::Future,
-        decision: Option<Decision>,
+        told: Option<P::Told>,
         policies: &Arc<P>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, decision };
+        let stage = Stage::Calling { response, told };
         Self { stage, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
@@ -108,17 +107,18 @@ where
             let answer = match this.stage.as_mut().project() {
                 StageProj::Waiting { held } => {
                     let held = held.as_mut().project();
-                    let decided = ready!(held.wait.poll(cx));
+                    let waited = ready!(held.wait.poll(cx));
                     let Some((mut ready, request)) = held.call.take() else { unreachable!("it calls once") };
-                    match decided {
-                        Ok(decision) if decision.is_allowed() => {
+                    match waited.map(|waited| policies.waited(waited)) {
+                        Ok(Waited::Admitted(told)) => {
                             let response = ready.call(request);
-                            this.stage.set(Stage::Calling { response, decision: Some(decision) });
+                            this.stage.set(Stage::Calling { response, told: Some(told) });
                             continue;
                         }
-                        Ok(decision) => {
-                            policies.observe_denial(&decision);
-                            responder.refused(&request, Refusal::Limit(&[policies.report(&decision)]))
+                        Ok(Waited::Denied(told)) => {
+                            policies.observe_denial(&told);
+                            policies
+                                .report(&told, |reports| responder.refused(&request, Refusal::Limit(reports)))
                         }
                         Err(error) => {
                             let failure = policies.observe_failure(error.into());
@@ -126,9 +126,9 @@ where
                         }
                     }
                 }
-                StageProj::Calling { response, decision } => match (ready!(response.poll(cx)), &*decision) {
-                    (Ok(response), Some(decision)) => {
-                        Ok(responder.admitted(&[policies.report(decision)], response))
+                StageProj::Calling { response, told } => match (ready!(response.poll(cx)), &*told) {
+                    (Ok(response), Some(told)) => {
+                        Ok(policies.report(told, |reports| responder.admitted(reports, response)))
                     }
                     (Ok(response), None) => Ok(responder.admitted(&[], response)),
                     (Err(error), _) => Err(responder.failed(error)),

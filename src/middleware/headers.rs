@@ -15,9 +15,15 @@ pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelim
 /// Adds the fields of each report. What an inner service or an inner limiter has set stays.
 pub(super) fn add_fields(headers: &mut HeaderMap, reports: &[Report<'_>]) {
     for report in reports {
-        headers.append(RATELIMIT_POLICY, report.label.policy_field.clone());
-        headers
-            .append(RATELIMIT, field::item(&report.label.item, report.decision.remaining(), report.window));
+        for (label, quota) in report.limits() {
+            let value = match quota {
+                None => label.policy_field.clone(),
+                Some(quota) => field::policy(label.name(), quota.quota, quota.window),
+            };
+            headers.append(RATELIMIT_POLICY, value);
+        }
+        let item = field::item(&report.label().item, report.decision().remaining(), report.window());
+        headers.append(RATELIMIT, item);
     }
 }
 
@@ -34,12 +40,13 @@ mod tests {
     use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
     use crate::clock::Nanos;
     use crate::decision::Decision;
-    use crate::middleware::label::Label;
+    use crate::middleware::label::Labels;
+    use crate::middleware::told::Told;
     use crate::quota::Quota;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let label = Label::unnamed(algorithm.policy());
-        let report = Report { label: &label, decision, window: algorithm.window(decision) };
+        let (labels, told) = (Labels::unnamed(algorithm), Told::new(algorithm, *decision, false));
+        let report = Report::new(&labels, &told);
         let mut headers = HeaderMap::new();
         add_retry_after(&mut headers, decision.retry_after());
         add_fields(&mut headers, &[report]);

@@ -42,8 +42,8 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
             Refusal::Limit(reports) => {
                 let body = reports
                     .iter()
-                    .find(|report| !report.decision.is_allowed())
-                    .map_or_else(Bytes::new, |report| report.label.exceeded.clone());
+                    .find(|report| !report.decision().is_allowed())
+                    .map_or_else(Bytes::new, |report| report.label().exceeded.clone());
                 Answer::new(
                     StatusCode::TOO_MANY_REQUESTS,
                     body,
@@ -65,9 +65,9 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
         }
         .into_response(request);
         if let Refusal::Limit(reports) = refusal {
-            let waits = reports.iter().filter(|report| !report.decision.is_allowed());
+            let waits = reports.iter().filter(|report| !report.decision().is_allowed());
             // All that denied must allow: the longest wait, and none if one never will.
-            let wait = waits.map(|report| report.decision.retry_after()).try_fold(None, |longest, wait| {
+            let wait = waits.map(|report| report.decision().retry_after()).try_fold(None, |longest, wait| {
                 wait.map(|wait| Some(longest.map_or(wait, |longest| wait.max(longest))))
             });
             headers::add_retry_after(answer.headers_mut(), wait.flatten());

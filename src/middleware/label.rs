@@ -1,11 +1,61 @@
 //! A policy as its callers are told of it: built once, sent many times.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use http::HeaderValue;
 
 use super::{field, problem};
-use crate::algorithm::Policy;
+use crate::algorithm::{Algorithm, Policy};
 use crate::error::NameError;
+
+/// The longest name.
+const LONGEST: usize = 256;
+
+/// The labels of a policy: one for each limit that it has on its key, in their order.
+#[derive(Clone, Debug)]
+pub(super) struct Labels {
+    labels: Box<[Label]>,
+}
+
+impl Labels {
+    pub(super) fn unnamed(algorithm: &impl Algorithm) -> Self {
+        let mut labels = Vec::new();
+        algorithm.policies(&mut |policy| labels.push(Label::unnamed(policy)));
+        Self { labels: labels.into() }.distinct(&mut HashSet::new())
+    }
+
+    /// All of that name; the second and others are numbered.
+    pub(super) fn named(&self, name: &str) -> Result<Self, NameError> {
+        let labels: Result<_, _> = self.labels.iter().map(|label| Label::new(name, label.policy)).collect();
+        Ok(Self { labels: labels? }.distinct(&mut HashSet::new()))
+    }
+
+    /// Numbers those whose name is `taken`: `default`, `default-2`, `default-3`.
+    pub(super) fn distinct(mut self, taken: &mut HashSet<String>) -> Self {
+        for label in &mut self.labels {
+            let mut name = label.name.clone();
+            for number in 2_u32.. {
+                if taken.insert(name.clone()) {
+                    break;
+                }
+                name = label.numbered(number);
+            }
+            if name != label.name {
+                *label = Label::printable(&name, label.policy);
+            }
+        }
+        self
+    }
+
+    pub(super) fn first(&self) -> &Label {
+        &self.labels[0]
+    }
+
+    pub(super) fn all(&self) -> &[Label] {
+        &self.labels
+    }
+}
 
 /// A policy's name, and the parts of answers that depend on nothing else.
 #[derive(Clone, Debug)]
@@ -25,24 +75,32 @@ pub(super) struct Label {
 impl Label {
     pub(super) fn new(name: &str, policy: Policy) -> Result<Self, NameError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-        if !printable || name.is_empty() || name.len() > 256 {
+        if !printable || name.is_empty() || name.len() > LONGEST {
             return Err(NameError::new(name));
         }
-        Ok(Self {
+        Ok(Self::printable(name, policy))
+    }
+
+    fn printable(name: &str, policy: Policy) -> Self {
+        Self {
             policy_field: field::policy(name, policy.quota, policy.window),
             item: field::item_start(name),
             exceeded: problem::quota_exceeded(name),
             reduced: problem::reduced_capacity(name),
             name: name.to_owned(),
             policy,
-        })
+        }
     }
 
     pub(super) fn unnamed(policy: Policy) -> Self {
-        match Self::new("default", policy) {
-            Ok(label) => label,
-            Err(_) => unreachable!("`default` is printable"),
-        }
+        Self::printable("default", policy)
+    }
+
+    /// Its name with a number, no longer than a name may be.
+    fn numbered(&self, number: u32) -> String {
+        let number = format!("-{number}");
+        // Names are ASCII: any place is one to cut.
+        format!("{}{number}", &self.name[..self.name.len().min(LONGEST - number.len())])
     }
 
     pub(super) fn name(&self) -> &str {

@@ -3,11 +3,11 @@ use std::sync::Arc;
 
 use tower_layer::Layer;
 
-use super::cost::One;
 use super::http::HttpResponder;
 use super::policy::Policy;
 use super::service::RateLimit;
-use crate::algorithm::{Algorithm, TokenBucket};
+use super::terms::{Choice, One};
+use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::NameError;
 use crate::key::PeerIp;
 use crate::limiter::RateLimiter;
@@ -52,7 +52,69 @@ impl<K, A: Algorithm, S> RateLimitLayer<K, A, One, HttpResponder, S> {
     }
 }
 
+impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
+    /// What a request costs, in units of the quota; 1 unless set. A cost of 0 is always allowed.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
+    /// ```
+    #[must_use]
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, F, R, S>
+    where
+        F: Fn(&Req) -> u64,
+    {
+        self.on(|_| cost)
+    }
+}
+
+impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiered<A>, C, R, S> {
+    /// The rule that a request goes by: so that a free and a paid user, or a login and a search, differ.
+    ///
+    /// A key has one state, whichever rule it goes by: moving a user to another tier neither resets nor locks anybody. See [`Tiered`]. Clients are
+    /// told the quota of the rule that was chosen. A [`cost`](RateLimitLayer::cost) is set before.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::algorithm::{Tiered, TokenBucket};
+    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct User {
+    ///     id: u64,
+    ///     pays: bool,
+    /// }
+    ///
+    /// let free = TokenBucket::new(Quota::per_minute(10));
+    /// let paid = TokenBucket::new(Quota::per_minute(1_000));
+    /// let by_user = Extension::<User, _>::new(|user| user.id);
+    /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).choose(
+    ///     move |request: &Request<axum::body::Body>, _key: &_| {
+    ///         let pays = request.extensions().get().is_some_and(|user: &User| user.pays);
+    ///         if pays { paid.clone() } else { free.clone() }
+    ///     },
+    /// );
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn choose<F, Req, Key>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, Choice<C, F>, R, S>
+    where
+        F: Fn(&Req, &Key) -> A,
+    {
+        self.on(|cost| Choice::new(cost, choose))
+    }
+}
+
 impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
+    fn on<D>(self, terms: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
+        let policy = Arc::unwrap_or_clone(self.policy).on(terms);
+        RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
+    }
+
     /// The policy's name in header fields and bodies; `default` unless set.
     ///
     /// # Panics
@@ -77,27 +139,13 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         let policy = Arc::unwrap_or_clone(self.policy).named(name)?;
         Ok(Self { policy: Arc::new(policy), responder: self.responder })
     }
-
-    /// What a request costs, in units of the quota; 1 unless set. A cost of 0 is always allowed.
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
-    ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
-    /// ```
-    #[must_use]
-    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, F, R, S>
-    where
-        F: Fn(&Req) -> u64,
-    {
-        let policy = Arc::unwrap_or_clone(self.policy).costing(cost);
-        RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
-    }
 }
 
 impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
+    pub(super) fn into_parts(self) -> (Arc<Policy<K, A, C, S>>, R) {
+        (self.policy, self.responder)
+    }
+
     /// Who makes the answers: [`HttpResponder`] unless set, [`ErrorResponder`](super::ErrorResponder) for services that are not HTTP.
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {

@@ -18,7 +18,6 @@
 //! type: it answers. [`ErrorResponder`] serves services that are not HTTP.
 
 mod body;
-mod cost;
 mod error;
 mod field;
 mod future;
@@ -27,17 +26,24 @@ mod headers;
 mod http;
 mod label;
 mod layer;
+mod layers;
 mod policy;
 mod problem;
 mod responder;
 mod service;
+mod terms;
+mod together;
+mod told;
 
 pub use body::ResponseBody;
-pub use cost::{Cost, One};
 pub use error::{Error, ErrorResponder};
 pub use future::ResponseFuture;
 pub use http::HttpResponder;
 pub use layer::RateLimitLayer;
+pub use layers::{IntoPolicies, Layers};
 pub use policy::{Policies, Policy};
 pub use responder::{Refusal, Report, Responder, StoreFailure};
 pub use service::RateLimit;
+pub use terms::{Choice, One, Terms};
+pub use together::{Both, Member};
+pub use told::Told;

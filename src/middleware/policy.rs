@@ -1,81 +1,121 @@
+use std::collections::HashSet;
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::vec;
 
-use super::cost::{Cost, One};
-use super::label::Label;
+use pin_project_lite::pin_project;
+
+use super::label::Labels;
 use super::responder::{Report, StoreFailure};
+use super::terms::{One, Terms};
+use super::together::{Member, Names};
+use super::told::Told;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::NameError;
 use crate::key::{KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{Answer, BoxError, Call, MemoryStore, Store};
+use crate::store::{Answer, BoxError, Call, Decided, MemoryStore, Part, Store};
 
-/// One limit: who is asking, the limiter, what a request costs, and the name.
+/// One policy: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
     key: K,
     limiter: RateLimiter<A, S>,
-    cost: C,
-    label: Label,
+    terms: C,
+    labels: Labels,
     observer: Observer,
 }
 
 /// What a layer asks before it lets a request pass. Implemented by this crate only.
 pub trait Policies<Req>: sealed::Sealed {
     #[doc(hidden)]
+    type Told;
+    /// What a wait ends with.
+    #[doc(hidden)]
+    type Waited;
+    #[doc(hidden)]
     type Error: Into<BoxError>;
     #[doc(hidden)]
-    type Wait: Future<Output = Result<Decision, Self::Error>>;
+    type Wait: Future<Output = Result<Self::Waited, Self::Error>>;
 
     #[doc(hidden)]
-    fn decide(&self, request: &Req) -> Verdict<Self::Wait>;
+    fn decide(&self, request: &Req) -> Verdict<Self::Told, Self::Wait>;
 
     #[doc(hidden)]
-    fn report<'a>(&'a self, decision: &'a Decision) -> Report<'a>;
+    fn waited(&self, waited: Self::Waited) -> Waited<Self::Told>;
 
     #[doc(hidden)]
-    fn observe_denial(&self, denial: &Decision);
+    fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T;
 
     #[doc(hidden)]
-    fn observe_no_key(&self, error: &KeyError);
+    fn observe_denial(&self, told: &Self::Told);
 
     #[doc(hidden)]
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_>;
 }
 
-mod sealed {
+pub(super) mod sealed {
     pub trait Sealed {}
 }
 
 /// What became of a request.
 #[derive(Debug)]
-pub enum Verdict<W> {
+pub enum Verdict<T, W> {
     /// It is not limited.
     Pass,
-    Decided(Decision),
+    Admitted(T),
+    Denied(T),
     Later(W),
     NoKey(KeyError),
 }
 
+/// What became of a request that waited.
+#[derive(Debug)]
+pub enum Waited<T> {
+    Admitted(T),
+    Denied(T),
+}
+
 impl<K, A: Algorithm, S> Policy<K, A, One, S> {
     pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Self {
-        let label = Label::unnamed(limiter.algorithm().policy());
-        Self { key, limiter, cost: One, label, observer: Observer::default() }
+        let labels = Labels::unnamed(&*limiter.algorithm());
+        Self { key, limiter, terms: One, labels, observer: Observer::default() }
     }
 }
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     pub(super) fn named(self, name: &str) -> Result<Self, NameError> {
-        Ok(Self { label: Label::new(name, self.label.policy())?, ..self })
+        Ok(Self { labels: self.labels.named(name)?, ..self })
     }
 
-    pub(super) fn costing<D>(self, cost: D) -> Policy<K, A, D, S> {
-        let Self { key, limiter, cost: _, label, observer } = self;
-        Policy { key, limiter, cost, label, observer }
+    pub(super) fn on<D>(self, terms: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
+        let Self { key, limiter, terms: old, labels, observer } = self;
+        Policy { key, limiter, terms: terms(old), labels, observer }
     }
 
     pub(super) fn limiter(&self) -> &RateLimiter<A, S> {
         &self.limiter
+    }
+
+    #[inline]
+    fn told(&self, decision: Decision, rule: Option<&A>) -> Told {
+        match rule {
+            Some(rule) => Told::new(rule, decision, true),
+            None => Told::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
+        }
+    }
+
+    fn observe(&self, decision: &Decision) {
+        if !decision.is_allowed() && decision.retry_after().is_none() {
+            self.observer.never_fits(self.labels.first().name());
+        }
+    }
+
+    fn no_key(&self, error: &KeyError) {
+        self.observer.no_key(self.labels.first().name(), error);
     }
 }
 
@@ -85,43 +125,107 @@ impl<Req, K, A, C, S> Policies<Req> for Policy<K, A, C, S>
 where
     K: KeyExtractor<Req>,
     A: Algorithm,
-    C: Cost<Req>,
+    C: Terms<Req, K::Key, A>,
     S: Store<A, K::Key>,
 {
+    type Told = Told;
+    type Waited = (Decision, Option<A>);
     type Error = S::Error;
-    type Wait = S::Wait;
+    type Wait = Waiting<S::Wait, A>;
 
     #[inline]
-    fn decide(&self, request: &Req) -> Verdict<S::Wait> {
-        match self.key.extract(request) {
-            Ok(Some(key)) => match self.limiter.decide(&key, Call::new(self.cost.cost(request))) {
-                Answer::Now(decision) => Verdict::Decided(decision),
-                Answer::Later(wait) => Verdict::Later(wait),
-            },
-            Ok(None) => Verdict::Pass,
-            Err(error) => Verdict::NoKey(error),
+    fn decide(&self, request: &Req) -> Verdict<Told, Self::Wait> {
+        let key = match self.key.extract(request) {
+            Ok(Some(key)) => key,
+            Ok(None) => return Verdict::Pass,
+            Err(error) => {
+                self.no_key(&error);
+                return Verdict::NoKey(error);
+            }
+        };
+        let rule = self.terms.rule(request, &key);
+        match self.limiter.decide(&key, Call::with(self.terms.cost(request), rule.as_ref())) {
+            Answer::Now(decision) if decision.is_allowed() => {
+                Verdict::Admitted(self.told(decision, rule.as_ref()))
+            }
+            Answer::Now(decision) => Verdict::Denied(self.told(decision, rule.as_ref())),
+            Answer::Later(wait) => Verdict::Later(Waiting { wait, rule }),
         }
     }
 
+    fn waited(&self, (decision, rule): (Decision, Option<A>)) -> Waited<Told> {
+        let told = self.told(decision, rule.as_ref());
+        if decision.is_allowed() { Waited::Admitted(told) } else { Waited::Denied(told) }
+    }
+
     #[inline]
-    fn report<'a>(&'a self, decision: &'a Decision) -> Report<'a> {
-        let window = self.limiter.algorithm().window(decision);
-        Report { label: &self.label, decision, window }
+    fn report<T>(&self, told: &Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
+        tell(&[Report::new(&self.labels, told)])
     }
 
-    fn observe_denial(&self, denial: &Decision) {
-        if denial.retry_after().is_none() {
-            self.observer.never_fits(self.label.name());
-        }
-    }
-
-    fn observe_no_key(&self, error: &KeyError) {
-        self.observer.no_key(self.label.name(), error);
+    fn observe_denial(&self, told: &Told) {
+        self.observe(&told.decision);
     }
 
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
-        self.observer.no_store(self.label.name(), &error);
-        StoreFailure { label: &self.label, error }
+        self.observer.no_store(self.labels.first().name(), &error);
+        StoreFailure { label: self.labels.first(), error }
+    }
+}
+
+impl<Req, K, A, C> Member<Req> for Policy<K, A, C>
+where
+    K: KeyExtractor<Req>,
+    A: Algorithm,
+    C: Terms<Req, K::Key, A>,
+{
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError> {
+        match self.key.extract(request) {
+            Ok(Some(key)) => {
+                let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
+                parts.push(Some(self.limiter.part(&key, cost, rule)));
+            }
+            Ok(None) => parts.push(None),
+            Err(error) => {
+                self.no_key(&error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>) {
+        let decided = decided.next().flatten();
+        told.push(decided.map(|Decided { decision, rule }| {
+            let rule = rule.as_deref().and_then(|rule| rule.downcast_ref());
+            self.told(decision, rule)
+        }));
+    }
+
+    fn reports<'a>(
+        &'a self,
+        told: &mut dyn Iterator<Item = &'a Option<Told>>,
+        reports: &mut Vec<Report<'a>>,
+    ) {
+        if let Some(Some(told)) = told.next() {
+            reports.push(Report::new(&self.labels, told));
+        }
+    }
+
+    fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>) {
+        if let Some(Some(told)) = told.next() {
+            self.observe(&told.decision);
+        }
+    }
+
+    fn blame(&self, error: BoxError) -> StoreFailure<'_> {
+        StoreFailure { label: self.labels.first(), error }
+    }
+}
+
+impl<K, A: Algorithm, C, S> Names for Policy<K, A, C, S> {
+    fn distinct(self, taken: &mut HashSet<String>) -> Self {
+        Self { labels: self.labels.distinct(taken), ..self }
     }
 }
 
@@ -130,8 +234,8 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
         Self {
             key: self.key.clone(),
             limiter: self.limiter.clone(),
-            cost: self.cost.clone(),
-            label: self.label.clone(),
+            terms: self.terms.clone(),
+            labels: self.labels.clone(),
             observer: Observer::default(),
         }
     }
@@ -140,8 +244,31 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
 impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
-            .field("name", &self.label.name())
+            .field("name", &self.labels.first().name())
             .field("limiter", &self.limiter)
             .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// A store's answer to come, and the rule that the call goes by.
+    #[derive(Debug)]
+    pub struct Waiting<W, A> {
+        #[pin]
+        wait: W,
+        rule: Option<A>,
+    }
+}
+
+impl<W, A, E> Future for Waiting<W, A>
+where
+    W: Future<Output = Result<Decision, E>>,
+{
+    type Output = Result<(Decision, Option<A>), E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let decision = ready!(this.wait.poll(cx))?;
+        Poll::Ready(Ok((decision, this.rule.take())))
     }
 }

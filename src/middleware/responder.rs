@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::label::Label;
+use super::label::{Label, Labels};
+use super::told::Told;
 use crate::algorithm::Policy;
 use crate::decision::Decision;
 use crate::key::KeyError;
@@ -69,35 +70,50 @@ impl StoreFailure<'_> {
     }
 }
 
-/// What one policy decided.
+/// What one policy decided. Of a policy with several limits on its key: what the one decided that [matters](Decision::index) most.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    pub(super) label: &'a Label,
-    pub(super) decision: &'a Decision,
-    pub(super) window: Option<Duration>,
+    labels: &'a Labels,
+    told: &'a Told,
 }
 
-impl Report<'_> {
+impl<'a> Report<'a> {
+    pub(super) fn new(labels: &'a Labels, told: &'a Told) -> Self {
+        Self { labels, told }
+    }
+
+    pub(super) fn label(&self) -> &'a Label {
+        // A rule of one's own may have said nonsense.
+        self.labels.all().get(self.told.decision.index()).unwrap_or(self.labels.first())
+    }
+
+    /// All limits of the policy, each with the quota that it has now; `None`: that of its label.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&'a Label, Option<Policy>)> {
+        let quotas = self.told.quotas.as_deref().unwrap_or_default();
+        self.labels.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
+    }
+
     /// The policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.label.name()
+        self.label().name()
     }
 
     /// Its quota and window, as clients are told.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.label.policy()
+        let index = self.told.decision.index();
+        self.limits().nth(index).and_then(|(_, quota)| quota).unwrap_or(self.label().policy())
     }
 
     /// Its decision.
     pub fn decision(&self) -> &Decision {
-        self.decision
+        &self.told.decision
     }
 
     /// Over how long the client should spread what remains; `None` where waiting does not help.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        self.window
+        self.told.window
     }
 }

@@ -55,13 +55,9 @@ where
             Verdict::Pass => {
                 return ResponseFuture::calling(self.inner.call(request), None, policies, &self.responder);
             }
-            Verdict::Decided(decision) if decision.is_allowed() => {
-                return ResponseFuture::calling(
-                    self.inner.call(request),
-                    Some(decision),
-                    policies,
-                    &self.responder,
-                );
+            Verdict::Admitted(told) => {
+                let response = self.inner.call(request);
+                return ResponseFuture::calling(response, Some(told), policies, &self.responder);
             }
             Verdict::Later(wait) => {
                 // The service that was readied is the one to be called; the clone is readied for the next.
@@ -69,14 +65,11 @@ where
                 let ready = mem::replace(&mut self.inner, clone);
                 return ResponseFuture::waiting(wait, ready, request, policies, &self.responder);
             }
-            Verdict::Decided(decision) => {
-                policies.observe_denial(&decision);
-                self.responder.refused(&request, Refusal::Limit(&[policies.report(&decision)]))
+            Verdict::Denied(told) => {
+                policies.observe_denial(&told);
+                policies.report(&told, |reports| self.responder.refused(&request, Refusal::Limit(reports)))
             }
-            Verdict::NoKey(error) => {
-                policies.observe_no_key(&error);
-                self.responder.refused(&request, Refusal::Key(error))
-            }
+            Verdict::NoKey(error) => self.responder.refused(&request, Refusal::Key(error)),
         };
         ResponseFuture::answered(refused)
     }

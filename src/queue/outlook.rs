@@ -11,6 +11,12 @@ pub(crate) struct Outlook {
     pub(super) ahead: u128,
 }
 
+enum Fate {
+    Passes,
+    Waits,
+    Refused,
+}
+
 impl Outlook {
     /// Nobody waits.
     pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0 };
@@ -27,17 +33,42 @@ impl Outlook {
         now: Nanos,
         cost: u64,
     ) -> Option<Decision> {
-        let seen = line.observe(state, now);
-        if cost == 0 {
-            return Some(self.admitted(line, state, now));
+        match self.fate(line, state, now, cost) {
+            Fate::Passes => {
+                if cost > 0 {
+                    let seen = line.observe(state, now);
+                    line.leave(state, seen, cost);
+                }
+                Some(self.admitted(line, state, now))
+            }
+            Fate::Waits => None,
+            Fate::Refused => Some(self.refused(line, state, now)),
         }
+    }
+
+    /// What a call of that cost would be told, taking nothing; `None` if it would wait.
+    pub(crate) fn foretell<S>(
+        self,
+        line: &dyn Line<S>,
+        state: &mut S,
+        now: Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
+        match self.fate(line, state, now, cost) {
+            Fate::Passes => Some(self.admitted(line, state, now)),
+            Fate::Waits => None,
+            Fate::Refused => Some(self.refused(line, state, now)),
+        }
+    }
+
+    fn fate<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Fate {
+        let seen = line.observe(state, now);
         let turn = line.turn(state, self.ahead);
-        if self.waiting == 0 && turn <= seen {
-            line.leave(state, seen, cost);
-            return Some(self.admitted(line, state, now));
+        if cost == 0 || self.waiting == 0 && turn <= seen {
+            return Fate::Passes;
         }
         let waits = self.waiting < line.places() && turn.since(now) <= line.max_wait();
-        if waits { None } else { Some(self.refused(line, state, now)) }
+        if waits { Fate::Waits } else { Fate::Refused }
     }
 
     /// What a call is told where nobody can wait: it passes at once, or is refused.
@@ -57,7 +88,7 @@ impl Outlook {
         Decision::deny(1, 0, Some(until), until)
     }
 
-    pub(super) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
+    pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
         let reset = line.turn(state, self.ahead).since(now);
         let remaining = self.remaining(line, state, now);
         let decision = Decision::allow(line.capacity(), remaining, reset);

@@ -24,7 +24,8 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 
 pub use context::Context;
-pub(crate) use memory::Identity as MemoryIdentity;
+pub use memory::{Decided, Part, TogetherWait};
+pub(crate) use memory::{Identity as MemoryIdentity, Together, decide as decide_together};
 pub use memory::{MemoryStore, MemoryWait};
 
 /// What a store's or a service's failure is told as.
@@ -61,6 +62,10 @@ impl<'a, A: Algorithm> Call<'a, A> {
     #[must_use]
     pub fn new(cost: u64) -> Self {
         Self { cost, rule: None }
+    }
+
+    pub(crate) fn with(cost: u64, rule: Option<&'a A>) -> Self {
+        Self { cost, rule }
     }
 
     /// The same call, by another rule than the limiter's.

@@ -74,7 +74,7 @@ const END: u128 = (u64::MAX as u128) << FINE;
 /// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Smooth {
     quota: Quota,
     rate: Rate,

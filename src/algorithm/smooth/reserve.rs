@@ -10,7 +10,7 @@ pub(super) const FINE: u32 = 32;
 const PARTS: u32 = 10;
 const SECOND: u128 = 1_000_000_000 << FINE;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Reserve {
     /// Up to one second of unused time, free of charge.
     Bursty,

@@ -1,6 +1,7 @@
 //! The store in memory.
 
 mod fingerprint;
+mod joint;
 mod seat;
 mod shard;
 mod table;
@@ -19,6 +20,8 @@ use crate::decision::Decision;
 use crate::queue::{Entered, Turn};
 use crate::store::context::Context;
 
+pub use joint::{Decided, Part, TogetherWait};
+pub(crate) use joint::{Together, decide};
 pub use wait::MemoryWait;
 
 /// The state of keys in this process: bounded, and kept clean without a thread or a runtime.
@@ -76,8 +79,7 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
-        let key = self.seed.fingerprint(key);
-        self.table.with(context, key, None, |seat, now| seat.refund(now, cost));
+        self.give_back(context, self.seed.fingerprint(key), cost);
     }
 
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
@@ -86,6 +88,20 @@ impl<A: Algorithm> MemoryStore<A> {
 
     pub(crate) fn replace(context: &Own<A>, algorithm: A) {
         context.replace(algorithm, |new| context.store().table.replace(context, new));
+    }
+
+    fn give_back(&self, context: &Own<A>, key: Fingerprint, cost: u64) {
+        self.table.with(context, key, None, |seat, now| seat.refund(now, cost));
+    }
+
+    /// A call that is to be decided together with others.
+    pub(crate) fn part<'a, K: Hash + ?Sized>(
+        context: &'a Arc<Own<A>>,
+        key: &K,
+        cost: u64,
+        rule: Option<A>,
+    ) -> Part<'a> {
+        Part::new(context, context.store().seed.fingerprint(key), cost, rule)
     }
 
     pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {

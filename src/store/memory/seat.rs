@@ -19,6 +19,23 @@ pub(super) struct Seat<'a, A: Algorithm> {
     pub(super) wake: &'a mut Vec<Waker>,
 }
 
+/// What would become of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Foretold {
+    /// It would pass, or wait in line.
+    Passes(Decision),
+    Refused(Decision),
+}
+
+impl Foretold {
+    fn of(decision: Decision) -> Self {
+        match decision.is_allowed() {
+            true => Self::Passes(decision),
+            false => Self::Refused(decision),
+        }
+    }
+}
+
 /// A line at which somebody stands, beside the state it draws on.
 struct Standing<'a, A: Algorithm> {
     line: &'a dyn Line<A::State>,
@@ -37,6 +54,7 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units if they are there and nobody waits for them.
     #[inline]
     pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
+        self.rule.claim(self.state, now);
         if self.rule.line().is_none() || !self.is_waited_for() {
             return self.rule.check(self.state, now, cost);
         }
@@ -70,6 +88,7 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units, or joins the line.
     #[inline]
     pub(super) fn enter(mut self, now: Nanos, cost: u64) -> Entered {
+        self.rule.claim(self.state, now);
         let Some(line) = self.rule.line() else {
             return Entered::Decided(self.rule.check(self.state, now, cost));
         };
@@ -82,6 +101,27 @@ impl<A: Algorithm> Seat<'_, A> {
         match Outlook::EMPTY.decide(line, self.state, now, cost) {
             Some(decision) => Entered::Decided(decision),
             None => lines.entry(self.key).or_default().enter(line, self.state, now, cost),
+        }
+    }
+
+    /// What [`enter`](Seat::enter) would say, taking nothing.
+    pub(super) fn foretell(&mut self, now: Nanos, cost: u64) -> Foretold {
+        self.rule.claim(self.state, now);
+        let Some(line) = self.rule.line() else {
+            return Foretold::of(self.rule.peek(self.state, now, cost));
+        };
+        let outlook = match self.standing() {
+            Some(mut standing) => {
+                standing.release(now);
+                standing.queue.outlook()
+            }
+            None => Outlook::EMPTY,
+        };
+        self.tidy();
+        match outlook.foretell(line, self.state, now, cost) {
+            Some(decision) => Foretold::of(decision),
+            None if self.lines.is_some() => Foretold::Passes(outlook.admitted(line, self.state, now)),
+            None => Foretold::Refused(outlook.blocked(line, self.state, now)),
         }
     }
 

@@ -158,7 +158,7 @@ impl<A: Algorithm> Table<A> {
             }
         };
         if kept {
-            self.round().add(key);
+            self.add(key);
         }
         result
     }
@@ -230,6 +230,69 @@ impl<A: Algorithm> Table<A> {
         wake.into_iter().for_each(Waker::wake);
     }
 
+    /// The shard of a key; or the shared buckets, where a key is that has no place.
+    pub(super) fn shard(&self, home: Home) -> &Mutex<Shard<A>> {
+        match home {
+            Home::Own(key) => self.keys.of(&key),
+            Home::Shared(bucket) => self.shared.of(&bucket),
+        }
+    }
+
+    /// Where a key is that has no place.
+    pub(super) fn elsewhere(&self, key: Fingerprint) -> Home {
+        self.crowded.store(true, Ordering::Relaxed);
+        Home::Shared(key.coarse(SHARED_BITS))
+    }
+
+    /// Makes place for a key, if it is a new one.
+    pub(super) fn prepare(&self, context: &Own<A>, key: Fingerprint) {
+        let known = self.keys.lock(&key).states.contains_key(&key);
+        if !known {
+            self.clean(context);
+        }
+    }
+
+    /// Gives a key a state in its shard, which is held. `None` if there is no place; else whether it is new.
+    pub(super) fn settle(
+        &self,
+        context: &Own<A>,
+        shard: &mut Shard<A>,
+        home: Home,
+        now: Nanos,
+    ) -> Option<bool> {
+        let (Home::Own(key) | Home::Shared(key)) = home;
+        if shard.states.contains_key(&key) {
+            return Some(false);
+        }
+        let state = match home {
+            Home::Own(_) if !self.reserve() => return None,
+            Home::Own(_) => {
+                let place = Place { rule: shard.rule.clone(), generation: shard.generation };
+                self.unknown(context, key, &place, now)
+            }
+            Home::Shared(_) => self.fresh(context, &shard.rule, now),
+        };
+        shard.states.insert(key, state);
+        Some(matches!(home, Home::Own(_)))
+    }
+
+    /// Whether a key that is new to its shard, which is held, stays.
+    pub(super) fn stays(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
+        let Shard { rule, states, lines, .. } = shard;
+        let stays =
+            states.get(&key).is_some_and(|state| !rule.is_fresh(state, now)) || lines.contains_key(&key);
+        if !stays {
+            states.remove(&key);
+            self.forget(now);
+        }
+        stays
+    }
+
+    /// A key has come into the table. No shard is held.
+    pub(super) fn add(&self, key: Fingerprint) {
+        self.round().add(key);
+    }
+
     fn reserve(&self) -> bool {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
@@ -296,6 +359,13 @@ impl<A: Algorithm> Table<A> {
     fn round(&self) -> MutexGuard<'_, Round> {
         lock(&self.round)
     }
+}
+
+/// Where a key is: in a place of its own, or in a bucket that it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    Own(Fingerprint),
+    Shared(Fingerprint),
 }
 
 /// What a new key is to obey, and how often its shard's rule was replaced.

@@ -1,0 +1,107 @@
+use std::fmt;
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::layer::RateLimitLayer;
+use super::policy::Policy;
+use super::service::RateLimit;
+use super::together::{Both, Names};
+use crate::algorithm::Algorithm;
+
+/// Several policies in one layer, charged all or none. Made by [`and`](RateLimitLayer::and).
+pub struct Layers<P, R> {
+    policies: Arc<P>,
+    responder: R,
+}
+
+/// The policies of two layers, and who makes the answers.
+type And<L, O, R> = Layers<Both<<L as IntoPolicies>::Policies, <O as IntoPolicies>::Policies>, R>;
+
+/// A layer whose policies can be joined with those of another.
+pub trait IntoPolicies {
+    #[doc(hidden)]
+    type Policies: Names;
+
+    #[doc(hidden)]
+    fn into_policies(self) -> Self::Policies;
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicies for RateLimitLayer<K, A, C, R, S> {
+    type Policies = Policy<K, A, C, S>;
+
+    fn into_policies(self) -> Policy<K, A, C, S> {
+        Arc::unwrap_or_clone(self.into_parts().0)
+    }
+}
+
+impl<P: Names + Clone, R> IntoPolicies for Layers<P, R> {
+    type Policies = P;
+
+    fn into_policies(self) -> P {
+        Arc::unwrap_or_clone(self.policies)
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
+    /// Both must allow: a request that either denies is charged by neither.
+    ///
+    /// They are decided together while both keys are held, so nobody comes in between. The answers are made by this layer's responder. A policy
+    /// whose name is taken is numbered: `default`, `default-2`.
+    ///
+    /// If one lets the request wait in line, the other is charged when it joins the line. Given up while it waits, both give
+    /// back. The state must be in memory.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::{Global, PeerIp};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5))
+    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn and<O: IntoPolicies>(self, other: O) -> And<Self, O, R> {
+        let (policy, responder) = self.into_parts();
+        let policies = Both::new(Arc::unwrap_or_clone(policy), other.into_policies());
+        Layers { policies: Arc::new(policies), responder }
+    }
+}
+
+impl<P: Names + Clone, R> Layers<P, R> {
+    /// All must allow. See [`RateLimitLayer::and`].
+    #[must_use]
+    pub fn and<O: IntoPolicies>(self, other: O) -> And<Self, O, R> {
+        let policies = Both::new(Arc::unwrap_or_clone(self.policies), other.into_policies());
+        Layers { policies: Arc::new(policies), responder: self.responder }
+    }
+}
+
+impl<P, R> Layers<P, R> {
+    /// Who makes the answers. See [`RateLimitLayer::responder`].
+    #[must_use]
+    pub fn responder<T>(self, responder: T) -> Layers<P, T> {
+        Layers { policies: self.policies, responder }
+    }
+}
+
+impl<Svc, P, R: Clone> Layer<Svc> for Layers<P, R> {
+    type Service = RateLimit<Svc, P, R>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.policies), self.responder.clone())
+    }
+}
+
+impl<P, R: Clone> Clone for Layers<P, R> {
+    fn clone(&self) -> Self {
+        Self { policies: Arc::clone(&self.policies), responder: self.responder.clone() }
+    }
+}
+
+impl<P: fmt::Debug, R> fmt::Debug for Layers<P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Several policies, on keys of their own, that are charged all or none.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::vec;
+
+use super::policy::{Policies, Verdict, Waited, sealed};
+use super::responder::{Report, StoreFailure};
+use super::told::Told;
+use crate::key::KeyError;
+use crate::store::{BoxError, Decided, Part, Together, TogetherWait, decide_together};
+
+/// Two policies, or more: each may be two again. Made by [`and`](super::RateLimitLayer::and).
+///
+/// A request passes if both let it pass, and is then charged by both. If one denies it, neither is charged.
+#[derive(Clone, Debug)]
+pub struct Both<P, Q>(P, Q);
+
+impl<P: Names, Q: Names> Both<P, Q> {
+    pub(super) fn new(first: P, second: Q) -> Self {
+        let mut taken = HashSet::new();
+        let first = first.distinct(&mut taken);
+        Self(first, second.distinct(&mut taken))
+    }
+}
+
+/// Policies that have names.
+pub trait Names {
+    /// The same, with no name that is taken, nor one twice.
+    #[doc(hidden)]
+    #[must_use]
+    fn distinct(self, taken: &mut HashSet<String>) -> Self;
+}
+
+/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in memory.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
+    note = "the key extractor must know the requests, and the limiter must have its state in memory"
+)]
+pub trait Member<Req>: Names + sealed::Sealed {
+    /// What is to be asked for a request. `None`: it is not limited.
+    #[doc(hidden)]
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError>;
+
+    #[doc(hidden)]
+    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>);
+
+    #[doc(hidden)]
+    fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Vec<Report<'a>>);
+
+    #[doc(hidden)]
+    fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>);
+
+    #[doc(hidden)]
+    fn blame(&self, error: BoxError) -> StoreFailure<'_>;
+}
+
+impl<P, Q> sealed::Sealed for Both<P, Q> {}
+
+impl<P: Names, Q: Names> Names for Both<P, Q> {
+    fn distinct(self, taken: &mut HashSet<String>) -> Self {
+        let first = self.0.distinct(taken);
+        Self(first, self.1.distinct(taken))
+    }
+}
+
+impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError> {
+        self.0.gather(request, parts)?;
+        self.1.gather(request, parts)
+    }
+
+    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>) {
+        self.0.tell(decided, told);
+        self.1.tell(decided, told);
+    }
+
+    fn reports<'a>(
+        &'a self,
+        told: &mut dyn Iterator<Item = &'a Option<Told>>,
+        reports: &mut Vec<Report<'a>>,
+    ) {
+        self.0.reports(told, reports);
+        self.1.reports(told, reports);
+    }
+
+    fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>) {
+        self.0.observe_denials(told);
+        self.1.observe_denials(told);
+    }
+
+    fn blame(&self, error: BoxError) -> StoreFailure<'_> {
+        self.0.blame(error)
+    }
+}
+
+impl<P, Q> Both<P, Q> {
+    fn told<Req>(&self, decided: Vec<Option<Decided>>) -> Vec<Option<Told>>
+    where
+        Self: Member<Req>,
+    {
+        let mut told = Vec::with_capacity(decided.len());
+        self.tell(&mut decided.into_iter(), &mut told);
+        told
+    }
+}
+
+impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
+    type Told = Vec<Option<Told>>;
+    type Waited = Vec<Option<Decided>>;
+    type Error = Infallible;
+    type Wait = TogetherWait;
+
+    fn decide(&self, request: &Req) -> Verdict<Self::Told, TogetherWait> {
+        let mut parts = Vec::with_capacity(2);
+        if let Err(error) = self.gather(request, &mut parts) {
+            return Verdict::NoKey(error);
+        }
+        if parts.iter().all(Option::is_none) {
+            return Verdict::Pass;
+        }
+        match decide_together(parts) {
+            Together::Admitted(decided) => Verdict::Admitted(self.told(decided)),
+            Together::Denied(decided) => Verdict::Denied(self.told(decided)),
+            Together::Later(wait) => Verdict::Later(wait),
+        }
+    }
+
+    /// Nobody is refused after having waited.
+    fn waited(&self, waited: Vec<Option<Decided>>) -> Waited<Self::Told> {
+        Waited::Admitted(self.told(waited))
+    }
+
+    fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
+        let mut reports = Vec::with_capacity(told.len());
+        self.reports(&mut told.iter(), &mut reports);
+        tell(&reports)
+    }
+
+    fn observe_denial(&self, told: &Self::Told) {
+        self.observe_denials(&mut told.iter());
+    }
+
+    fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
+        self.blame(error)
+    }
+}
