@@ -109,3 +109,18 @@ async fn a_wait_that_is_too_long_is_refused_at_once_with_a_true_retry_after() {
     tokio::time::advance(Duration::from_millis(50)).await;
     assert_eq!(limiter.acquire("upstream").await.delay(), Duration::from_millis(150));
 }
+
+#[tokio::test]
+async fn acquire_and_check_tell_the_same_reset() {
+    let clock = ManualClock::new();
+    for smooth in [
+        Smooth::bursty(Quota::per_second(4)),
+        Smooth::warming_up(Quota::per_second(4), Duration::from_secs(1)),
+    ] {
+        let limiter = RateLimiter::builder(smooth).clock(clock.clone()).build();
+        clock.advance(Duration::from_secs(10));
+        let checked = limiter.check("a").reset_after();
+        assert!(checked > Duration::ZERO);
+        assert_eq!(limiter.acquire("b").await.reset_after(), checked);
+    }
+}

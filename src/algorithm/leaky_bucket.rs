@@ -81,21 +81,29 @@ pub struct LeakyBucketState {
     next: Slot,
 }
 
-/// An instant, in grains since the clock's zero. In words, so that it takes no more room than it needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// When the next call may leave, in grains since the key's time; below zero, it might have left already. In words, so that it takes no more
+/// room than it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    high: u64,
+    high: i64,
     low: u64,
 }
 
 impl Slot {
-    const fn new(grains: u128) -> Self {
-        Self { high: (grains >> 64) as u64, low: grains as u64 }
+    const NOW: Self = Self::new(0);
+
+    const fn new(grains: i128) -> Self {
+        Self { high: (grains >> 64) as i64, low: grains as u64 }
     }
 
-    const fn grains(self) -> u128 {
-        (self.high as u128) << 64 | self.low as u128
+    const fn grains(self) -> i128 {
+        (self.high as i128) << 64 | self.low as i128
     }
+}
+
+/// As a signed number; what does not fit is centuries away.
+fn signed(grains: u128) -> i128 {
+    i128::try_from(grains).unwrap_or(i128::MAX)
 }
 
 impl LeakyBucket {
@@ -125,18 +133,15 @@ impl LeakyBucket {
         self
     }
 
-    fn slot(&self, now: Nanos) -> u128 {
-        self.rate.grains(now.0)
-    }
-
-    /// The grains until the next slot.
+    /// The grains from `now`, at most the key's time, until the next slot.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        state.next.grains().saturating_sub(self.slot(now))
+        let until = state.next.grains().saturating_add(signed(self.rate.grains(state.last.since(now))));
+        u128::try_from(until).unwrap_or(0)
     }
 
     /// The grains until nothing is left of it, and the clock has caught up.
     fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        state.next.grains().max(self.slot(state.last)) - self.slot(now)
+        self.until(state, now).max(self.rate.grains(state.last.since(now)))
     }
 
     fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
@@ -158,7 +163,7 @@ impl Algorithm for LeakyBucket {
     type State = LeakyBucketState;
 
     fn fresh(&self, _built: Nanos, now: Nanos) -> LeakyBucketState {
-        LeakyBucketState { last: now, next: Slot::new(0) }
+        LeakyBucketState { last: now, next: Slot::NOW }
     }
 
     #[inline]
@@ -169,7 +174,8 @@ impl Algorithm for LeakyBucket {
     #[inline]
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
-        let idle = state.next.grains() <= self.slot(seen);
+        let now = now.min(seen);
+        let idle = self.is_due(state);
         if cost == 0 {
             return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
         }
@@ -182,8 +188,8 @@ impl Algorithm for LeakyBucket {
     }
 
     fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
-        let seen = self.observe(state, now);
-        let idle = state.next.grains() <= self.slot(seen);
+        let now = now.min(self.observe(state, now));
+        let idle = self.is_due(state);
         match idle || cost == 0 {
             true => self.rate.allow(1, u64::from(idle), self.reset(state, now), 0),
             false => self.deny(state, now),
@@ -192,26 +198,25 @@ impl Algorithm for LeakyBucket {
 
     /// Moves the next slot up, but not to before now.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
-        let seen = self.slot(self.observe(state, now));
+        self.observe(state, now);
         let next = state.next.grains();
-        if next > seen {
-            state.next = Slot::new(next.saturating_sub(self.rate.units(cost)).max(seen));
+        if next > 0 {
+            state.next = Slot::new(next.saturating_sub(signed(self.rate.units(cost))).max(0));
         }
     }
 
     /// The next slot stays as many intervals away as it was.
     fn adapt(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
-        let seen = from.observe(state, now);
+        from.observe(state, now);
         let (new, old) = (self.rate.period, from.rate.period);
-        let (intervals, rest) = div_rem(state.next.grains().saturating_sub(from.slot(seen)), old);
+        let (intervals, rest) = div_rem(u128::try_from(state.next.grains()).unwrap_or(0), old);
         let away = intervals.saturating_mul(u128::from(new)).saturating_add(rescaled(rest, new, old).into());
-        state.next = Slot::new(self.slot(seen).saturating_add(away));
+        state.next = Slot::new(signed(away));
     }
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
-        let seen = self.observe(&mut state, now);
-        seen == now && state.next.grains() <= self.slot(seen)
+        self.observe(&mut state, now) == now && self.is_due(&state)
     }
 
     fn policy(&self) -> Policy {
@@ -241,37 +246,49 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn turn(&self, state: &LeakyBucketState, ahead: u128) -> Nanos {
-        let ahead = ahead.saturating_mul(u128::from(self.rate.period));
-        Nanos(self.rate.time_of(state.next.grains().saturating_add(ahead)))
+        let ahead = signed(ahead.saturating_mul(u128::from(self.rate.period)));
+        let until = state.next.grains().saturating_add(ahead);
+        match u128::try_from(until) {
+            Ok(until) => state.last.after(self.rate.time_of(until)),
+            Err(_) => {
+                let (past, _) = div_rem(until.unsigned_abs(), self.rate.limit);
+                Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)))
+            }
+        }
+    }
+
+    fn is_due(&self, state: &LeakyBucketState) -> bool {
+        state.next.grains() <= 0
     }
 
     fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        let slot = state.next.grains().max(self.slot(arrived));
-        state.next = Slot::new(slot.saturating_add(self.rate.units(cost)));
+        let arrived = -signed(self.rate.grains(state.last.since(arrived)));
+        let slot = state.next.grains().max(arrived);
+        state.next = Slot::new(slot.saturating_add(signed(self.rate.units(cost))));
     }
 
-    fn passing(&self, state: &LeakyBucketState, seen: Nanos) -> u64 {
-        u64::from(state.next.grains() <= self.slot(seen))
+    fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {
+        u64::from(self.is_due(state))
     }
 
     fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {
         if self.max_wait == u64::MAX {
             return u64::MAX;
         }
-        let ahead = ahead.saturating_mul(u128::from(self.rate.period));
-        let first = state.next.grains().saturating_add(ahead).max(self.slot(state.last));
-        let latest = self.slot(now).saturating_add(self.rate.grains(self.max_wait));
-        let Some(spare) = latest.checked_sub(first) else { return 0 };
+        let ahead = signed(ahead.saturating_mul(u128::from(self.rate.period)));
+        let first = state.next.grains().saturating_add(ahead).max(0);
+        let behind = signed(self.rate.grains(state.last.since(now)));
+        let latest = signed(self.rate.grains(self.max_wait)).saturating_sub(behind);
+        let Ok(spare) = u128::try_from(latest.saturating_sub(first)) else { return 0 };
         let (intervals, _) = div_rem(spare, self.rate.period);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
     }
 
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
+        // Set back, the schedule goes along with the clock.
         let step = step(state.last, now, self.quota.period_nanos());
-        if step.set_back > 0 {
-            // The schedule goes along with the clock.
-            state.next = Slot::new(state.next.grains().saturating_sub(self.rate.grains(step.set_back)));
-        }
+        let elapsed = signed(self.rate.grains(step.elapsed));
+        state.next = Slot::new(state.next.grains().saturating_sub(elapsed));
         state.last = step.seen(now);
         state.last
     }

@@ -146,8 +146,11 @@ pub trait Line<S>: Debug {
 
     /// When a call may leave that has `ahead` units before it, rounded up to the nanosecond.
     ///
-    /// It may be in the past: then the call leaves at once.
+    /// It may be in the past: then the call leaves at once. [`Nanos::MAX`]: beyond the end of time.
     fn turn(&self, state: &S, ahead: u128) -> Nanos;
+
+    /// Whether the next call may leave, at the state's own time. Known even at the end of time.
+    fn is_due(&self, state: &S) -> bool;
 
     /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
     fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
@@ -161,7 +164,7 @@ pub trait Line<S>: Debug {
         if self.max_wait() == u64::MAX {
             return u64::MAX;
         }
-        let latest = now.after(self.max_wait());
+        let latest = now.after(self.max_wait()).min(Nanos(u64::MAX - 1));
         // By halves: whoever comes later does not leave sooner.
         let (mut fit, mut beyond) = (0, u64::MAX);
         while fit < beyond {
@@ -172,6 +175,11 @@ pub trait Line<S>: Debug {
             }
         }
         fit
+    }
+
+    /// How long until the key is as if never seen, in nanoseconds, once those with `ahead` units have left.
+    fn reset(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
+        self.turn(state, ahead).since(now)
     }
 
     /// Tells the state what time it is, and gives the time back as the state sees it.

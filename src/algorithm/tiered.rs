@@ -166,12 +166,20 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).turn(&state.state, ahead)
     }
 
+    fn is_due(&self, state: &TieredState<A>) -> bool {
+        line(&state.by).is_due(&state.state)
+    }
+
     fn leave(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {
         line(&state.by).leave(&mut state.state, arrived, cost);
     }
 
     fn passing(&self, state: &TieredState<A>, seen: Nanos) -> u64 {
         line(&state.by).passing(&state.state, seen)
+    }
+
+    fn reset(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
+        line(&state.by).reset(&state.state, ahead, now)
     }
 
     fn observe(&self, state: &mut TieredState<A>, now: Nanos) -> Nanos {

@@ -105,7 +105,7 @@ impl<S: Clone> Queue<S> {
         let seen = line.observe(state, now);
         let mut outlook = self.outlook();
         for waiter in &self.waiting {
-            if line.turn(state, 0) > seen {
+            if !line.is_due(state) {
                 break;
             }
             line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
@@ -135,9 +135,8 @@ impl<S: Clone> Queue<S> {
     pub(crate) fn release(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, wake: &mut Vec<Waker>) {
         let seen = line.observe(state, now);
         while let Some(first) = self.waiting.front() {
-            let turn = line.turn(state, 0);
-            if turn > seen {
-                if first.alarm > turn {
+            if !line.is_due(state) {
+                if first.alarm > line.turn(state, 0) {
                     // It has become the first, or its turn has moved up.
                     wake.extend(first.waker.clone());
                 }

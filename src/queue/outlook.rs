@@ -62,12 +62,13 @@ impl Outlook {
     }
 
     fn fate<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Fate {
-        let seen = line.observe(state, now);
-        let turn = line.turn(state, self.ahead);
-        if cost == 0 || self.waiting == 0 && turn <= seen {
+        line.observe(state, now);
+        if cost == 0 || self.waiting == 0 && line.is_due(state) {
             return Fate::Passes;
         }
-        let waits = self.waiting < line.places() && turn.since(now) <= line.max_wait();
+        let turn = line.turn(state, self.ahead);
+        let patient = line.max_wait() == u64::MAX || turn < Nanos::MAX && turn.since(now) <= line.max_wait();
+        let waits = self.waiting < line.places() && patient;
         if waits { Fate::Waits } else { Fate::Refused }
     }
 
@@ -85,11 +86,11 @@ impl Outlook {
     /// What `check` says while calls wait: nobody overtakes them.
     pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> Decision {
         let until = line.turn(state, self.ahead).since(now);
-        Decision::deny(1, 0, Some(until), until)
+        Decision::deny(1, 0, Some(until), line.reset(state, self.ahead, now))
     }
 
     pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.turn(state, self.ahead).since(now);
+        let reset = line.reset(state, self.ahead, now);
         let remaining = self.remaining(line, state, now);
         let decision = Decision::allow(line.capacity(), remaining, reset);
         match remaining {
@@ -99,7 +100,7 @@ impl Outlook {
     }
 
     fn refused<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.turn(state, self.ahead).since(now);
+        let reset = line.reset(state, self.ahead, now);
         let remaining = self.remaining(line, state, now);
         Decision::deny(line.capacity(), remaining, Some(self.retry(line, state, now)), reset)
     }

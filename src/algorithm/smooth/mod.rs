@@ -27,7 +27,7 @@
 //!
 //! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up / 2`, the end at `warm_up / 2 +
 //! 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time: no rate appears in any of it. These numbers have no
-//! finite form for every rate, so they are kept in 2^-32 of a nanosecond, and each is rounded so that no call goes early. The cold factor is taken as
+//! finite form for every rate, so they are kept in 2^-48 of a nanosecond, and each is rounded so that no call goes early. The cold factor is taken as
 //! a multiple of 1/1024, rounded up.
 //!
 //! **Invariant.** A call leaves no sooner than `next`; `next` moves on by the area of what it took.
@@ -51,7 +51,10 @@ use crate::decision::Decision;
 use crate::quota::Quota;
 
 const MOST_COLD: f64 = 1_000.0;
-const END: u128 = (u64::MAX as u128) << FINE;
+/// The farthest turn: centuries of centuries away, in fine units.
+const END: u128 = 1 << 126;
+/// 2^-8 of a nanosecond.
+const MARGIN: u128 = 1 << (FINE - 8);
 
 /// Guava's rate limiters: paced calls, stored permits, and the caller pays for the one before.
 ///
@@ -165,7 +168,7 @@ impl Smooth {
     fn time_of(&self, units: u128) -> u128 {
         let grains = units.saturating_mul(u128::from(self.rate.period));
         let (nanos, rest) = div_rem(grains, self.rate.limit);
-        if nanos > u128::from(u64::MAX) {
+        if nanos >= END >> FINE {
             return END;
         }
         (nanos << FINE) + (u128::from(rest) << FINE).div_ceil(u128::from(self.rate.limit))
@@ -173,11 +176,16 @@ impl Smooth {
 
     /// Stores the time from `next` to `now`, if there is any.
     fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
-        let now = u128::from(now.0) << FINE;
+        let now = fine(now);
         if now > state.next {
             state.stored = self.most.min(state.stored + self.reserve.stores(now - state.next));
             state.next = now;
         }
+    }
+
+    /// Whether the interval is a whole number of nanoseconds.
+    fn is_whole(&self) -> bool {
+        self.rate.limit == 1
     }
 
     fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
@@ -185,10 +193,15 @@ impl Smooth {
     }
 
     /// The time until the key is as if never seen.
-    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
-        let (mut state, seen) = (state.clone(), state.last);
-        self.catch_up(&mut state, seen);
+    fn full(&self, state: &SmoothState, now: Nanos) -> u64 {
         ceil(state.next.saturating_add(self.reserve.until(self.most - state.stored))).since(now)
+    }
+
+    /// When a call may leave whose turn is computed to be `next`. What was rounded up fills the store a little later, and a store that is less full is less
+    /// cold: so a turn that is not exact is taken a little later than computed.
+    fn exact(&self, next: u128) -> u128 {
+        let is_exact = next.is_multiple_of(1 << FINE) || matches!(self.reserve, Reserve::Bursty);
+        if is_exact { next } else { next.saturating_add(MARGIN) }
     }
 
     /// How many calls of cost 1 pass at once: those that cost nothing, and one that the next will pay for.
@@ -202,6 +215,10 @@ impl Smooth {
     }
 }
 
+fn fine(now: Nanos) -> u128 {
+    u128::from(now.0) << FINE
+}
+
 fn ceil(fine: u128) -> Nanos {
     Nanos(u64::try_from(fine.div_ceil(1 << FINE)).unwrap_or(u64::MAX))
 }
@@ -211,7 +228,7 @@ impl Algorithm for Smooth {
 
     fn fresh(&self, built: Nanos, now: Nanos) -> SmoothState {
         let stored = self.reserve.at_first();
-        SmoothState { last: now, next: u128::from(built.min(now).0) << FINE, stored }
+        SmoothState { last: now, next: fine(built.min(now)), stored }
     }
 
     #[inline]
@@ -221,15 +238,15 @@ impl Algorithm for Smooth {
 
     fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
-        let passes = self.turn(state, 0) <= seen;
+        let passes = self.is_due(state);
         if cost > 0 && !passes {
-            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
+            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, 0, now));
         }
         if cost > 0 {
             self.leave(state, seen, cost);
         }
         let remaining = self.passing(state, seen);
-        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
+        let decision = Decision::allow(self.at_once, remaining, self.reset(state, 0, now));
         if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
     }
 
@@ -237,17 +254,22 @@ impl Algorithm for Smooth {
         let seen = self.observe(state, now);
         match self.passing(state, seen) {
             0 if cost > 0 => {
-                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
+                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, 0, now))
             }
-            passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
+            passing => Decision::allow(self.at_once, passing, self.reset(state, 0, now)),
         }
     }
 
     /// Moves the next turn up by the interval for each unit, but not to before now. What was taken from the store does not come back.
+    ///
+    /// Rounded down where a charge is rounded up: of a rate whose interval is no whole number of nanoseconds, up to one nanosecond is kept.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
-        let seen = u128::from(self.observe(state, now).0) << FINE;
-        if state.next > seen {
-            state.next = state.next.saturating_sub(self.time_of(u128::from(cost))).max(seen);
+        let seen = fine(self.observe(state, now));
+        // Of a turn that is beyond reckoning, nothing is known to take off.
+        if state.next > seen && state.next < END {
+            let charged = self.time_of(u128::from(cost));
+            let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
+            state.next = state.next.saturating_sub(given).max(seen);
         }
     }
 
@@ -255,7 +277,7 @@ impl Algorithm for Smooth {
     fn adapt(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let seen = from.observe(state, now);
         from.catch_up(state, seen);
-        let seen = u128::from(seen.0) << FINE;
+        let seen = fine(seen);
         let (new, old) = (self.rate, from.rate);
         let times = u128::from(new.period) * u128::from(old.limit);
         let away = product_over(state.next - seen, times, 1, &[new.limit, old.period], 0);
@@ -267,7 +289,7 @@ impl Algorithm for Smooth {
         let mut state = state.clone();
         let seen = self.observe(&mut state, now);
         self.catch_up(&mut state, seen);
-        seen == now && self.turn(&state, 0) <= seen && state.stored == self.most
+        seen == now && self.is_due(&state) && state.stored == self.most
     }
 
     fn policy(&self) -> Policy {
@@ -299,11 +321,15 @@ impl Line<SmoothState> for Smooth {
 
     fn turn(&self, state: &SmoothState, ahead: u128) -> Nanos {
         if ahead == 0 {
-            return ceil(state.next);
+            return ceil(self.exact(state.next));
         }
         let (mut state, seen) = (state.clone(), state.last);
         self.catch_up(&mut state, seen);
-        ceil(state.next.saturating_add(self.spend(&mut state.stored, ahead)))
+        ceil(self.exact(state.next.saturating_add(self.spend(&mut state.stored, ahead))))
+    }
+
+    fn is_due(&self, state: &SmoothState) -> bool {
+        self.exact(state.next) <= fine(state.last)
     }
 
     fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
@@ -313,7 +339,7 @@ impl Line<SmoothState> for Smooth {
     }
 
     fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
-        if self.turn(state, 0) > seen {
+        if !self.is_due(state) {
             return 0;
         }
         let mut state = state.clone();
@@ -326,5 +352,14 @@ impl Line<SmoothState> for Smooth {
         state.next = state.next.saturating_sub(u128::from(step.set_back) << FINE);
         state.last = step.seen(now);
         state.last
+    }
+
+    fn reset(&self, state: &SmoothState, ahead: u128, now: Nanos) -> u64 {
+        let mut state = state.clone();
+        let seen = state.last;
+        self.catch_up(&mut state, seen);
+        let time = self.spend(&mut state.stored, ahead);
+        state.next = state.next.saturating_add(time).min(END);
+        self.full(&state, now)
     }
 }

@@ -1,11 +1,11 @@
 //! What unused time is worth: the store of a limiter, and what is taken from it.
 //!
-//! All times are in fine units, 2^-32 of a nanosecond.
+//! All times are in fine units, 2^-48 of a nanosecond.
 
 use super::wide::{part_of, product_over};
 
-/// Fractions of a nanosecond are counted in 2^-32.
-pub(super) const FINE: u32 = 32;
+/// Fractions of a nanosecond are counted in 2^-48.
+pub(super) const FINE: u32 = 48;
 /// Cold factors are multiples of 1/1024.
 const PARTS: u32 = 10;
 const SECOND: u128 = 1_000_000_000 << FINE;
@@ -75,7 +75,7 @@ impl Reserve {
             Self::Bursty => idle,
             Self::WarmingUp { cold_factor, .. } => {
                 let (fills, over) = fill_rate(cold_factor);
-                (idle * fills).div_ceil(over)
+                idle.saturating_mul(fills).div_ceil(over)
             }
         }
     }
@@ -86,7 +86,7 @@ impl Reserve {
             Self::Bursty => missing,
             Self::WarmingUp { cold_factor, .. } => {
                 let (fills, over) = fill_rate(cold_factor);
-                (missing * over).div_ceil(fills)
+                missing.saturating_mul(over).div_ceil(fills)
             }
         }
     }

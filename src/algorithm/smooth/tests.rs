@@ -89,7 +89,7 @@ fn extremes_neither_panic_nor_pass_for_free() {
                 let mut state = smooth.fresh(Nanos::ZERO, now);
                 assert!(smooth.check(&mut state, now, u64::MAX).is_allowed());
                 let next = smooth.check(&mut state, now, 1);
-                assert_eq!(next.is_allowed(), now == Nanos::MAX, "{smooth:?} {now:?}");
+                assert!(!next.is_allowed(), "{smooth:?} {now:?}");
                 let _ = smooth.check(&mut state, Nanos::ZERO, u64::MAX);
                 let _ = smooth.peek(&mut state, Nanos::MAX, 1);
                 let _ = smooth.is_fresh(&state, now);
@@ -108,4 +108,32 @@ fn a_cold_factor_below_one_panics() {
 #[should_panic(expected = "give 1 to 1000")]
 fn a_cold_factor_that_is_no_number_panics() {
     let _ = Smooth::warming_up(Quota::per_second(1), Duration::from_secs(1)).cold_factor(f64::NAN);
+}
+
+#[test]
+fn a_refund_in_parts_is_worth_no_more_than_what_was_taken() {
+    let bursty = Smooth::bursty(Quota::per(9_999_999_999, Duration::from_secs(10)).unwrap());
+    let mut state = bursty.fresh(Nanos::ZERO, Nanos::ZERO);
+    assert!(bursty.check(&mut state, Nanos::ZERO, 2).is_allowed());
+    bursty.refund(&mut state, Nanos::ZERO, 1);
+    // One interval is 1.0000000001 ns.
+    assert!(!bursty.check(&mut state, Nanos(1), 1).is_allowed());
+    assert!(bursty.check(&mut state, Nanos(2), 1).is_allowed());
+}
+
+#[test]
+fn a_debt_of_centuries_is_neither_forgotten_nor_given_back() {
+    let month = Smooth::bursty(Quota::per(1, Duration::from_secs(30 * 86_400)).unwrap());
+    let mut state = month.fresh(Nanos::ZERO, Nanos::ZERO);
+    assert!(month.check(&mut state, Nanos::ZERO, 20_000).is_allowed());
+    month.refund(&mut state, Nanos::ZERO, 19_999);
+    let rest = month.peek(&mut state, Nanos::ZERO, 1).retry_after();
+    assert_eq!(rest, Some(Duration::from_secs(30 * 86_400)));
+
+    let second = Smooth::bursty(Quota::per_second(1));
+    let mut state = second.fresh(Nanos::ZERO, Nanos(u64::MAX - 1));
+    assert!(second.check(&mut state, Nanos(u64::MAX - 1), 1_000_000).is_allowed());
+    // The clock is set back: the debt goes along.
+    let rest = second.peek(&mut state, Nanos(5), 1).retry_after();
+    assert_eq!(rest, Some(Duration::from_secs(999_999)), "one second was stored");
 }

@@ -112,8 +112,8 @@ impl<A: Algorithm> Holding<'_, A> {
         change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
     ) -> R {
         let (Home::Own(key) | Home::Shared(key)) = home;
-        let Shard { rule: own, states, lines, .. } = &mut *self.shard;
-        let rule = rule.and_then(|rule| rule.downcast_ref()).unwrap_or(own);
+        let Shard { law, states, lines } = &mut *self.shard;
+        let rule = rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
         let lines = matches!(home, Home::Own(_)).then_some(lines);
         change(Seat { key, rule, state, lines, wake: &mut self.wake }, self.now)

@@ -148,6 +148,14 @@ impl<A: Algorithm> Seat<'_, A> {
         });
     }
 
+    /// Releases everyone whose turn has come.
+    pub(super) fn release(mut self, now: Nanos) {
+        if let Some(mut standing) = self.standing() {
+            standing.release(now);
+        }
+        self.tidy();
+    }
+
     /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may leave.
     pub(super) fn change(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.is_waited_for() {

@@ -16,12 +16,19 @@ pub(super) type Lines<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, 
 
 #[derive(Debug)]
 pub(super) struct Shard<A: Algorithm> {
-    /// What the states obey.
+    pub(super) law: Law<A>,
+    pub(super) states: HashMap<Fingerprint, A::State, Direct>,
+    pub(super) lines: Lines<A>,
+}
+
+/// What the states of a shard obey.
+#[derive(Debug)]
+pub(super) struct Law<A: Algorithm> {
     pub(super) rule: A,
     /// How often the rule was replaced.
     pub(super) generation: u64,
-    pub(super) states: HashMap<Fingerprint, A::State, Direct>,
-    pub(super) lines: Lines<A>,
+    /// Once it was: the state of a key never seen, carried over as others were.
+    pub(super) first: Option<A::State>,
 }
 
 #[derive(Debug)]
@@ -39,8 +46,7 @@ impl<A: Algorithm> Shards<A> {
     pub(super) fn new(count: usize, rule: &A) -> Self {
         let shard = |_| {
             Apart(Mutex::new(Shard {
-                rule: rule.clone(),
-                generation: 0,
+                law: Law { rule: rule.clone(), generation: 0, first: None },
                 states: HashMap::with_hasher(Direct),
                 lines: HashMap::with_hasher(Direct),
             }))

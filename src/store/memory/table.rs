@@ -18,7 +18,7 @@ use std::task::Waker;
 use super::Own;
 use super::fingerprint::{Direct, Fingerprint};
 use super::seat::Seat;
-use super::shard::{Shard, Shards, lock};
+use super::shard::{Law, Shard, Shards, lock};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
@@ -92,10 +92,10 @@ impl<A: Algorithm> Table<A> {
         let now = context.clock().now();
         let result = {
             let mut shard = self.keys.lock(&key);
-            let Shard { rule: own, states, lines, .. } = &mut *shard;
+            let Shard { law, states, lines } = &mut *shard;
             match states.get_mut(&key) {
                 Some(state) => {
-                    let rule = rule.unwrap_or(own);
+                    let rule = rule.unwrap_or(&law.rule);
                     let late = now < rule.seen(state);
                     let now = if late { context.clock().now() } else { now };
                     change(Seat { key, rule, state, lines: Some(lines), wake: &mut wake }, now)
@@ -122,20 +122,20 @@ impl<A: Algorithm> Table<A> {
         self.clean(context);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
-            let place = Place { rule: rule.unwrap_or(&shard.rule).clone(), generation: shard.generation };
-            let Shard { states, lines, .. } = &mut *shard;
+            let Shard { law, states, lines } = &mut *shard;
+            let own = rule.unwrap_or(&law.rule);
             match states.entry(key) {
                 Entry::Occupied(mut known) => {
                     let now = context.clock().now();
-                    let (rule, state) = (&place.rule, known.get_mut());
-                    (change(Seat { key, rule, state, lines: Some(lines), wake }, now), false)
+                    let state = known.get_mut();
+                    (change(Seat { key, rule: own, state, lines: Some(lines), wake }, now), false)
                 }
                 Entry::Vacant(vacant) if self.reserve() => {
                     let now = context.clock().now();
-                    let (rule, mut state) = (&place.rule, self.unknown(context, key, &place, now));
-                    let seat = Seat { key, rule, state: &mut state, lines: Some(&mut *lines), wake };
+                    let mut state = self.unknown(context, key, law, own, now);
+                    let seat = Seat { key, rule: own, state: &mut state, lines: Some(&mut *lines), wake };
                     let result = change(seat, now);
-                    let kept = !rule.is_fresh(&state, now) || lines.contains_key(&key);
+                    let kept = !own.is_fresh(&state, now) || lines.contains_key(&key);
                     if kept {
                         vacant.insert(state);
                     } else {
@@ -148,11 +148,11 @@ impl<A: Algorithm> Table<A> {
                     self.crowded.store(true, Ordering::Relaxed);
                     let bucket = key.coarse(SHARED_BITS);
                     let mut shared = self.shared.lock(&bucket);
-                    let Shard { rule: own, states, .. } = &mut *shared;
-                    let rule = rule.unwrap_or(own);
+                    let Shard { law, states, .. } = &mut *shared;
+                    let rule = rule.unwrap_or(&law.rule);
                     // Read while the bucket is held, too: other keys draw on it.
                     let now = context.clock().now();
-                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, rule, now));
+                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, law, rule, now));
                     (change(Seat { key, rule, state, lines: None, wake }, now), false)
                 }
             }
@@ -173,18 +173,18 @@ impl<A: Algorithm> Table<A> {
     ) -> R {
         let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
-        let place = Place { rule: rule.unwrap_or(&shard.rule).clone(), generation: shard.generation };
-        let Shard { states, lines, .. } = &mut *shard;
+        let Shard { law, states, lines } = &mut *shard;
+        let rule = rule.unwrap_or(&law.rule);
         let mut unknown;
         let state = match states.get_mut(&key) {
             Some(known) => known,
             None => {
-                unknown = self.unknown(context, key, &place, now);
+                unknown = self.unknown(context, key, law, rule, now);
                 &mut unknown
             }
         };
         // Nobody is released, so nobody is woken.
-        look(Seat { key, rule: &place.rule, state, lines: Some(lines), wake: &mut Vec::new() }, now)
+        look(Seat { key, rule, state, lines: Some(lines), wake: &mut Vec::new() }, now)
     }
 
     /// Makes the key as good as new.
@@ -194,7 +194,7 @@ impl<A: Algorithm> Table<A> {
             let mut round = self.round();
             let mut shard = self.keys.lock(&key);
             let now = context.clock().now();
-            let Shard { rule, states, lines, .. } = &mut *shard;
+            let Shard { law, states, lines } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
             if lines.contains_key(&key) || self.crowded.load(Ordering::Relaxed) {
                 // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
@@ -202,8 +202,9 @@ impl<A: Algorithm> Table<A> {
                     queue.restart(now);
                 }
                 let state = known.get_mut();
+                let rule = &law.rule;
                 let seat = Seat { key, rule, state, lines: Some(lines), wake: &mut wake };
-                seat.change(now, |state| *state = self.fresh(context, rule, now));
+                seat.change(now, |state| *state = self.fresh(context, law, rule, now));
             } else {
                 known.remove();
                 round.gone.insert(key);
@@ -218,13 +219,16 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Vec::new();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
-            let Shard { rule, generation, states, lines } = &mut *shard;
+            let Shard { law, states, lines } = &mut *shard;
             for (key, state) in states {
-                let seat = Seat { key: *key, rule: new, state, lines: Some(lines), wake: &mut wake };
-                seat.change(now, |state| new.adapt(state, rule, now));
+                let wake = &mut wake;
+                Seat { key: *key, rule: &law.rule, state, lines: Some(lines), wake }.release(now);
+                let seat = Seat { key: *key, rule: new, state, lines: Some(lines), wake };
+                seat.change(now, |state| new.adapt(state, &law.rule, now));
             }
-            *rule = new.clone();
-            *generation += 1;
+            let mut first = self.fresh(context, law, &law.rule, now);
+            new.adapt(&mut first, &law.rule, now);
+            *law = Law { rule: new.clone(), generation: law.generation + 1, first: Some(first) };
         }
         self.rest.store(rest(new), Ordering::Relaxed);
         wake.into_iter().for_each(Waker::wake);
@@ -266,11 +270,8 @@ impl<A: Algorithm> Table<A> {
         }
         let state = match home {
             Home::Own(_) if !self.reserve() => return None,
-            Home::Own(_) => {
-                let place = Place { rule: shard.rule.clone(), generation: shard.generation };
-                self.unknown(context, key, &place, now)
-            }
-            Home::Shared(_) => self.fresh(context, &shard.rule, now),
+            Home::Own(_) => self.unknown(context, key, &shard.law, &shard.law.rule, now),
+            Home::Shared(_) => self.fresh(context, &shard.law, &shard.law.rule, now),
         };
         shard.states.insert(key, state);
         Some(matches!(home, Home::Own(_)))
@@ -278,7 +279,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Whether a key that is new to its shard, which is held, stays.
     pub(super) fn stays(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
-        let Shard { rule, states, lines, .. } = shard;
+        let Shard { law: Law { rule, .. }, states, lines } = shard;
         let stays =
             states.get(&key).is_some_and(|state| !rule.is_fresh(state, now)) || lines.contains_key(&key);
         if !stays {
@@ -305,26 +306,30 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
-    fn fresh(&self, context: &Own<A>, rule: &A, now: Nanos) -> A::State {
-        rule.fresh(context.built(), now.max(Nanos(self.horizon.load(Ordering::Relaxed))))
+    fn fresh(&self, context: &Own<A>, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
+        let now = now.max(Nanos(self.horizon.load(Ordering::Relaxed)));
+        let Some(mut first) = law.first.clone() else { return rule.fresh(context.built(), now) };
+        // Brings it up to now.
+        let _ = law.rule.peek(&mut first, now, 0);
+        first
     }
 
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
-    fn unknown(&self, context: &Own<A>, key: Fingerprint, place: &Place<A>, now: Nanos) -> A::State {
+    fn unknown(&self, context: &Own<A>, key: Fingerprint, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when the flag was set.
         if self.crowded.load(Ordering::Relaxed) {
             let bucket = key.coarse(SHARED_BITS);
             let shared = self.shared.lock(&bucket);
             if let Some(state) = shared.states.get(&bucket) {
                 let mut state = state.clone();
-                if shared.generation != place.generation {
+                if shared.law.generation != law.generation {
                     // The rule is being replaced, and has come to one of the two only.
-                    place.rule.adapt(&mut state, &shared.rule, now);
+                    law.rule.adapt(&mut state, &shared.law.rule, now);
                 }
                 return state;
             }
         }
-        self.fresh(context, &place.rule, now)
+        self.fresh(context, law, rule, now)
     }
 
     /// Looks at a few keys, and forgets those that are as good as new.
@@ -341,7 +346,7 @@ impl<A: Algorithm> Table<A> {
                 continue;
             }
             let mut shard = self.keys.lock(&key);
-            let Shard { rule, states, lines, .. } = &mut *shard;
+            let Shard { law: Law { rule, .. }, states, lines } = &mut *shard;
             if let Entry::Occupied(known) = states.entry(key) {
                 let now = context.clock().now();
                 let unasked = now.since(rule.seen(known.get())) >= rest;
@@ -366,12 +371,6 @@ impl<A: Algorithm> Table<A> {
 pub(super) enum Home {
     Own(Fingerprint),
     Shared(Fingerprint),
-}
-
-/// What a new key is to obey, and how often its shard's rule was replaced.
-struct Place<A> {
-    rule: A,
-    generation: u64,
 }
 
 /// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
