@@ -50,6 +50,10 @@ use crate::quota::Quota;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_secs(1)));
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/fixed_window.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,

@@ -65,6 +65,10 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::from_millis(100));
 /// # }
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/leaky_bucket.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,

@@ -23,6 +23,22 @@
 //! All of them deny without charging, tell a `retry_after` at which the very same call is allowed, and compute
 //! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
 //!
+//! Each page has a picture of its algorithm. The same calls come in all of them, and the limit is always 4 per second. From above:
+//!
+//! - What comes, from left to right. A dot passes, a cross is refused, and a ring has to wait.
+//! - Where calls wait: what passes. A triangle has waited.
+//! - What the algorithm itself looks at: its count, its tokens, its line.
+//! - What has passed within the last second. Where that is above the limit, it is orange: around the edge of a fixed window, or because a
+//!   bucket's burst comes on top of its rate.
+//!
+//! A fixed window refuses:
+//!
+#![cfg_attr(doc, doc = include_str!("pictures/fixed_window.svg"))]
+//!
+//! A leaky bucket lets calls wait:
+//!
+#![cfg_attr(doc, doc = include_str!("pictures/leaky_bucket.svg"))]
+//!
 //! # Time
 //!
 //! Time for a key is the largest reading it has seen. A reading up to one period behind it stands still; one further

@@ -52,6 +52,10 @@ use crate::quota::Quota;
 /// // 30 % of the next window are gone: 10 * 0.7 = 7 still count
 /// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/sliding_counter.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,

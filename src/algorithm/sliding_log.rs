@@ -49,6 +49,10 @@ use crate::quota::Quota;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/sliding_log.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,

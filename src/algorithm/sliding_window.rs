@@ -58,6 +58,10 @@ const MOST: u64 = 1_000;
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/sliding_window.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,

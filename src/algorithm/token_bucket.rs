@@ -60,6 +60,10 @@ use crate::quota::Quota;
 /// assert_eq!((decision.limit(), decision.remaining()), (20, 5));
 /// assert!(!limiter.check_n("user:42", 15).is_allowed());
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("pictures/token_bucket.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,

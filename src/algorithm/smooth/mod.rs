@@ -77,6 +77,12 @@ const MARGIN: u128 = 1 << (FINE - 8);
 /// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
 /// # }
 /// ```
+///
+/// First bursty, then warming up, with the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+///
+#[cfg_attr(doc, doc = include_str!("../pictures/smooth_bursty.svg"))]
+///
+#[cfg_attr(doc, doc = include_str!("../pictures/smooth_warming_up.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Smooth {
     quota: Quota,

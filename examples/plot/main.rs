@@ -1,0 +1,93 @@
+//! One story of calls, told by each algorithm: the pictures in the docs.
+//!
+//! ```text
+//! cargo run --example plot
+//! ```
+//!
+//! You will see the names of the files it writes, and in a word what became of the calls. Without an argument it draws the pictures of the
+//! docs anew, in `src/algorithm/pictures`. Another folder: `cargo run --example plot -- target/pictures`.
+//!
+//! The same calls come in each picture, and the quota is always 4 per second. Nothing is simulated: a [`RateLimiter`] decides, and a
+//! [`ManualClock`] is its clock.
+//!
+//! [`RateLimiter`]: tower_throttle::RateLimiter
+//! [`ManualClock`]: tower_throttle::clock::ManualClock
+
+mod arrivals;
+mod curve;
+mod marks;
+mod panel;
+mod picture;
+mod scenes;
+mod story;
+mod svg;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::picture::draw;
+use crate::scenes::scenes;
+
+/// Where the docs look for them.
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/algorithm/pictures");
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("plot: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    let mut arguments = std::env::args_os().skip(1);
+    let folder = arguments.next().map_or_else(|| PathBuf::from(PICTURES), PathBuf::from);
+    if folder.as_os_str().to_string_lossy().starts_with('-') || arguments.next().is_some() {
+        return Err("usage: plot [<folder>]".to_owned());
+    }
+    let cannot = |what: String, error| format!("cannot write {what}: {error}");
+    std::fs::create_dir_all(&folder).map_err(|error| cannot(folder.display().to_string(), error))?;
+    for scene in scenes() {
+        let path = folder.join(scene.file());
+        let svg = draw(&scene).map_err(|error| format!("cannot draw {}: {error}", scene.file()))?;
+        std::fs::write(&path, svg).map_err(|error| cannot(path.display().to_string(), error))?;
+        println!("{}: {}", path.display(), scene.story.summary());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_docs_show_what_the_algorithms_do() {
+        let mut drawn: Vec<_> = scenes().iter().map(|scene| scene.file()).collect();
+        drawn.sort();
+        let entries = std::fs::read_dir(PICTURES).unwrap();
+        let mut kept: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        kept.sort();
+        assert_eq!(kept, drawn);
+        for scene in scenes() {
+            let kept = std::fs::read_to_string(PathBuf::from(PICTURES).join(scene.file())).unwrap();
+            // By lines: a checkout may have its own line ends.
+            let same = kept.lines().eq(draw(&scene).unwrap().lines());
+            assert!(same, "{} is not what is drawn now: cargo run --example plot", scene.file());
+        }
+    }
+
+    #[test]
+    fn a_picture_is_small_and_one_piece_of_markdown() {
+        for scene in scenes() {
+            let svg = draw(&scene).unwrap();
+            assert!(svg.len() < 30_000, "{} has {} bytes", scene.file(), svg.len());
+            assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+            // The first line is one tag, and no line is empty: else Markdown takes it for text.
+            assert!(svg.lines().next().is_some_and(|line| line.ends_with('>')));
+            assert!(svg.lines().all(|line| !line.trim().is_empty()));
+        }
+    }
+}

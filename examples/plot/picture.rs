@@ -1,0 +1,143 @@
+//! A picture: the calls, what the algorithm looks at, and what has passed.
+
+use std::error::Error;
+use std::time::Duration;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use crate::arrivals::{PHASES, QUOTA};
+use crate::curve::Curve;
+use crate::marks::{Mark, legend, write};
+use crate::panel::{LEFT, Panel, RIGHT, end};
+use crate::scenes::{Inside, Scene};
+use crate::story::{Fate, Story};
+use crate::svg::tidy;
+
+const WIDTH: i32 = 760;
+/// Where the first panel begins.
+const TOP: i32 = 100;
+/// Between two panels, for the lower one's name.
+const GAP: i32 = 30;
+const CURVE: i32 = 76;
+
+const BAND: RGBColor = RGBColor(245, 245, 245);
+const GRID: RGBColor = RGBColor(220, 220, 220);
+
+/// The mark of each call, at the millisecond it belongs to.
+struct Marks {
+    came: Vec<(i32, Mark)>,
+    /// Empty if all that pass do so at once: `came` tells it then.
+    left: Vec<(i32, Mark)>,
+}
+
+pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
+    let marks = Marks::of(&scene.story);
+    let second = if marks.left.is_empty() { 0 } else { GAP + Panel::height(highest(&marks.left)) };
+    let bottom = TOP + Panel::height(highest(&marks.came)) + second + 2 * (GAP + CURVE);
+    let size = (u32::try_from(WIDTH)?, u32::try_from(bottom + 54)?);
+    let summary = scene.story.summary();
+
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        write(&root, scene.title, (LEFT, 18), HPos::Left, 16, FontStyle::Bold)?;
+        let line = format!("The limit is {} per second. {summary}", QUOTA.limit());
+        write(&root, &line, (LEFT, 40), HPos::Left, 14, FontStyle::Normal)?;
+        background(&root, bottom)?;
+        calls(&root, &marks)?;
+        inside(&root, &scene.inside, bottom - 2 * CURVE - GAP)?;
+        recent(&root, &scene.story, bottom - CURVE)?;
+        let mut used = vec![Mark::Passes, Mark::Waits, Mark::Leaves, Mark::Refused];
+        used.retain(|mark| marks.came.iter().chain(&marks.left).any(|(_, other)| other == mark));
+        legend(&root, (LEFT + 6, bottom + 40), &used)?;
+        root.present()?;
+    }
+    Ok(tidy(&svg, size, &format!("{}. {summary}.", scene.title)))
+}
+
+fn calls(root: &DrawingArea<SVGBackend<'_>, Shift>, marks: &Marks) -> Result<(), Box<dyn Error>> {
+    let height = Panel::height(highest(&marks.came));
+    let name = "calls that come (one above another: at the same instant)";
+    Panel::new(root, name, (TOP, height), 1)?.columns(&marks.came)?;
+    if marks.left.is_empty() {
+        return Ok(());
+    }
+    let place = (TOP + height + GAP, Panel::height(highest(&marks.left)));
+    Panel::new(root, "calls that pass", place, 1)?.columns(&marks.left)
+}
+
+fn inside(
+    root: &DrawingArea<SVGBackend<'_>, Shift>,
+    inside: &Inside,
+    top: i32,
+) -> Result<(), Box<dyn Error>> {
+    let panel = Panel::new(root, inside.name, (top, CURVE), 5_000)?;
+    panel.curve(&inside.curve, i32::MAX)?;
+    panel.level(1_000 * inside.level.0, inside.level.1)?;
+    panel.numbers(&[0, 2, 4])
+}
+
+fn recent(root: &DrawingArea<SVGBackend<'_>, Shift>, story: &Story, top: i32) -> Result<(), Box<dyn Error>> {
+    let (limit, most) = (i32::try_from(QUOTA.limit())?, i32::try_from(story.most())?);
+    let name = match most > limit {
+        true => "passed within the last second (orange: above the limit)",
+        false => "passed within the last second",
+    };
+    let curve = Curve::of(story, Story::recent);
+    let panel = Panel::new(root, name, (top, CURVE), 9_000)?;
+    panel.curve(&curve, 1_000 * limit)?;
+    panel.level(1_000 * limit, &format!("limit {limit}"))?;
+    panel.numbers(&[0, 4, 8])?;
+    if most > limit { panel.peak(&curve, 1_000 * most) } else { Ok(()) }
+}
+
+/// The parts of the story, and the seconds.
+fn background(root: &DrawingArea<SVGBackend<'_>, Shift>, bottom: i32) -> Result<(), Box<dyn Error>> {
+    let x = |at: i32| LEFT + at * (RIGHT - LEFT) / end();
+    let mut from = 0;
+    for (n, phase) in PHASES.iter().enumerate() {
+        let until = i32::try_from(phase.until)?;
+        if n % 2 == 0 {
+            root.draw(&Rectangle::new([(x(from), 56), (x(until), bottom)], BAND.filled()))?;
+        }
+        write(root, phase.name, (x((from + until) / 2), 67), HPos::Center, 12, FontStyle::Italic)?;
+        from = until;
+    }
+    for second in 0..=end() / 1_000 {
+        let x = x(1_000 * second);
+        root.draw(&PathElement::new(vec![(x, TOP), (x, bottom + 4)], GRID.stroke_width(1)))?;
+        write(root, &format!("{second} s"), (x, bottom + 14), HPos::Center, 12, FontStyle::Normal)?;
+    }
+    Ok(())
+}
+
+impl Marks {
+    fn of(story: &Story) -> Self {
+        let came = story.calls.iter().map(|call| {
+            let mark = match call.fate {
+                Fate::Passed => Mark::Passes,
+                Fate::Waited(_) => Mark::Waits,
+                Fate::Refused => Mark::Refused,
+            };
+            (millis(call.came), mark)
+        });
+        let left = story.calls.iter().filter(|_| story.waits()).filter_map(|call| {
+            let mark = if call.fate == Fate::Passed { Mark::Passes } else { Mark::Leaves };
+            Some((millis(call.left()?), mark))
+        });
+        Self { came: came.collect(), left: left.collect() }
+    }
+}
+
+/// The most marks at one instant.
+fn highest(marks: &[(i32, Mark)]) -> i32 {
+    let runs = marks.chunk_by(|a, b| a.0 == b.0);
+    runs.map(|run| i32::try_from(run.len()).unwrap_or(i32::MAX)).max().unwrap_or(0)
+}
+
+fn millis(time: Duration) -> i32 {
+    i32::try_from(time.as_millis()).unwrap_or(i32::MAX)
+}

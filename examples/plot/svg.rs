@@ -1,0 +1,26 @@
+//! From a file of its own to a piece of a page.
+
+/// Takes what a plotting crate wrote, and makes it scale with the page, readable aloud, and one block of Markdown: no line is empty.
+pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> String {
+    let body =
+        svg.split_once("<svg ").and_then(|(_, rest)| rest.split_once('>')).map_or(svg, |(_, body)| body);
+    let title = escape(title);
+    let mut tidy = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"100%\" \
+         style=\"max-width:{width}px\" role=\"img\" aria-label=\"{title}\">\n"
+    );
+    let mut open = false;
+    for line in body.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        tidy.push_str(&line.replace(" opacity=\"1\"", ""));
+        // A text and its end stay on the line of its tag.
+        open = (open || line.starts_with("<text")) && !line.ends_with("</text>");
+        if !open {
+            tidy.push('\n');
+        }
+    }
+    tidy
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
