@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, Smooth};
-use tower_throttle::clock::Nanos;
+use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
 /// When the next call may go, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept behind it.
