@@ -90,6 +90,17 @@ impl Decision {
         self
     }
 
+    /// The same decision, for a key that is as if never seen not before so many nanoseconds.
+    pub(crate) const fn with_reset_of(mut self, nanos: u64) -> Self {
+        if self.nanos(self.reset) < nanos {
+            if self.wait != NEVER {
+                self.wait = self.nanos(self.wait);
+            }
+            (self.reset, self.grains) = (nanos, 1);
+        }
+        self
+    }
+
     /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if the call was denied, else the one
     /// nearest to exhaustion. 0 where there is one limit.
     #[must_use]

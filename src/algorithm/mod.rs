@@ -44,6 +44,7 @@
 //! Time for a key is the largest reading it has seen. A reading up to one period behind it stands still; one further
 //! behind is taken as a clock that was set back: the key keeps its level, and time goes on from there.
 
+mod blocking;
 mod fixed_window;
 mod leaky_bucket;
 mod rate;
@@ -62,6 +63,7 @@ use std::time::Duration;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
+pub use blocking::{BlockFor, Blocking, BlockingState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
@@ -131,6 +133,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         }
     }
 
+    /// Refuses a key for the whole of `duration` [`after`](BlockFor::after) so many refusals. See [`Blocking`].
+    ///
+    /// # Panics
+    ///
+    /// If `duration` is zero.
+    fn block_for(self, duration: Duration) -> BlockFor<Self> {
+        BlockFor::new(self, duration)
+    }
+
     /// How calls wait in line, for algorithms that let them. `None`: a call that may not pass now is refused.
     fn line(&self) -> Option<&dyn Line<Self::State>> {
         None
@@ -196,6 +207,16 @@ pub trait Line<S>: Debug {
     /// How long until the key is as if never seen, in nanoseconds, once those with `ahead` units have left.
     fn reset(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
         self.turn(state, ahead).since(now)
+    }
+
+    /// Whether calls are refused that would pass or wait otherwise. For [`Blocking`].
+    fn bars(&self, _state: &S) -> bool {
+        false
+    }
+
+    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look. For [`Blocking`].
+    fn answer(&self, _state: &mut S, _now: Nanos, _cost: u64, _counts: bool, decision: Decision) -> Decision {
+        decision
     }
 
     /// Tells the state what time it is, and gives the time back as the state sees it.

@@ -182,6 +182,21 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).reset(&state.state, ahead, now)
     }
 
+    fn bars(&self, state: &TieredState<A>) -> bool {
+        line(&state.by).bars(&state.state)
+    }
+
+    fn answer(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        line(&state.by).answer(&mut state.state, now, cost, counts, decision)
+    }
+
     fn observe(&self, state: &mut TieredState<A>, now: Nanos) -> Nanos {
         line(&state.by).observe(&mut state.state, now)
     }

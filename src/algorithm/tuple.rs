@@ -100,6 +100,12 @@ macro_rules! tuple {
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
                 let asked = self.peek(state, now, cost);
                 if !asked.is_allowed() {
+                    // Those that deny are told so: one of them may count it.
+                    $(
+                        if !self.$at.peek(&mut state.$at, now, cost).is_allowed() {
+                            let _ = self.$at.check(&mut state.$at, now, cost);
+                        }
+                    )+
                     return asked;
                 }
                 Together::default()

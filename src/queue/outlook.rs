@@ -33,17 +33,18 @@ impl Outlook {
         now: Nanos,
         cost: u64,
     ) -> Option<Decision> {
-        match self.fate(line, state, now, cost) {
+        let decision = match self.fate(line, state, now, cost) {
             Fate::Passes => {
                 if cost > 0 {
                     let seen = line.observe(state, now);
                     line.leave(state, seen, cost);
                 }
-                Some(self.admitted(line, state, now))
+                self.admitted(line, state, now)
             }
-            Fate::Waits => None,
-            Fate::Refused => Some(self.refused(line, state, now)),
-        }
+            Fate::Waits => return None,
+            Fate::Refused => self.refused(line, state, now),
+        };
+        Some(line.answer(state, now, cost, true, decision))
     }
 
     /// What a call of that cost would be told, taking nothing; `None` if it would wait.
@@ -54,15 +55,19 @@ impl Outlook {
         now: Nanos,
         cost: u64,
     ) -> Option<Decision> {
-        match self.fate(line, state, now, cost) {
-            Fate::Passes => Some(self.admitted(line, state, now)),
-            Fate::Waits => None,
-            Fate::Refused => Some(self.refused(line, state, now)),
-        }
+        let decision = match self.fate(line, state, now, cost) {
+            Fate::Passes => self.admitted(line, state, now),
+            Fate::Waits => return None,
+            Fate::Refused => self.refused(line, state, now),
+        };
+        Some(line.answer(state, now, cost, false, decision))
     }
 
     fn fate<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Fate {
         line.observe(state, now);
+        if cost > 0 && line.bars(state) {
+            return Fate::Refused;
+        }
         if cost == 0 || self.waiting == 0 && line.is_due(state) {
             return Fate::Passes;
         }
@@ -80,7 +85,13 @@ impl Outlook {
         now: Nanos,
         cost: u64,
     ) -> Decision {
-        self.decide(line, state, now, cost).unwrap_or_else(|| self.blocked(line, state, now))
+        match self.decide(line, state, now, cost) {
+            Some(decision) => decision,
+            None => {
+                let blocked = self.blocked(line, state, now);
+                line.answer(state, now, cost, true, blocked)
+            }
+        }
     }
 
     /// What `check` says while calls wait: nobody overtakes them.

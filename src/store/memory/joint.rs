@@ -261,15 +261,14 @@ pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
         .iter()
         .map(|call| shelf.of(call).foretell(call.home, call.cost, call.part.rule.as_ref()))
         .collect();
-    let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused(_)));
+    let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused));
     let entered: Vec<Entered> = calls
         .iter()
         .zip(foretold)
         .map(|(call, foretold)| match foretold {
-            Foretold::Passes(_) if !denied => {
-                shelf.of(call).enter(call.home, call.cost, call.part.rule.as_ref())
-            }
-            Foretold::Passes(decision) | Foretold::Refused(decision) => Entered::Decided(decision),
+            Foretold::Passes(decision) if denied => Entered::Decided(decision),
+            // Those that refuse are asked as well: one of them may count it.
+            _ => shelf.of(call).enter(call.home, call.cost, call.part.rule.as_ref()),
         })
         .collect();
     shelf.release();

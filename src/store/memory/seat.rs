@@ -24,14 +24,14 @@ pub(super) struct Seat<'a, A: Algorithm> {
 pub(super) enum Foretold {
     /// It would pass, or wait in line.
     Passes(Decision),
-    Refused(Decision),
+    Refused,
 }
 
 impl Foretold {
     fn of(decision: Decision) -> Self {
         match decision.is_allowed() {
             true => Self::Passes(decision),
-            false => Self::Refused(decision),
+            false => Self::Refused,
         }
     }
 }
@@ -61,7 +61,8 @@ impl<A: Algorithm> Seat<'_, A> {
         let rule = self.rule;
         self.in_line(now, |standing| {
             if cost > 0 && !standing.queue.outlook().is_empty() {
-                return standing.queue.outlook().blocked(standing.line, standing.state, now);
+                let blocked = standing.queue.outlook().blocked(standing.line, standing.state, now);
+                return standing.line.answer(standing.state, now, cost, true, blocked);
             }
             let decision = rule.check(standing.state, now, cost);
             if cost > 0 && decision.is_allowed() {
@@ -81,7 +82,10 @@ impl<A: Algorithm> Seat<'_, A> {
         let outlook = queue.foresee(line, &mut state, now);
         match outlook.is_empty() || cost == 0 {
             true => self.rule.peek(&mut state, now, cost),
-            false => outlook.blocked(line, &state, now),
+            false => {
+                let blocked = outlook.blocked(line, &state, now);
+                line.answer(&mut state, now, cost, false, blocked)
+            }
         }
     }
 
@@ -121,7 +125,7 @@ impl<A: Algorithm> Seat<'_, A> {
         match outlook.foretell(line, self.state, now, cost) {
             Some(decision) => Foretold::of(decision),
             None if self.lines.is_some() => Foretold::Passes(outlook.admitted(line, self.state, now)),
-            None => Foretold::Refused(outlook.blocked(line, self.state, now)),
+            None => Foretold::Refused,
         }
     }
 

@@ -1,0 +1,457 @@
+//! # Blocking after abuse
+//!
+//! **Problem.** A caller that is refused again and again is guessing passwords, or broken. Turn it away for a while.
+//!
+//! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
+//!
+//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out for ever.
+//!
+//! **The idea.** Count the refusals within a window that begins with the first of them. At the `n`-th the block begins, and lasts as long as was
+//! said: what comes meanwhile is refused, is told the rest, and changes nothing.
+//!
+//! ```text
+//!   limit 2, block for 5 s after 3
+//!
+//!   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
+//!                   ├── 5 s ──────┤
+//!             1st ──┘ 3rd: "try again in 5 s"
+//! ```
+//!
+//! **Invariant.** A block ends exactly `duration` after the refusal that began it. Without a block, every answer is that of the rule inside.
+//!
+//! **Cost.** 32 bytes more per key.
+
+use std::time::Duration;
+
+use crate::algorithm::time::step;
+use crate::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, Line, Policy, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    TokenBucket,
+};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// A rule that blocks for a time; [`after`](BlockFor::after) how many refusals remains to be said.
+#[derive(Clone, Debug)]
+#[must_use = "say after how many refusals: `.after(n)`"]
+pub struct BlockFor<A> {
+    rule: A,
+    duration: u64,
+}
+
+impl<A: Algorithm> BlockFor<A> {
+    pub(super) fn new(rule: A, duration: Duration) -> Self {
+        assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
+        // As long as the longest period: 292 years.
+        Self { rule, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
+    }
+
+    /// A key that was refused `refusals` times within the rule's window is refused for the whole time.
+    ///
+    /// # Panics
+    ///
+    /// If `refusals` is 0.
+    #[must_use]
+    pub fn after(self, refusals: u64) -> Blocking<A> {
+        assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
+        let mut window = 0;
+        self.rule.policies(&mut |policy| window = Nanos::from(policy.window).0.max(window));
+        let window = window.clamp(1, i64::MAX as u64);
+        Blocking { rule: self.rule, duration: self.duration, window, refusals, prolongs: false }
+    }
+}
+
+/// A rule that turns a key away for a while when it was refused too often.
+///
+/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first refusal and is as long as the
+/// rule's own ([`Policy::window`]); with so many refusals in it the block begins, and that refusal already tells it. While it lasts, every call is
+/// refused, and `retry_after` tells the rest; hammering neither prolongs nor shortens it. Calls that wait in line when it begins keep their
+/// places. [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
+///
+/// Here a denial does have a consequence: it is counted.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::FixedWindow;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// // five wrong passwords a minute; who goes on for ten more is out for an hour
+/// let rule = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+/// let logins = RateLimiter::new(rule);
+/// # for _ in 0..14 {
+/// #     let _ = logins.check("user:42");
+/// # }
+/// # assert!(logins.check("user:42").retry_after() > Some(Duration::from_secs(3_590)));
+/// # logins.reset("user:42");
+/// # assert!(logins.check("user:42").is_allowed());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocking<A> {
+    rule: A,
+    duration: u64,
+    window: u64,
+    refusals: u64,
+    prolongs: bool,
+}
+
+/// What a [`Blocking`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct BlockingState<S> {
+    state: S,
+    count: Count,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    last: Nanos,
+    /// The rest of the block, at `last`.
+    left: u64,
+    /// The refusals in the window, which began `age` ago.
+    refusals: u64,
+    age: u64,
+}
+
+impl<A: Algorithm> Blocking<A> {
+    /// Each call that is refused while the block lasts begins it anew: a client that retries in a loop stays out.
+    #[must_use]
+    pub fn prolonging(self) -> Self {
+        Self { prolongs: true, ..self }
+    }
+
+    /// Brings the count up to `now`; how far the clock is behind its time.
+    #[inline]
+    fn advance(&self, count: &mut Count, now: Nanos) -> u64 {
+        let step = step(count.last, now, self.window);
+        count.last = step.seen(now);
+        count.left = count.left.saturating_sub(step.elapsed);
+        count.age = count.age.saturating_add(step.elapsed);
+        if count.age >= self.window {
+            count.refusals = 0;
+        }
+        step.behind
+    }
+
+    /// A call was refused.
+    fn refuse(&self, count: &mut Count) {
+        if count.left > 0 {
+            if self.prolongs {
+                count.left = self.duration;
+            }
+            return;
+        }
+        if count.refusals == 0 {
+            count.age = 0;
+        }
+        count.refusals += 1;
+        if count.refusals >= self.refusals {
+            (count.left, count.refusals) = (self.duration, 0);
+        }
+    }
+
+    /// What the rule inside said, as it is told: with the block, and with the count that is to be forgotten.
+    fn told(&self, count: &Count, behind: u64, decision: Decision) -> Decision {
+        let rest = match (count.left, count.refusals) {
+            (0, 0) => return decision,
+            (0, _) => return decision.with_reset_of(self.window - count.age + behind),
+            (left, _) => left.saturating_add(behind),
+        };
+        let denied = match decision.is_allowed() {
+            true => Decision::deny(decision.limit(), 0, Some(rest), nanos(decision.reset_after())),
+            false => {
+                let retry = decision.retry_after().map(|wait| nanos(wait).max(rest));
+                Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
+            }
+        };
+        denied.with_index(decision.index() as u8).with_reset_of(rest)
+    }
+
+    /// A cost of 0 passes; nothing else would.
+    fn nothing(&self, count: &Count, behind: u64, decision: Decision) -> Decision {
+        let reset = nanos(decision.reset_after());
+        match count.left {
+            0 => self.told(count, behind, decision),
+            left => Decision::allow(decision.limit(), 0, reset).with_reset_of(left.saturating_add(behind)),
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    Nanos::from(span).0
+}
+
+impl<A: Algorithm> Algorithm for Blocking<A> {
+    type State = BlockingState<A::State>;
+
+    fn fresh(&self, built: Nanos, now: Nanos) -> Self::State {
+        let count = Count { last: now, left: 0, refusals: 0, age: 0 };
+        BlockingState { state: self.rule.fresh(built, now), count }
+    }
+
+    #[inline]
+    fn seen(&self, state: &Self::State) -> Nanos {
+        self.rule.seen(&state.state)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        if cost == 0 {
+            return self.nothing(&state.count, behind, self.rule.check(&mut state.state, now, 0));
+        }
+        let blocked = state.count.left > 0;
+        let decision = match blocked {
+            true => self.rule.peek(&mut state.state, now, cost),
+            false => self.rule.check(&mut state.state, now, cost),
+        };
+        if blocked || !decision.is_allowed() {
+            self.refuse(&mut state.count);
+        }
+        self.told(&state.count, behind, decision)
+    }
+
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        let decision = self.rule.peek(&mut state.state, now, cost);
+        if cost == 0 {
+            return self.nothing(&state.count, behind, decision);
+        }
+        let mut count = state.count;
+        if count.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut count);
+        }
+        self.told(&count, behind, decision)
+    }
+
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.rule.refund(&mut state.state, now, cost);
+    }
+
+    /// A block goes on, for no longer than a new one.
+    fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+        from.advance(&mut state.count, now);
+        self.rule.adapt(&mut state.state, &from.rule, now);
+        let count = &mut state.count;
+        count.left = count.left.min(self.duration);
+        count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+    }
+
+    #[inline]
+    fn claim(&self, state: &mut Self::State, now: Nanos) {
+        self.rule.claim(&mut state.state, now);
+    }
+
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        let mut count = state.count;
+        let behind = self.advance(&mut count, now);
+        (behind, count.left, count.refusals) == (0, 0, 0) && self.rule.is_fresh(&state.state, now)
+    }
+
+    fn policy(&self) -> Policy {
+        self.rule.policy()
+    }
+
+    fn policies(&self, tell: &mut dyn FnMut(Policy)) {
+        self.rule.policies(tell);
+    }
+
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        match decision.is_allowed() {
+            true => self.rule.window(decision),
+            false => decision.retry_after(),
+        }
+    }
+
+    fn line(&self) -> Option<&dyn Line<Self::State>> {
+        self.rule.line().map(|_| self as &dyn Line<Self::State>)
+    }
+}
+
+impl<A: Algorithm> Blocking<A> {
+    fn inner(&self) -> &dyn Line<A::State> {
+        match self.rule.line() {
+            Some(line) => line,
+            None => unreachable!("whether there is a line does not change"),
+        }
+    }
+}
+
+/// The line of the rule inside, but for those who are blocked.
+impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
+    fn places(&self) -> u64 {
+        self.inner().places()
+    }
+
+    fn max_wait(&self) -> u64 {
+        self.inner().max_wait()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner().capacity()
+    }
+
+    fn turn(&self, state: &BlockingState<A::State>, ahead: u128) -> Nanos {
+        self.inner().turn(&state.state, ahead)
+    }
+
+    fn is_due(&self, state: &BlockingState<A::State>) -> bool {
+        self.inner().is_due(&state.state)
+    }
+
+    fn leave(&self, state: &mut BlockingState<A::State>, arrived: Nanos, cost: u64) {
+        self.inner().leave(&mut state.state, arrived, cost);
+    }
+
+    fn passing(&self, state: &BlockingState<A::State>, seen: Nanos) -> u64 {
+        self.inner().passing(&state.state, seen)
+    }
+
+    fn room(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
+        self.inner().room(&state.state, ahead, now)
+    }
+
+    fn reset(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
+        self.inner().reset(&state.state, ahead, now)
+    }
+
+    fn observe(&self, state: &mut BlockingState<A::State>, now: Nanos) -> Nanos {
+        self.advance(&mut state.count, now);
+        self.inner().observe(&mut state.state, now)
+    }
+
+    fn bars(&self, state: &BlockingState<A::State>) -> bool {
+        state.count.left > 0
+    }
+
+    fn answer(
+        &self,
+        state: &mut BlockingState<A::State>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        let mut count = state.count;
+        let behind = self.advance(&mut count, now);
+        if cost == 0 {
+            return self.nothing(&count, behind, decision);
+        }
+        if count.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut count);
+        }
+        let told = self.told(&count, behind, decision);
+        if counts {
+            state.count = count;
+        }
+        told
+    }
+}
+
+macro_rules! block_for {
+    ($($algorithm:ty)+) => {
+        $(
+            impl $algorithm {
+                /// Refuses a key for the whole of `duration` [`after`](BlockFor::after) so many refusals. See [`Blocking`].
+                ///
+                /// # Panics
+                ///
+                /// If `duration` is zero.
+                pub fn block_for(self, duration: Duration) -> BlockFor<Self> {
+                    BlockFor::new(self, duration)
+                }
+            }
+        )+
+    };
+}
+
+block_for!(FixedWindow SlidingWindow SlidingCounter SlidingLog TokenBucket LeakyBucket Smooth);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn rule() -> Blocking<FixedWindow> {
+        FixedWindow::new(Quota::per_second(2)).block_for(Duration::from_secs(5)).after(3)
+    }
+
+    #[test]
+    fn the_last_refusal_begins_the_block_and_hammering_changes_nothing() {
+        let rule = rule();
+        let mut state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+        let mut check = |at: u64| rule.check(&mut state, Nanos(at), 1);
+        assert!(check(0).is_allowed() && check(0).is_allowed());
+        assert_eq!(check(0).retry_after(), Some(Duration::from_secs(1)));
+        assert_eq!(check(SECOND / 2).retry_after(), Some(Duration::from_millis(500)));
+        assert_eq!(check(SECOND / 2).retry_after(), Some(Duration::from_secs(5)));
+        for at in (SECOND / 2..5 * SECOND + SECOND / 2).step_by(SECOND as usize / 7) {
+            let rest = 5 * SECOND + SECOND / 2 - at;
+            assert_eq!(check(at).retry_after(), Some(Duration::from_nanos(rest)), "{at}");
+        }
+        assert!(check(5 * SECOND + SECOND / 2).is_allowed());
+    }
+
+    #[test]
+    fn refusals_that_are_spread_over_windows_do_not_add_up() {
+        let rule = rule();
+        let mut state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+        for at in (0..100).map(|n| n * SECOND) {
+            let allowed = (0..4).filter(|_| rule.check(&mut state, Nanos(at), 1).is_allowed()).count();
+            assert_eq!(allowed, 2, "two pass and two are refused, each second");
+        }
+    }
+
+    #[test]
+    fn asked_for_it_is_prolonged() {
+        let rule = rule().prolonging();
+        let mut state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+        for at in [0, 0, 0, 0, 0, 4 * SECOND] {
+            let _ = rule.check(&mut state, Nanos(at), 1);
+        }
+        let peek = rule.peek(&mut state, Nanos(5 * SECOND), 1);
+        assert_eq!(peek.retry_after(), Some(Duration::from_secs(5)), "as a check would say");
+        assert!(!rule.check(&mut state, Nanos(8 * SECOND), 1).is_allowed());
+        assert!(rule.check(&mut state, Nanos(13 * SECOND), 1).is_allowed());
+    }
+
+    #[test]
+    fn a_look_is_not_counted_and_says_what_a_check_would() {
+        let rule = rule();
+        let mut state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+        for _ in 0..4 {
+            let _ = rule.check(&mut state, Nanos::ZERO, 1);
+        }
+        for _ in 0..9 {
+            assert_eq!(rule.peek(&mut state, Nanos::ZERO, 1).retry_after(), Some(Duration::from_secs(5)));
+        }
+        assert!(rule.check(&mut state, Nanos(SECOND), 2).is_allowed(), "it is not blocked yet");
+    }
+
+    #[test]
+    fn a_cost_that_never_fits_has_no_retry_in_a_block_either_and_nothing_passes_for_nothing() {
+        let rule = rule();
+        let mut state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+        for _ in 0..3 {
+            assert_eq!(rule.check(&mut state, Nanos::ZERO, 3).retry_after(), None);
+        }
+        assert_eq!(rule.check(&mut state, Nanos::ZERO, 3).retry_after(), None);
+        let nothing = rule.check(&mut state, Nanos::ZERO, 0);
+        assert!(nothing.is_allowed() && nothing.remaining() == 0);
+        assert_eq!(nothing.reset_after(), Duration::from_secs(5));
+        assert_eq!(rule.check(&mut state, Nanos::ZERO, 1).retry_after(), Some(Duration::from_secs(5)));
+        assert!(!rule.is_fresh(&state, Nanos(5 * SECOND - 1)));
+        assert!(rule.is_fresh(&state, Nanos(5 * SECOND)));
+    }
+
+    #[test]
+    #[should_panic(expected = "after 0 refusals")]
+    fn after_none_is_a_mistake() {
+        let _ = FixedWindow::new(Quota::per_second(1)).block_for(Duration::from_secs(1)).after(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a block of no time")]
+    fn a_block_of_no_time_is_a_mistake() {
+        let _ = FixedWindow::new(Quota::per_second(1)).block_for(Duration::ZERO);
+    }
+}
