@@ -99,17 +99,29 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Takes `cost` units, waiting in line where the algorithm has one. See [`acquire`](RateLimiter::acquire).
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
-        self.acquiring(key, cost, None)
+        self.acquiring(key, cost, None, false)
+    }
+
+    /// Takes `cost` units with priority: where the rule is a [window that lends](crate::algorithm::Priority), it may wait for the next window
+    /// instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n).
+    pub fn acquire_with_priority<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
+        self.acquiring(key, cost, None, true)
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>) -> Part<'_> {
-        MemoryStore::part(&self.context, key, cost, rule)
+    pub(crate) fn part<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        rule: Option<A>,
+        priority: bool,
+    ) -> Part<'_> {
+        MemoryStore::part(&self.context, key, cost, rule, priority)
     }
 
-    fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>) -> Acquire<A> {
+    fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {
         let key = self.context.store().identify(key);
-        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule } }
+        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule, priority } }
     }
 
     /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
@@ -198,7 +210,7 @@ impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
 
     /// Takes `cost` units by a rule of the call's own, waiting in line where it has one. See [`acquire`](RateLimiter::acquire).
     pub fn acquire_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
-        self.acquiring(key, cost, Some(Tiered::new(rule.clone())))
+        self.acquiring(key, cost, Some(Tiered::new(rule.clone())), false)
     }
 }
 
@@ -298,7 +310,7 @@ pin_project! {
     where
         A: Algorithm,
     {
-        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A> },
+        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
         Waiting { #[pin] wait: MemoryWait<A> },
         Done,
     }
@@ -311,8 +323,8 @@ impl<A: Algorithm> Future for Acquire<A> {
         let mut this = self.project();
         loop {
             let decision = match this.state.as_mut().project() {
-                StageProj::Asking { context, key, cost, rule } => {
-                    match MemoryStore::enter(context, *key, Call::with(*cost, rule.as_ref())) {
+                StageProj::Asking { context, key, cost, rule, priority } => {
+                    match MemoryStore::enter(context, *key, Call::with(*cost, rule.as_ref(), *priority)) {
                         Answer::Now(decision) => decision,
                         Answer::Later(wait) => {
                             this.state.set(Stage::Waiting { wait });

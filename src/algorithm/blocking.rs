@@ -288,12 +288,24 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
         self.inner().capacity()
     }
 
-    fn turn(&self, state: &BlockingState<A::State>, ahead: u128) -> Nanos {
-        self.inner().turn(&state.state, ahead)
+    fn at_once(&self) -> u64 {
+        self.inner().at_once()
     }
 
-    fn is_due(&self, state: &BlockingState<A::State>) -> bool {
-        self.inner().is_due(&state.state)
+    fn fits(&self, cost: u64) -> bool {
+        self.inner().fits(cost)
+    }
+
+    fn lends(&self) -> Option<u64> {
+        self.inner().lends()
+    }
+
+    fn turn(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64) -> Nanos {
+        self.inner().turn(&state.state, ahead, cost)
+    }
+
+    fn is_due(&self, state: &BlockingState<A::State>, cost: u64) -> bool {
+        self.inner().is_due(&state.state, cost)
     }
 
     fn leave(&self, state: &mut BlockingState<A::State>, arrived: Nanos, cost: u64) {

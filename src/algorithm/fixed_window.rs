@@ -26,7 +26,7 @@
 //! **Cost.** Constant time, no division, 24 bytes a key.
 
 use crate::algorithm::time::{Step, step};
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Lends, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -176,5 +176,23 @@ impl Algorithm for FixedWindow {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}
+
+impl Lends for FixedWindow {
+    fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn room_in(&self, state: &FixedWindowState, units: u64) -> u64 {
+        match units <= self.quota.limit() - state.count {
+            true => 0,
+            false if units > self.quota.limit() => u64::MAX,
+            false => self.quota.period_nanos() - state.age,
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        self.quota.period_nanos()
     }
 }

@@ -179,7 +179,7 @@ impl Algorithm for LeakyBucket {
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
         let now = now.min(seen);
-        let idle = self.is_due(state);
+        let idle = self.is_due(state, 1);
         if cost == 0 {
             return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
         }
@@ -193,7 +193,7 @@ impl Algorithm for LeakyBucket {
 
     fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let now = now.min(self.observe(state, now));
-        let idle = self.is_due(state);
+        let idle = self.is_due(state, 1);
         match idle || cost == 0 {
             true => self.rate.allow(1, u64::from(idle), self.reset(state, now), 0),
             false => self.deny(state, now),
@@ -220,7 +220,7 @@ impl Algorithm for LeakyBucket {
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
-        self.observe(&mut state, now) == now && self.is_due(&state)
+        self.observe(&mut state, now) == now && self.is_due(&state, 1)
     }
 
     fn policy(&self) -> Policy {
@@ -249,7 +249,11 @@ impl Line<LeakyBucketState> for LeakyBucket {
         self.capacity
     }
 
-    fn turn(&self, state: &LeakyBucketState, ahead: u128) -> Nanos {
+    fn at_once(&self) -> u64 {
+        1
+    }
+
+    fn turn(&self, state: &LeakyBucketState, ahead: u128, _cost: u64) -> Nanos {
         let ahead = signed(ahead.saturating_mul(u128::from(self.rate.period)));
         let until = state.next.grains().saturating_add(ahead);
         match u128::try_from(until) {
@@ -261,7 +265,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
         }
     }
 
-    fn is_due(&self, state: &LeakyBucketState) -> bool {
+    fn is_due(&self, state: &LeakyBucketState, _cost: u64) -> bool {
         state.next.grains() <= 0
     }
 
@@ -272,7 +276,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {
-        u64::from(self.is_due(state))
+        u64::from(self.is_due(state, 1))
     }
 
     fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {

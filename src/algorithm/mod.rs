@@ -47,6 +47,7 @@
 mod blocking;
 mod fixed_window;
 mod leaky_bucket;
+mod priority;
 mod rate;
 mod sliding_counter;
 mod sliding_log;
@@ -66,6 +67,7 @@ use crate::decision::Decision;
 pub use blocking::{BlockFor, Blocking, BlockingState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub use priority::{Lends, Priority};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
@@ -171,13 +173,27 @@ pub trait Line<S>: Debug {
     /// How many calls of cost 1 an idle key lets in at one instant: one, and those who wait.
     fn capacity(&self) -> u64;
 
-    /// When a call may leave that has `ahead` units before it, rounded up to the nanosecond.
+    /// How many calls of cost 1 an idle key lets in at one instant if nobody waits.
+    fn at_once(&self) -> u64;
+
+    /// Whether a call of that cost can ever leave.
+    fn fits(&self, _cost: u64) -> bool {
+        true
+    }
+
+    /// How many units those who wait may stand for, if only calls with priority may wait. `None`: all may, and
+    /// [`places`](Line::places) bounds them.
+    fn lends(&self) -> Option<u64> {
+        None
+    }
+
+    /// When a call of `cost` may leave that has `ahead` units before it, rounded up to the nanosecond.
     ///
     /// It may be in the past: then the call leaves at once. [`Nanos::MAX`]: beyond the end of time.
-    fn turn(&self, state: &S, ahead: u128) -> Nanos;
+    fn turn(&self, state: &S, ahead: u128, cost: u64) -> Nanos;
 
-    /// Whether the next call may leave, at the state's own time. Known even at the end of time.
-    fn is_due(&self, state: &S) -> bool;
+    /// Whether the next call, of `cost`, may leave, at the state's own time. Known even at the end of time.
+    fn is_due(&self, state: &S, cost: u64) -> bool;
 
     /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
     fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
@@ -196,7 +212,7 @@ pub trait Line<S>: Debug {
         let (mut fit, mut beyond) = (0, u64::MAX);
         while fit < beyond {
             let middle = fit + (beyond - fit) / 2;
-            match self.turn(state, ahead + u128::from(middle)) <= latest {
+            match self.turn(state, ahead + u128::from(middle), 1) <= latest {
                 true => fit = middle + 1,
                 false => beyond = middle,
             }
@@ -206,7 +222,7 @@ pub trait Line<S>: Debug {
 
     /// How long until the key is as if never seen, in nanoseconds, once those with `ahead` units have left.
     fn reset(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
-        self.turn(state, ahead).since(now)
+        self.turn(state, ahead, 1).since(now)
     }
 
     /// Whether calls are refused that would pass or wait otherwise. For [`Blocking`].

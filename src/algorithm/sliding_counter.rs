@@ -29,7 +29,7 @@
 
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Lends, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -210,5 +210,23 @@ impl Algorithm for SlidingCounter {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}
+
+impl Lends for SlidingCounter {
+    fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn room_in(&self, state: &SlidingCounterState, units: u64) -> u64 {
+        match units <= self.quota.limit() - self.level(state) {
+            true => 0,
+            false if units > self.quota.limit() => u64::MAX,
+            false => self.until(state, units),
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        2 * self.quota.period_nanos()
     }
 }

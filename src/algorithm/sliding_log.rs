@@ -26,7 +26,7 @@
 use std::collections::VecDeque;
 
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Lends, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -214,5 +214,23 @@ impl Algorithm for SlidingLog {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}
+
+impl Lends for SlidingLog {
+    fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn room_in(&self, state: &SlidingLogState, units: u64) -> u64 {
+        match units.checked_sub(self.quota.limit() - state.total) {
+            None | Some(0) => 0,
+            _ if units > self.quota.limit() => u64::MAX,
+            Some(short) => self.until(state, short),
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        self.quota.period_nanos()
     }
 }

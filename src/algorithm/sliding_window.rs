@@ -32,7 +32,7 @@
 use std::mem;
 
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Lends, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -178,21 +178,29 @@ impl SlidingWindow {
 
     /// The time until `short` units are free again.
     fn until(&self, state: &mut SlidingWindowState, short: u64) -> u64 {
+        let (until, oldest) = self.free_after(state, short);
+        state.oldest = oldest;
+        until
+    }
+
+    /// The time until `short` units are free again, and the age of the oldest slice that holds anything.
+    fn free_after(&self, state: &SlidingWindowState, short: u64) -> (u64, u32) {
+        let mut oldest = state.oldest;
         if state.total - state.open < short {
-            return self.free_in(state, 0);
+            return (self.free_in(state, 0), oldest);
         }
         let mut freed = 0;
-        for age in (1..=state.oldest).rev() {
+        for age in (1..=oldest).rev() {
             let units = state.closed[self.slot(state, age)];
             if freed + units == 0 {
-                state.oldest = age - 1;
+                oldest = age - 1;
             }
             freed += units;
             if freed >= short {
-                return self.free_in(state, age);
+                return (self.free_in(state, age), oldest);
             }
         }
-        self.free_in(state, 0)
+        (self.free_in(state, 0), oldest)
     }
 
     /// The time until every unit is free again.
@@ -320,5 +328,23 @@ impl Algorithm for SlidingWindow {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.quota.limit(), window: self.quota.period() }
+    }
+}
+
+impl Lends for SlidingWindow {
+    fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn room_in(&self, state: &SlidingWindowState, units: u64) -> u64 {
+        match units.checked_sub(self.quota.limit() - state.total) {
+            None | Some(0) => 0,
+            _ if units > self.quota.limit() => u64::MAX,
+            Some(short) => self.free_after(state, short).0,
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        self.quota.period_nanos() + self.width
     }
 }

@@ -162,12 +162,24 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         self.own().capacity()
     }
 
-    fn turn(&self, state: &TieredState<A>, ahead: u128) -> Nanos {
-        line(&state.by).turn(&state.state, ahead)
+    fn at_once(&self) -> u64 {
+        self.own().at_once()
     }
 
-    fn is_due(&self, state: &TieredState<A>) -> bool {
-        line(&state.by).is_due(&state.state)
+    fn fits(&self, cost: u64) -> bool {
+        self.own().fits(cost)
+    }
+
+    fn lends(&self) -> Option<u64> {
+        self.own().lends()
+    }
+
+    fn turn(&self, state: &TieredState<A>, ahead: u128, cost: u64) -> Nanos {
+        line(&state.by).turn(&state.state, ahead, cost)
+    }
+
+    fn is_due(&self, state: &TieredState<A>, cost: u64) -> bool {
+        line(&state.by).is_due(&state.state, cost)
     }
 
     fn leave(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {

@@ -6,7 +6,7 @@ use tower_layer::Layer;
 use super::http::HttpResponder;
 use super::policy::Policy;
 use super::service::RateLimit;
-use super::terms::{Choice, One};
+use super::terms::{Choice, One, Ranked};
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::NameError;
 use crate::key::PeerIp;
@@ -113,6 +113,28 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     fn on<D>(self, terms: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
         let policy = Arc::unwrap_or_clone(self.policy).on(terms);
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
+    }
+
+    /// Which requests have priority: where the algorithm is a [window that lends](crate::algorithm::Priority), they may wait for the next window
+    /// instead of being refused. A [`cost`](RateLimitLayer::cost) is set before.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::Global;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let window = SlidingWindow::new(Quota::per_second(100)).priority(20);
+    /// let layer = RateLimitLayer::new(Global, window)
+    ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, Ranked<C, F>, R, S>
+    where
+        F: Fn(&Req) -> bool,
+    {
+        self.on(|terms| Ranked::new(terms, has_priority))
     }
 
     /// The policy's name in header fields and bodies; `default` unless set.

@@ -44,6 +44,6 @@ pub use layers::{IntoPolicies, Layers};
 pub use policy::{Policies, Policy};
 pub use responder::{Refusal, Report, Responder, StoreFailure};
 pub use service::RateLimit;
-pub use terms::{Choice, One, Terms};
+pub use terms::{Choice, One, Ranked, Terms};
 pub use together::{Both, Member};
 pub use told::Told;

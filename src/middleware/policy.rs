@@ -144,7 +144,8 @@ where
             }
         };
         let rule = self.terms.rule(request, &key);
-        match self.limiter.decide(&key, Call::with(self.terms.cost(request), rule.as_ref())) {
+        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
+        match self.limiter.decide(&key, Call::with(cost, rule.as_ref(), priority)) {
             Answer::Now(decision) if decision.is_allowed() => {
                 Verdict::Admitted(self.told(decision, rule.as_ref()))
             }
@@ -183,7 +184,8 @@ where
         match self.key.extract(request) {
             Ok(Some(key)) => {
                 let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
-                parts.push(Some(self.limiter.part(&key, cost, rule)));
+                let priority = self.terms.has_priority(request);
+                parts.push(Some(self.limiter.part(&key, cost, rule, priority)));
             }
             Ok(None) => parts.push(None),
             Err(error) => {

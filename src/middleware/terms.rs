@@ -1,12 +1,18 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// What a request costs, and by which rule it goes: [`One`] unit, a function of the request, or a [`Choice`].
+/// What a request costs, and by which rule it goes: [`One`] unit, a function of the request, a [`Choice`], or
+/// [`Ranked`].
 pub trait Terms<Req, Key, A> {
     /// The cost of `request`, in units of the quota. A cost of 0 is always allowed.
     fn cost(&self, request: &Req) -> u64;
 
     /// The rule it goes by; `None`: the limiter's.
     fn rule(&self, request: &Req, key: &Key) -> Option<A>;
+
+    /// Whether it has priority.
+    fn has_priority(&self, _request: &Req) -> bool {
+        false
+    }
 }
 
 /// Every request costs one unit.
@@ -62,5 +68,40 @@ where
 
     fn rule(&self, request: &Req, key: &Key) -> Option<Tiered<A>> {
         Some(Tiered::new((self.choose)(request, key)))
+    }
+
+    fn has_priority(&self, request: &Req) -> bool {
+        self.cost.has_priority(request)
+    }
+}
+
+/// Requests of which some have priority. Made by [`priority`](super::RateLimitLayer::priority).
+#[derive(Clone, Copy, Debug)]
+pub struct Ranked<C, F> {
+    terms: C,
+    has_priority: F,
+}
+
+impl<C, F> Ranked<C, F> {
+    pub(super) fn new(terms: C, has_priority: F) -> Self {
+        Self { terms, has_priority }
+    }
+}
+
+impl<Req, Key, A, C, F> Terms<Req, Key, A> for Ranked<C, F>
+where
+    C: Terms<Req, Key, A>,
+    F: Fn(&Req) -> bool,
+{
+    fn cost(&self, request: &Req) -> u64 {
+        self.terms.cost(request)
+    }
+
+    fn rule(&self, request: &Req, key: &Key) -> Option<A> {
+        self.terms.rule(request, key)
+    }
+
+    fn has_priority(&self, request: &Req) -> bool {
+        (self.has_priority)(request)
     }
 }

@@ -19,7 +19,7 @@ use crate::algorithm::Line;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-pub(crate) use outlook::Outlook;
+pub(crate) use outlook::{Comer, Outlook};
 
 /// The waiters of one key, and those released but not yet told.
 #[derive(Debug)]
@@ -97,7 +97,22 @@ impl<S> Default for Queue<S> {
 impl<S: Clone> Queue<S> {
     /// How the line looks to one who comes now.
     pub(crate) fn outlook(&self) -> Outlook {
-        Outlook { waiting: self.waiting.len() as u64, ahead: self.ahead }
+        Outlook { waiting: self.waiting.len() as u64, ahead: self.ahead, lead: 0 }
+    }
+
+    /// How it looks to a call of `cost`, where those who wait may stand for so many units only.
+    fn outlook_of(&self, line: &dyn Line<S>, cost: u64) -> Outlook {
+        let mut outlook = self.outlook();
+        if let Some(units) = line.lends() {
+            let too_many = (self.ahead + u128::from(cost)).saturating_sub(units.into());
+            let mut costs = self.waiting.iter().map(|waiter| u128::from(waiter.cost));
+            while outlook.lead < too_many
+                && let Some(cost) = costs.next()
+            {
+                outlook.lead += cost;
+            }
+        }
+        outlook
     }
 
     /// How the line will look once everyone whose turn has come has left; `state`, a copy, goes along.
@@ -105,7 +120,7 @@ impl<S: Clone> Queue<S> {
         let seen = line.observe(state, now);
         let mut outlook = self.outlook();
         for waiter in &self.waiting {
-            if !line.is_due(state) {
+            if !line.is_due(state, waiter.cost) {
                 break;
             }
             line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
@@ -135,8 +150,8 @@ impl<S: Clone> Queue<S> {
     pub(crate) fn release(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, wake: &mut Vec<Waker>) {
         let seen = line.observe(state, now);
         while let Some(first) = self.waiting.front() {
-            if !line.is_due(state) {
-                if first.alarm > line.turn(state, 0) {
+            if !line.is_due(state, first.cost) {
+                if first.alarm > line.turn(state, 0, first.cost) {
                     // It has become the first, or its turn has moved up.
                     wake.extend(first.waker.clone());
                 }
@@ -154,9 +169,9 @@ impl<S: Clone> Queue<S> {
     }
 
     /// A call comes. Those whose turn has come must have been [released](Queue::release).
-    pub(crate) fn enter(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Entered {
-        let outlook = self.outlook();
-        if let Some(decision) = outlook.decide(line, state, now, cost) {
+    pub(crate) fn enter(&mut self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Entered {
+        let Comer { now, cost, .. } = comer;
+        if let Some(decision) = self.outlook_of(line, cost).decide(line, state, comer) {
             if decision.is_allowed() && cost > 0 {
                 self.seal();
             }
@@ -164,7 +179,7 @@ impl<S: Clone> Queue<S> {
         }
         self.tickets += 1;
         let ticket = self.tickets;
-        let alarm = line.turn(state, self.ahead);
+        let alarm = line.turn(state, self.ahead, cost);
         self.ahead += u128::from(cost);
         self.waiting.push_back(Waiter { ticket, cost, arrived: now, alarm, waker: None });
         Entered::Waits(ticket)
@@ -176,7 +191,8 @@ impl<S: Clone> Queue<S> {
     pub(crate) fn ask(
         &mut self,
         line: &dyn Line<S>,
-        state: &S,
+        state: &mut S,
+        now: Nanos,
         ticket: u64,
         waker: &Waker,
     ) -> (Turn, Option<Waker>) {
@@ -184,11 +200,14 @@ impl<S: Clone> Queue<S> {
             self.undo.take_if(|undo| undo.ticket == ticket);
             return (Turn::Now(released.decision), None);
         }
+        let seen = line.observe(state, now);
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its line until it is released") };
-        let waiter = &mut self.waiting[at];
-        if at == 0 {
-            waiter.alarm = line.turn(state, 0);
+        // The others keep theirs, unless it has rung too early: the rule was replaced.
+        if at == 0 || self.waiting[at].alarm <= seen {
+            let ahead = self.waiting.iter().take(at).map(|before| u128::from(before.cost)).sum();
+            self.waiting[at].alarm = line.turn(state, ahead, self.waiting[at].cost);
         }
+        let waiter = &mut self.waiting[at];
         let spare = match &waiter.waker {
             Some(known) if known.will_wake(waker) => None,
             _ => waiter.waker.replace(waker.clone()),
@@ -211,7 +230,7 @@ impl<S: Clone> Queue<S> {
             self.ahead -= u128::from(waiter.cost);
             let ahead = self.waiting.iter().take(at).map(|before| u128::from(before.cost)).sum();
             if let Some(behind) = self.waiting.get_mut(at) {
-                behind.alarm = line.turn(state, ahead);
+                behind.alarm = line.turn(state, ahead, behind.cost);
                 wake.extend(behind.waker.clone());
             }
             return waiter.waker;
@@ -260,7 +279,8 @@ mod tests {
 
         fn enter(&mut self, at: u64, cost: u64) -> Entered {
             self.release(at);
-            self.queue.enter(&self.bucket, &mut self.state, Nanos(at), cost)
+            let comer = Comer { now: Nanos(at), cost, priority: false };
+            self.queue.enter(&self.bucket, &mut self.state, comer)
         }
 
         fn ticket(&mut self, at: u64, cost: u64) -> u64 {
@@ -279,7 +299,7 @@ mod tests {
 
         fn ask(&mut self, at: u64, ticket: u64) -> Turn {
             self.release(at);
-            self.queue.ask(&self.bucket, &self.state, ticket, Waker::noop()).0
+            self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
         }
 
         fn abandon(&mut self, ticket: u64) {

@@ -9,6 +9,16 @@ use crate::decision::Decision;
 pub(crate) struct Outlook {
     pub(super) waiting: u64,
     pub(super) ahead: u128,
+    /// The units that must leave before there is a place for one who comes now, if there is none.
+    pub(super) lead: u128,
+}
+
+/// A call that comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comer {
+    pub(crate) now: Nanos,
+    pub(crate) cost: u64,
+    pub(crate) priority: bool,
 }
 
 enum Fate {
@@ -19,21 +29,16 @@ enum Fate {
 
 impl Outlook {
     /// Nobody waits.
-    pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0 };
+    pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0, lead: 0 };
 
     pub(crate) fn is_empty(self) -> bool {
         self.waiting == 0
     }
 
     /// Whether a call passes at once or is refused at once; `None` if it is to wait.
-    pub(crate) fn decide<S>(
-        self,
-        line: &dyn Line<S>,
-        state: &mut S,
-        now: Nanos,
-        cost: u64,
-    ) -> Option<Decision> {
-        let decision = match self.fate(line, state, now, cost) {
+    pub(crate) fn decide<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Option<Decision> {
+        let Comer { now, cost, .. } = comer;
+        let decision = match self.fate(line, state, comer) {
             Fate::Passes => {
                 if cost > 0 {
                     let seen = line.observe(state, now);
@@ -42,62 +47,55 @@ impl Outlook {
                 self.admitted(line, state, now)
             }
             Fate::Waits => return None,
-            Fate::Refused => self.refused(line, state, now),
+            Fate::Refused => self.refused(line, state, comer),
         };
         Some(line.answer(state, now, cost, true, decision))
     }
 
-    /// What a call of that cost would be told, taking nothing; `None` if it would wait.
-    pub(crate) fn foretell<S>(
-        self,
-        line: &dyn Line<S>,
-        state: &mut S,
-        now: Nanos,
-        cost: u64,
-    ) -> Option<Decision> {
-        let decision = match self.fate(line, state, now, cost) {
-            Fate::Passes => self.admitted(line, state, now),
+    /// What a call would be told, taking nothing; `None` if it would wait.
+    pub(crate) fn foretell<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Option<Decision> {
+        let decision = match self.fate(line, state, comer) {
+            Fate::Passes => self.admitted(line, state, comer.now),
             Fate::Waits => return None,
-            Fate::Refused => self.refused(line, state, now),
+            Fate::Refused => self.refused(line, state, comer),
         };
-        Some(line.answer(state, now, cost, false, decision))
+        Some(line.answer(state, comer.now, comer.cost, false, decision))
     }
 
-    fn fate<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos, cost: u64) -> Fate {
+    fn fate<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Fate {
+        let Comer { now, cost, priority } = comer;
         line.observe(state, now);
         if cost > 0 && line.bars(state) {
             return Fate::Refused;
         }
-        if cost == 0 || self.waiting == 0 && line.is_due(state) {
+        if cost == 0 || self.waiting == 0 && line.is_due(state, cost) {
             return Fate::Passes;
         }
-        let turn = line.turn(state, self.ahead);
+        let place = match line.lends() {
+            None => self.waiting < line.places(),
+            Some(units) => priority && self.ahead + u128::from(cost) <= u128::from(units),
+        };
+        let turn = line.turn(state, self.ahead, cost);
         let patient = line.max_wait() == u64::MAX || turn < Nanos::MAX && turn.since(now) <= line.max_wait();
-        let waits = self.waiting < line.places() && patient;
-        if waits { Fate::Waits } else { Fate::Refused }
+        if place && patient { Fate::Waits } else { Fate::Refused }
     }
 
     /// What a call is told where nobody can wait: it passes at once, or is refused.
-    pub(crate) fn decide_at_once<S>(
-        self,
-        line: &dyn Line<S>,
-        state: &mut S,
-        now: Nanos,
-        cost: u64,
-    ) -> Decision {
-        match self.decide(line, state, now, cost) {
+    pub(crate) fn decide_at_once<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
+        match self.decide(line, state, comer) {
             Some(decision) => decision,
             None => {
-                let blocked = self.blocked(line, state, now);
-                line.answer(state, now, cost, true, blocked)
+                let blocked = self.blocked(line, state, comer);
+                line.answer(state, comer.now, comer.cost, true, blocked)
             }
         }
     }
 
     /// What `check` says while calls wait: nobody overtakes them.
-    pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> Decision {
-        let until = line.turn(state, self.ahead).since(now);
-        Decision::deny(1, 0, Some(until), line.reset(state, self.ahead, now))
+    pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> Decision {
+        let Comer { now, cost, .. } = comer;
+        let until = line.fits(cost).then(|| line.turn(state, self.ahead, cost).since(now));
+        Decision::deny(line.at_once(), 0, until, line.reset(state, self.ahead, now))
     }
 
     pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
@@ -105,15 +103,16 @@ impl Outlook {
         let remaining = self.remaining(line, state, now);
         let decision = Decision::allow(line.capacity(), remaining, reset);
         match remaining {
-            0 => decision.with_next(self.retry(line, state, now)),
+            0 => decision.with_next(self.retry(line, state, Comer { now, cost: 1, priority: false })),
             _ => decision,
         }
     }
 
-    fn refused<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.reset(state, self.ahead, now);
-        let remaining = self.remaining(line, state, now);
-        Decision::deny(line.capacity(), remaining, Some(self.retry(line, state, now)), reset)
+    fn refused<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
+        let reset = line.reset(state, self.ahead, comer.now);
+        let remaining = self.remaining(line, state, comer.now);
+        let retry = line.fits(comer.cost).then(|| self.retry(line, state, comer));
+        Decision::deny(line.capacity(), remaining, retry, reset)
     }
 
     fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
@@ -124,16 +123,24 @@ impl Outlook {
     }
 
     /// When a newcomer finds a free place and a wait that is short enough.
-    fn retry<S>(self, line: &dyn Line<S>, state: &S, now: Nanos) -> u64 {
-        let turn = line.turn(state, self.ahead);
-        let early_enough = turn.since(now).saturating_sub(line.max_wait());
-        let free = match (self.waiting < line.places(), self.waiting) {
-            (true, _) => 0,
-            // Without a place to wait in, it must be one's turn.
-            (false, 0) => turn.since(now),
-            // The first to leave frees one.
-            (false, _) => line.turn(state, 0).since(now),
-        };
-        early_enough.max(free)
+    fn retry<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
+        let Comer { now, cost, priority } = comer;
+        let turn = line.turn(state, self.ahead, cost).since(now);
+        match line.lends() {
+            // Enough of those who wait have left.
+            Some(units) if priority && cost <= units => line.turn(state, self.lead, 0).since(now),
+            Some(_) => turn,
+            None => {
+                let early_enough = turn.saturating_sub(line.max_wait());
+                let free = match (self.waiting < line.places(), self.waiting) {
+                    (true, _) => 0,
+                    // Without a place to wait in, it must be one's turn.
+                    (false, 0) => turn,
+                    // The first to leave frees one.
+                    (false, _) => line.turn(state, 0, 1).since(now),
+                };
+                early_enough.max(free)
+            }
+        }
     }
 }

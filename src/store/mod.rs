@@ -55,17 +55,24 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
 pub struct Call<'a, A> {
     cost: u64,
     rule: Option<&'a A>,
+    priority: bool,
 }
 
 impl<'a, A: Algorithm> Call<'a, A> {
     /// So many units, by the limiter's rule.
     #[must_use]
     pub fn new(cost: u64) -> Self {
-        Self { cost, rule: None }
+        Self { cost, rule: None, priority: false }
     }
 
-    pub(crate) fn with(cost: u64, rule: Option<&'a A>) -> Self {
-        Self { cost, rule }
+    pub(crate) fn with(cost: u64, rule: Option<&'a A>, priority: bool) -> Self {
+        Self { cost, rule, priority }
+    }
+
+    /// The same call, with priority.
+    #[must_use]
+    pub fn first(self) -> Self {
+        Self { priority: true, ..self }
     }
 
     /// The same call, by another rule than the limiter's.
@@ -78,6 +85,12 @@ impl<'a, A: Algorithm> Call<'a, A> {
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// Whether it has priority: a rule may let it wait where others are refused.
+    #[must_use]
+    pub fn has_priority(&self) -> bool {
+        self.priority
     }
 
     /// The rule it goes by, if that is not the limiter's.

@@ -195,7 +195,7 @@ impl Smooth {
     }
 
     fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
-        self.turn(state, 0).since(now)
+        self.turn(state, 0, 1).since(now)
     }
 
     /// The time until the key is as if never seen.
@@ -244,7 +244,7 @@ impl Algorithm for Smooth {
 
     fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let seen = self.observe(state, now);
-        let passes = self.is_due(state);
+        let passes = self.is_due(state, 1);
         if cost > 0 && !passes {
             return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, 0, now));
         }
@@ -295,7 +295,7 @@ impl Algorithm for Smooth {
         let mut state = state.clone();
         let seen = self.observe(&mut state, now);
         self.catch_up(&mut state, seen);
-        seen == now && self.is_due(&state) && state.stored == self.most
+        seen == now && self.is_due(&state, 1) && state.stored == self.most
     }
 
     fn policy(&self) -> Policy {
@@ -325,7 +325,11 @@ impl Line<SmoothState> for Smooth {
         self.capacity
     }
 
-    fn turn(&self, state: &SmoothState, ahead: u128) -> Nanos {
+    fn at_once(&self) -> u64 {
+        self.at_once
+    }
+
+    fn turn(&self, state: &SmoothState, ahead: u128, _cost: u64) -> Nanos {
         if ahead == 0 {
             return ceil(self.exact(state.next));
         }
@@ -334,7 +338,7 @@ impl Line<SmoothState> for Smooth {
         ceil(self.exact(state.next.saturating_add(self.spend(&mut state.stored, ahead))))
     }
 
-    fn is_due(&self, state: &SmoothState) -> bool {
+    fn is_due(&self, state: &SmoothState, _cost: u64) -> bool {
         self.exact(state.next) <= fine(state.last)
     }
 
@@ -345,7 +349,7 @@ impl Line<SmoothState> for Smooth {
     }
 
     fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
-        if !self.is_due(state) {
+        if !self.is_due(state, 1) {
             return 0;
         }
         let mut state = state.clone();

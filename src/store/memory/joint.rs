@@ -24,7 +24,7 @@ use super::{MemoryWait, Own};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::Entered;
+use crate::queue::{Comer, Entered};
 
 /// One of several calls.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub struct Part<'a> {
     key: Fingerprint,
     cost: u64,
     rule: Option<Rule>,
+    priority: bool,
 }
 
 /// A rule of a call's own.
@@ -59,8 +60,9 @@ impl<'a> Part<'a> {
         key: Fingerprint,
         cost: u64,
         rule: Option<A>,
+        priority: bool,
     ) -> Self {
-        Self { limiter, key, cost, rule: rule.map(|rule| Box::new(rule) as Rule) }
+        Self { limiter, key, cost, rule: rule.map(|rule| Box::new(rule) as Rule), priority }
     }
 
     fn is_same_key(&self, other: &Part<'_>) -> bool {
@@ -89,8 +91,8 @@ type GiveBack = Box<dyn FnOnce() + Send>;
 trait Held {
     /// Gives the key a state, unless there is no place for it.
     fn settle(&mut self, home: Home) -> bool;
-    fn foretell(&mut self, home: Home, cost: u64, rule: Option<&Rule>) -> Foretold;
-    fn enter(&mut self, home: Home, cost: u64, rule: Option<&Rule>) -> Entered;
+    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold;
+    fn enter(&mut self, call: &Call<'_, '_>) -> Entered;
     /// Lets go. Tells which keys are new and stay, and whom to wake.
     fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
 }
@@ -105,18 +107,14 @@ struct Holding<'a, A: Algorithm> {
 }
 
 impl<A: Algorithm> Holding<'_, A> {
-    fn with<R>(
-        &mut self,
-        home: Home,
-        rule: Option<&Rule>,
-        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
-    ) -> R {
-        let (Home::Own(key) | Home::Shared(key)) = home;
+    fn with<R>(&mut self, call: &Call<'_, '_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
+        let (Home::Own(key) | Home::Shared(key)) = call.home;
         let Shard { law, states, lines } = &mut *self.shard;
-        let rule = rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
+        let rule = call.part.rule.as_ref().and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
-        let lines = matches!(home, Home::Own(_)).then_some(lines);
-        change(Seat { key, rule, state, lines, wake: &mut self.wake }, self.now)
+        let lines = matches!(call.home, Home::Own(_)).then_some(lines);
+        let comer = Comer { now: self.now, cost: call.cost, priority: call.part.priority };
+        change(Seat { key, rule, state, lines, wake: &mut self.wake }, comer)
     }
 }
 
@@ -132,12 +130,12 @@ impl<A: Algorithm> Held for Holding<'_, A> {
         }
     }
 
-    fn foretell(&mut self, home: Home, cost: u64, rule: Option<&Rule>) -> Foretold {
-        self.with(home, rule, |mut seat, now| seat.foretell(now, cost))
+    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold {
+        self.with(call, |mut seat, comer| seat.foretell(comer))
     }
 
-    fn enter(&mut self, home: Home, cost: u64, rule: Option<&Rule>) -> Entered {
-        self.with(home, rule, |seat, now| seat.enter(now, cost))
+    fn enter(&mut self, call: &Call<'_, '_>) -> Entered {
+        self.with(call, |seat, comer| seat.enter(comer))
     }
 
     fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
@@ -257,10 +255,7 @@ pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
     for call in homeless {
         shelf.of(call).settle(call.home);
     }
-    let foretold: Vec<Foretold> = calls
-        .iter()
-        .map(|call| shelf.of(call).foretell(call.home, call.cost, call.part.rule.as_ref()))
-        .collect();
+    let foretold: Vec<Foretold> = calls.iter().map(|call| shelf.of(call).foretell(call)).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused));
     let entered: Vec<Entered> = calls
         .iter()
@@ -268,7 +263,7 @@ pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
         .map(|(call, foretold)| match foretold {
             Foretold::Passes(decision) if denied => Entered::Decided(decision),
             // Those that refuse are asked as well: one of them may count it.
-            _ => shelf.of(call).enter(call.home, call.cost, call.part.rule.as_ref()),
+            _ => shelf.of(call).enter(call),
         })
         .collect();
     shelf.release();

@@ -17,7 +17,7 @@ use self::table::Table;
 use super::{Answer, Call, Store};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::queue::{Entered, Turn};
+use crate::queue::{Comer, Entered, Turn};
 use crate::store::context::Context;
 
 pub use joint::{Decided, Part, TogetherWait};
@@ -100,8 +100,9 @@ impl<A: Algorithm> MemoryStore<A> {
         key: &K,
         cost: u64,
         rule: Option<A>,
+        priority: bool,
     ) -> Part<'a> {
-        Part::new(context, context.store().seed.fingerprint(key), cost, rule)
+        Part::new(context, context.store().seed.fingerprint(key), cost, rule, priority)
     }
 
     pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
@@ -113,7 +114,8 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let Identity(key) = key;
         let table = &context.store().table;
-        match table.with(context, key, call.rule, |seat, now| seat.enter(now, call.cost)) {
+        let Call { cost, rule, priority } = call;
+        match table.with(context, key, rule, |seat, now| seat.enter(Comer { now, cost, priority })) {
             Entered::Decided(decision) => Answer::Now(decision),
             Entered::Waits(ticket) => Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket)),
         }

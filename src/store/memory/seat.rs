@@ -7,7 +7,7 @@ use super::shard::Lines;
 use crate::algorithm::{Algorithm, Line};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Entered, Outlook, Queue, Turn};
+use crate::queue::{Comer, Entered, Outlook, Queue, Turn};
 
 pub(super) struct Seat<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
@@ -61,7 +61,8 @@ impl<A: Algorithm> Seat<'_, A> {
         let rule = self.rule;
         self.in_line(now, |standing| {
             if cost > 0 && !standing.queue.outlook().is_empty() {
-                let blocked = standing.queue.outlook().blocked(standing.line, standing.state, now);
+                let comer = Comer { now, cost, priority: false };
+                let blocked = standing.queue.outlook().blocked(standing.line, standing.state, comer);
                 return standing.line.answer(standing.state, now, cost, true, blocked);
             }
             let decision = rule.check(standing.state, now, cost);
@@ -83,7 +84,7 @@ impl<A: Algorithm> Seat<'_, A> {
         match outlook.is_empty() || cost == 0 {
             true => self.rule.peek(&mut state, now, cost),
             false => {
-                let blocked = outlook.blocked(line, &state, now);
+                let blocked = outlook.blocked(line, &state, Comer { now, cost, priority: false });
                 line.answer(&mut state, now, cost, false, blocked)
             }
         }
@@ -91,25 +92,27 @@ impl<A: Algorithm> Seat<'_, A> {
 
     /// Takes `cost` units, or joins the line.
     #[inline]
-    pub(super) fn enter(mut self, now: Nanos, cost: u64) -> Entered {
+    pub(super) fn enter(mut self, comer: Comer) -> Entered {
+        let Comer { now, cost, .. } = comer;
         self.rule.claim(self.state, now);
         let Some(line) = self.rule.line() else {
             return Entered::Decided(self.rule.check(self.state, now, cost));
         };
         if self.is_waited_for() {
-            return self.in_line(now, |standing| standing.queue.enter(line, standing.state, now, cost));
+            return self.in_line(now, |standing| standing.queue.enter(line, standing.state, comer));
         }
         let Some(lines) = self.lines else {
-            return Entered::Decided(Outlook::EMPTY.decide_at_once(line, self.state, now, cost));
+            return Entered::Decided(Outlook::EMPTY.decide_at_once(line, self.state, comer));
         };
-        match Outlook::EMPTY.decide(line, self.state, now, cost) {
+        match Outlook::EMPTY.decide(line, self.state, comer) {
             Some(decision) => Entered::Decided(decision),
-            None => lines.entry(self.key).or_default().enter(line, self.state, now, cost),
+            None => lines.entry(self.key).or_default().enter(line, self.state, comer),
         }
     }
 
     /// What [`enter`](Seat::enter) would say, taking nothing.
-    pub(super) fn foretell(&mut self, now: Nanos, cost: u64) -> Foretold {
+    pub(super) fn foretell(&mut self, comer: Comer) -> Foretold {
+        let Comer { now, cost, .. } = comer;
         self.rule.claim(self.state, now);
         let Some(line) = self.rule.line() else {
             return Foretold::of(self.rule.peek(self.state, now, cost));
@@ -122,7 +125,7 @@ impl<A: Algorithm> Seat<'_, A> {
             None => Outlook::EMPTY,
         };
         self.tidy();
-        match outlook.foretell(line, self.state, now, cost) {
+        match outlook.foretell(line, self.state, comer) {
             Some(decision) => Foretold::of(decision),
             None if self.lines.is_some() => Foretold::Passes(outlook.admitted(line, self.state, now)),
             None => Foretold::Refused,
@@ -131,7 +134,7 @@ impl<A: Algorithm> Seat<'_, A> {
 
     /// A waiter asks for its turn. Gives back a waker that is no longer needed, to be dropped when nothing is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (Turn, Option<Waker>) {
-        self.in_line(now, |standing| standing.queue.ask(standing.line, standing.state, ticket, waker))
+        self.in_line(now, |standing| standing.queue.ask(standing.line, standing.state, now, ticket, waker))
     }
 
     /// A waiter gives up. Gives back its waker, to be dropped when nothing is held.

@@ -1,0 +1,212 @@
+//! # Priority: borrowing from the next window
+//!
+//! **Problem.** The window is used up, and now comes the call that must not be refused: the payment among the page views.
+//!
+//! **Naive answer.** Let it pass over the limit.
+//!
+//! **Where it breaks.** Then the limit is none. If the important calls are many, they break what the limit protects.
+//!
+//! **The idea** (from Sentinel, where it is called *occupy*). Such a call does not pass now: it takes its units from the next window, and waits until that
+//! begins. How much of the next window can be taken like that is bounded.
+//!
+//! ```text
+//!   limit 4, priority for 50 %
+//!
+//!            window          next window
+//!   ├───────────────────────┼───────────────────────┤
+//!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
+//!            │   └ waits ───┘   └──── what is left for the others
+//!            └ refused: it has no priority           ③ is refused: half of the next window is taken
+//! ```
+//!
+//! Here those who borrow stand in a line before the window, and nobody overtakes them: so what they took is theirs, and if one of
+//! them gives up, it goes back.
+//!
+//! **Invariant.** The rule inside holds, whoever calls. At most the share of the limit stands in line.
+//!
+//! **Cost.** No more memory per key; who waits costs a place in the line.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::algorithm::{Algorithm, FixedWindow, Line, Policy, SlidingCounter, SlidingLog, SlidingWindow};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method of the four windows.
+///
+/// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next window, it is refused. A call
+/// [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window has no room for waits until there is, which is at most
+/// about one period, if all who wait stand for no more than the share. A layer is told by
+/// [`priority`](crate::middleware::RateLimitLayer::priority) which requests have it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() {
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::FixedWindow;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(4)).priority(50));
+/// assert!(limiter.check_n("upstream", 4).is_allowed());
+/// assert!(!limiter.acquire("upstream").await.is_allowed());
+/// let payment = limiter.acquire_with_priority("upstream", 1).await;
+/// assert!(payment.is_allowed());
+/// assert_eq!(payment.delay(), Duration::from_secs(1));
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Priority<A> {
+    rule: A,
+    /// How many units may be borrowed.
+    units: u64,
+}
+
+/// A window that can say when it has room. Implemented by this crate's windows only.
+pub trait Lends: Algorithm {
+    /// The limit.
+    #[doc(hidden)]
+    fn limit(&self) -> u64;
+
+    /// How long until so many units fit, from the state's own time on; `u64::MAX` if never.
+    #[doc(hidden)]
+    fn room_in(&self, state: &Self::State, units: u64) -> u64;
+
+    /// How long units count, at most.
+    #[doc(hidden)]
+    fn memory(&self) -> u64;
+}
+
+impl<A: Lends> Priority<A> {
+    fn new(rule: A, percent: u8) -> Self {
+        assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
+        let units = u128::from(rule.limit()) * u128::from(percent) / 100;
+        // At most the limit.
+        Self { rule, units: units as u64 }
+    }
+}
+
+/// All answers are those of the window.
+impl<A: Lends> Algorithm for Priority<A> {
+    type State = A::State;
+
+    fn fresh(&self, built: Nanos, now: Nanos) -> A::State {
+        self.rule.fresh(built, now)
+    }
+
+    #[inline]
+    fn seen(&self, state: &A::State) -> Nanos {
+        self.rule.seen(state)
+    }
+
+    #[inline]
+    fn check(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
+        self.rule.check(state, now, cost)
+    }
+
+    fn peek(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
+        self.rule.peek(state, now, cost)
+    }
+
+    fn refund(&self, state: &mut A::State, now: Nanos, cost: u64) {
+        self.rule.refund(state, now, cost);
+    }
+
+    fn adapt(&self, state: &mut A::State, from: &Self, now: Nanos) {
+        self.rule.adapt(state, &from.rule, now);
+    }
+
+    fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
+        self.rule.is_fresh(state, now)
+    }
+
+    fn policy(&self) -> Policy {
+        self.rule.policy()
+    }
+
+    fn window(&self, decision: &Decision) -> Option<Duration> {
+        self.rule.window(decision)
+    }
+
+    fn line(&self) -> Option<&dyn Line<A::State>> {
+        Some(self)
+    }
+}
+
+/// A line for calls with priority.
+impl<A: Lends> Line<A::State> for Priority<A> {
+    fn places(&self) -> u64 {
+        0
+    }
+
+    fn max_wait(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn capacity(&self) -> u64 {
+        self.rule.limit()
+    }
+
+    fn at_once(&self) -> u64 {
+        self.rule.limit()
+    }
+
+    fn fits(&self, cost: u64) -> bool {
+        cost <= self.rule.limit()
+    }
+
+    fn lends(&self) -> Option<u64> {
+        Some(self.units)
+    }
+
+    fn turn(&self, state: &A::State, ahead: u128, cost: u64) -> Nanos {
+        let units = ahead.saturating_add(u128::from(cost));
+        let room = u64::try_from(units).map_or(u64::MAX, |units| self.rule.room_in(state, units));
+        self.rule.seen(state).after(room)
+    }
+
+    fn is_due(&self, state: &A::State, cost: u64) -> bool {
+        self.rule.room_in(state, cost) == 0
+    }
+
+    fn leave(&self, state: &mut A::State, _arrived: Nanos, cost: u64) {
+        let seen = self.rule.seen(state);
+        let _ = self.rule.check(state, seen, cost);
+    }
+
+    fn passing(&self, state: &A::State, seen: Nanos) -> u64 {
+        self.rule.peek(&mut state.clone(), seen, 0).remaining()
+    }
+
+    fn reset(&self, state: &A::State, ahead: u128, now: Nanos) -> u64 {
+        match ahead {
+            0 => Nanos::from(self.rule.peek(&mut state.clone(), now, 0).reset_after()).0,
+            _ => self.turn(state, ahead, 0).since(now).saturating_add(self.rule.memory()),
+        }
+    }
+
+    fn observe(&self, state: &mut A::State, now: Nanos) -> Nanos {
+        let _ = self.rule.peek(state, now, 0);
+        self.rule.seen(state)
+    }
+}
+
+macro_rules! priority {
+    ($($window:ty)+) => {
+        $(
+            impl $window {
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window. See [`Priority`].
+                ///
+                /// # Panics
+                ///
+                /// If `percent` is above 100.
+                #[must_use]
+                pub fn priority(self, percent: u8) -> Priority<Self> {
+                    Priority::new(self, percent)
+                }
+            }
+        )+
+    };
+}
+
+priority!(FixedWindow SlidingWindow SlidingCounter SlidingLog);
