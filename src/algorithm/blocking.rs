@@ -225,6 +225,10 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         self.rule.refund(&mut state.state, now, cost);
     }
 
+    fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+        self.rule.give_back(&mut state.state, now, cost, taken);
+    }
+
     /// A block goes on, for no longer than a new one.
     fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
@@ -276,28 +280,28 @@ impl<A: Algorithm> Blocking<A> {
 
 /// The line of the rule inside, but for those who are blocked.
 impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
-    fn places(&self) -> u64 {
-        self.inner().places()
+    fn places(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().places(&state.state)
     }
 
-    fn max_wait(&self) -> u64 {
-        self.inner().max_wait()
+    fn max_wait(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().max_wait(&state.state)
     }
 
-    fn capacity(&self) -> u64 {
-        self.inner().capacity()
+    fn capacity(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().capacity(&state.state)
     }
 
-    fn at_once(&self) -> u64 {
-        self.inner().at_once()
+    fn at_once(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().at_once(&state.state)
     }
 
-    fn fits(&self, cost: u64) -> bool {
-        self.inner().fits(cost)
+    fn fits(&self, state: &BlockingState<A::State>, cost: u64) -> bool {
+        self.inner().fits(&state.state, cost)
     }
 
-    fn lends(&self) -> Option<u64> {
-        self.inner().lends()
+    fn lends(&self, state: &BlockingState<A::State>) -> Option<u64> {
+        self.inner().lends(&state.state)
     }
 
     fn turn(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64) -> Nanos {

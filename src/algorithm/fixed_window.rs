@@ -158,6 +158,14 @@ impl Algorithm for FixedWindow {
         state.count = state.count.saturating_sub(cost);
     }
 
+    /// If it was taken in the window that is open.
+    fn give_back(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, taken: Nanos) {
+        self.advance(state, now);
+        if state.last.since(taken) <= state.age {
+            state.count = state.count.saturating_sub(cost);
+        }
+    }
+
     /// The open window keeps its beginning and its count; it ends one new period after it began.
     fn adapt(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);

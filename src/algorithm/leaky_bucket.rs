@@ -209,6 +209,12 @@ impl Algorithm for LeakyBucket {
         }
     }
 
+    /// As much as cannot have come back since.
+    fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
+        let back = self.rate.whole(now.since(taken));
+        self.refund(state, now, cost.saturating_sub(back));
+    }
+
     /// The next slot stays as many intervals away as it was.
     fn adapt(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
         from.observe(state, now);
@@ -237,19 +243,19 @@ impl Algorithm for LeakyBucket {
 }
 
 impl Line<LeakyBucketState> for LeakyBucket {
-    fn places(&self) -> u64 {
+    fn places(&self, _state: &LeakyBucketState) -> u64 {
         self.places
     }
 
-    fn max_wait(&self) -> u64 {
+    fn max_wait(&self, _state: &LeakyBucketState) -> u64 {
         self.max_wait
     }
 
-    fn capacity(&self) -> u64 {
+    fn capacity(&self, _state: &LeakyBucketState) -> u64 {
         self.capacity
     }
 
-    fn at_once(&self) -> u64 {
+    fn at_once(&self, _state: &LeakyBucketState) -> u64 {
         1
     }
 

@@ -88,6 +88,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `built`.
     fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
 
+    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the key has used.
+    ///
+    /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts any more once time has passed.
+    fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+        if now <= taken {
+            self.refund(state, now, cost);
+        }
+    }
+
     /// The latest reading of the clock that the state knows of.
     fn seen(&self, state: &Self::State) -> Nanos;
 
@@ -165,25 +174,25 @@ pub struct Policy {
 /// and in what order, is kept by the store.
 pub trait Line<S>: Debug {
     /// How many calls may wait.
-    fn places(&self) -> u64;
+    fn places(&self, state: &S) -> u64;
 
     /// How long a call may wait, in nanoseconds. `u64::MAX`: as long as it takes.
-    fn max_wait(&self) -> u64;
+    fn max_wait(&self, state: &S) -> u64;
 
     /// How many calls of cost 1 an idle key lets in at one instant: one, and those who wait.
-    fn capacity(&self) -> u64;
+    fn capacity(&self, state: &S) -> u64;
 
     /// How many calls of cost 1 an idle key lets in at one instant if nobody waits.
-    fn at_once(&self) -> u64;
+    fn at_once(&self, state: &S) -> u64;
 
     /// Whether a call of that cost can ever leave.
-    fn fits(&self, _cost: u64) -> bool {
+    fn fits(&self, _state: &S, _cost: u64) -> bool {
         true
     }
 
     /// How many units those who wait may stand for, if only calls with priority may wait. `None`: all may, and
     /// [`places`](Line::places) bounds them.
-    fn lends(&self) -> Option<u64> {
+    fn lends(&self, _state: &S) -> Option<u64> {
         None
     }
 
@@ -204,10 +213,10 @@ pub trait Line<S>: Debug {
     /// How many calls of cost 1 that come `now`, one after another, would wait no longer than
     /// [`max_wait`](Line::max_wait), with `ahead` units before them. The number of places aside.
     fn room(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
-        if self.max_wait() == u64::MAX {
+        if self.max_wait(state) == u64::MAX {
             return u64::MAX;
         }
-        let latest = now.after(self.max_wait()).min(Nanos(u64::MAX - 1));
+        let latest = now.after(self.max_wait(state)).min(Nanos(u64::MAX - 1));
         // By halves: whoever comes later does not leave sooner.
         let (mut fit, mut beyond) = (0, u64::MAX);
         while fit < beyond {

@@ -112,6 +112,10 @@ impl<A: Lends> Algorithm for Priority<A> {
         self.rule.refund(state, now, cost);
     }
 
+    fn give_back(&self, state: &mut A::State, now: Nanos, cost: u64, taken: Nanos) {
+        self.rule.give_back(state, now, cost, taken);
+    }
+
     fn adapt(&self, state: &mut A::State, from: &Self, now: Nanos) {
         self.rule.adapt(state, &from.rule, now);
     }
@@ -135,27 +139,27 @@ impl<A: Lends> Algorithm for Priority<A> {
 
 /// A line for calls with priority.
 impl<A: Lends> Line<A::State> for Priority<A> {
-    fn places(&self) -> u64 {
+    fn places(&self, _state: &A::State) -> u64 {
         0
     }
 
-    fn max_wait(&self) -> u64 {
+    fn max_wait(&self, _state: &A::State) -> u64 {
         u64::MAX
     }
 
-    fn capacity(&self) -> u64 {
+    fn capacity(&self, _state: &A::State) -> u64 {
         self.rule.limit()
     }
 
-    fn at_once(&self) -> u64 {
+    fn at_once(&self, _state: &A::State) -> u64 {
         self.rule.limit()
     }
 
-    fn fits(&self, cost: u64) -> bool {
+    fn fits(&self, _state: &A::State, cost: u64) -> bool {
         cost <= self.rule.limit()
     }
 
-    fn lends(&self) -> Option<u64> {
+    fn lends(&self, _state: &A::State) -> Option<u64> {
         Some(self.units)
     }
 

@@ -191,6 +191,14 @@ impl Algorithm for SlidingCounter {
         state.previous = state.previous.saturating_sub(cost - current);
     }
 
+    /// If it was taken in the current window: what is in the previous one weighs less than it did.
+    fn give_back(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, taken: Nanos) {
+        self.advance(state, now);
+        if state.last.since(taken) <= state.into {
+            state.current = state.current.saturating_sub(cost);
+        }
+    }
+
     /// The same part of the window is gone, and the counts stay, as far as the estimate is not above the new limit.
     fn adapt(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);

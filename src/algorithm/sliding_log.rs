@@ -115,7 +115,7 @@ impl SlidingLog {
     }
 
     /// Takes `units`, at most all, out of the oldest hits.
-    fn give_back(state: &mut SlidingLogState, units: u64) {
+    fn take_out(state: &mut SlidingLogState, units: u64) {
         let units = units.min(state.total);
         state.total -= units;
         state.dropped = state.dropped.wrapping_add(units);
@@ -197,14 +197,22 @@ impl Algorithm for SlidingLog {
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        Self::give_back(state, cost);
+        Self::take_out(state, cost);
+    }
+
+    /// If it was taken within the last period.
+    fn give_back(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
+        self.advance(state, now);
+        if state.last.since(taken) < self.quota.period_nanos() {
+            Self::take_out(state, cost);
+        }
     }
 
     /// Hits keep their instants, and count for the new period; of more than the new limit, the oldest are dropped.
     fn adapt(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);
-        Self::give_back(state, state.total.saturating_sub(self.quota.limit()));
+        Self::take_out(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {

@@ -215,7 +215,7 @@ impl SlidingWindow {
     }
 
     /// Takes `units`, at most all, out of the oldest slices.
-    fn give_back(&self, state: &mut SlidingWindowState, units: u64) {
+    fn take_out(&self, state: &mut SlidingWindowState, units: u64) {
         let mut left = units.min(state.total);
         state.total -= left;
         for age in (1..=self.slices).rev() {
@@ -309,7 +309,15 @@ impl Algorithm for SlidingWindow {
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        self.give_back(state, cost);
+        self.take_out(state, cost);
+    }
+
+    /// If it was taken within the last period.
+    fn give_back(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
+        self.advance(state, now);
+        if state.last.since(taken) < self.quota.period_nanos() {
+            self.take_out(state, cost);
+        }
     }
 
     /// Units count until one new period after the last instant of the slice they were in; of more than the new limit, the oldest are dropped.
@@ -318,7 +326,7 @@ impl Algorithm for SlidingWindow {
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
             self.slice_anew(state, from);
         }
-        self.give_back(state, state.total.saturating_sub(self.quota.limit()));
+        self.take_out(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {

@@ -6,13 +6,20 @@
 //!
 //! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each time.
 //!
-//! **The idea.** One state per user, and beside it the rule that it obeyed last. Asked by another rule, the state is carried over to that one first:
-//! as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one key.
+//! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state for a rule that is new to it is
+//! that of the rule it was asked by before, carried over: as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one
+//! key. States that are as good as new are dropped.
 //!
-//! **Invariant.** What was used stays used, and nobody waits longer than the rule that is asked could demand.
+//! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the small one cannot hold. Whoever
+//! alternates between two tiers would have no limit at all.
 //!
-//! **Cost.** The rule's own size more per key (40 to 72 bytes), and a comparison per call.
+//! **Invariant.** Each rule holds by itself, for all that was used since the key was first asked by it, whatever it was used by. Nobody waits
+//! longer than the rule that is asked could demand.
+//!
+//! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several rules of late, state and rule for each of
+//! them, up to eight. Work in proportion to that.
 
+use std::mem;
 use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Line, Policy};
@@ -25,9 +32,10 @@ use crate::decision::Decision;
 /// ([`choose`](crate::middleware::RateLimitLayer::choose)), or that of whoever asks the limiter
 /// ([`check_by`](crate::limiter::RateLimiter::check_by)).
 ///
-/// A key that is asked by another rule than before is carried over: what was used stays used, as the table of
-/// [`replace`](crate::limiter::RateLimiter::replace) says. So moving a user to another tier neither resets nor locks anybody. A refund, and the look that
-/// decides whether a key can be forgotten, go by the rule that was asked last.
+/// A key that is asked by a rule for the first time starts with what it has used by the last one, as the table of
+/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them: so moving a user to another tier neither
+/// resets nor locks anybody, and moving to and fro wins nothing. Of more than eight rules on one key, that which was asked longest ago is forgotten. A
+/// refund goes to the rule that was asked last.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -49,9 +57,15 @@ pub struct Tiered<A> {
 /// What a [`Tiered`] remembers of a key.
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
+    /// The rule that was asked last.
     by: A,
     state: A::State,
+    /// The others, the one asked longest ago first.
+    others: Vec<(A, A::State)>,
 }
+
+/// The most rules that a key has a state for.
+const MOST: usize = 8;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
     /// Calls that choose no rule go by this one.
@@ -63,8 +77,37 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     #[inline]
     fn take_over(&self, state: &mut TieredState<A>, now: Nanos) {
         if state.by != self.rule {
-            self.rule.adapt(&mut state.state, &state.by, now);
-            state.by = self.rule.clone();
+            self.change_over(state, now);
+        }
+    }
+
+    #[cold]
+    fn change_over(&self, state: &mut TieredState<A>, now: Nanos) {
+        let known = state.others.iter().position(|(rule, _)| *rule == self.rule);
+        let mine = match known {
+            Some(at) => state.others.remove(at).1,
+            None => {
+                let mut mine = state.state.clone();
+                self.rule.adapt(&mut mine, &state.by, now);
+                mine
+            }
+        };
+        let before = (mem::replace(&mut state.by, self.rule.clone()), mem::replace(&mut state.state, mine));
+        state.others.push(before);
+        state.others.retain(|(rule, state)| !rule.is_fresh(state, now));
+        if state.others.len() >= MOST {
+            state.others.remove(0);
+        }
+    }
+}
+
+impl<A: Algorithm> TieredState<A> {
+    /// What is used by one rule counts for the others, as far as they have room.
+    #[inline]
+    fn count(&mut self, now: Nanos, cost: u64) {
+        for (rule, state) in &mut self.others {
+            let room = rule.peek(state, now, 0).remaining();
+            let _ = rule.check(state, now, cost.min(room));
         }
     }
 }
@@ -73,7 +116,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     type State = TieredState<A>;
 
     fn fresh(&self, built: Nanos, now: Nanos) -> TieredState<A> {
-        TieredState { by: self.rule.clone(), state: self.rule.fresh(built, now) }
+        TieredState { by: self.rule.clone(), state: self.rule.fresh(built, now), others: Vec::new() }
     }
 
     #[inline]
@@ -84,7 +127,11 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         self.take_over(state, now);
-        self.rule.check(&mut state.state, now, cost)
+        let decision = self.rule.check(&mut state.state, now, cost);
+        if decision.is_allowed() {
+            state.count(now, cost);
+        }
+        decision
     }
 
     #[inline]
@@ -106,6 +153,10 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.refund(&mut state.state, now, cost);
     }
 
+    fn give_back(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
+        state.by.give_back(&mut state.state, now, cost, taken);
+    }
+
     /// Keys that went by the rule for those that choose none go by the new one; others are carried over when they are asked again.
     fn adapt(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.rule {
@@ -114,7 +165,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn is_fresh(&self, state: &TieredState<A>, now: Nanos) -> bool {
-        state.by.is_fresh(&state.state, now)
+        let others = || state.others.iter().all(|(rule, state)| rule.is_fresh(state, now));
+        state.by.is_fresh(&state.state, now) && others()
     }
 
     fn policy(&self) -> Policy {
@@ -134,12 +186,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 }
 
-impl<A: Algorithm + PartialEq> Tiered<A> {
-    fn own(&self) -> &dyn Line<A::State> {
-        line(&self.rule)
-    }
-}
-
 /// That of a kind of rule that has one.
 fn line<A: Algorithm>(rule: &A) -> &dyn Line<A::State> {
     match rule.line() {
@@ -148,30 +194,30 @@ fn line<A: Algorithm>(rule: &A) -> &dyn Line<A::State> {
     }
 }
 
-/// Places and patience are those of the rule that is asked; the schedule is that of the rule the key obeys.
+/// That of the rule that the key was asked by last.
 impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
-    fn places(&self) -> u64 {
-        self.own().places()
+    fn places(&self, state: &TieredState<A>) -> u64 {
+        line(&state.by).places(&state.state)
     }
 
-    fn max_wait(&self) -> u64 {
-        self.own().max_wait()
+    fn max_wait(&self, state: &TieredState<A>) -> u64 {
+        line(&state.by).max_wait(&state.state)
     }
 
-    fn capacity(&self) -> u64 {
-        self.own().capacity()
+    fn capacity(&self, state: &TieredState<A>) -> u64 {
+        line(&state.by).capacity(&state.state)
     }
 
-    fn at_once(&self) -> u64 {
-        self.own().at_once()
+    fn at_once(&self, state: &TieredState<A>) -> u64 {
+        line(&state.by).at_once(&state.state)
     }
 
-    fn fits(&self, cost: u64) -> bool {
-        self.own().fits(cost)
+    fn fits(&self, state: &TieredState<A>, cost: u64) -> bool {
+        line(&state.by).fits(&state.state, cost)
     }
 
-    fn lends(&self) -> Option<u64> {
-        self.own().lends()
+    fn lends(&self, state: &TieredState<A>) -> Option<u64> {
+        line(&state.by).lends(&state.state)
     }
 
     fn turn(&self, state: &TieredState<A>, ahead: u128, cost: u64) -> Nanos {
@@ -184,6 +230,7 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
 
     fn leave(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {
         line(&state.by).leave(&mut state.state, arrived, cost);
+        state.count(state.by.seen(&state.state), cost);
     }
 
     fn passing(&self, state: &TieredState<A>, seen: Nanos) -> u64 {

@@ -215,6 +215,12 @@ impl Algorithm for TokenBucket {
         state.used = state.used.saturating_sub(cost);
     }
 
+    /// As much as cannot have come back since.
+    fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
+        let back = self.rate.whole(now.since(taken));
+        self.refund(state, now, cost.saturating_sub(back));
+    }
+
     /// As many tokens are missing as before, at most the new burst.
     fn adapt(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);

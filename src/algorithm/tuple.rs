@@ -26,25 +26,20 @@ struct Together {
     limits: usize,
     remaining: u64,
     reset: u64,
-    /// Until each has a unit, of those that have none.
-    next: u64,
+    /// Over how long what remains of the one that is told of should be spread.
+    window: Option<Duration>,
 }
 
 impl Together {
     /// One more says `decision`, and stands for so many limits.
-    fn and(mut self, decision: Decision, limits: usize) -> Self {
+    fn and(mut self, decision: Decision, limits: usize, window: Option<Duration>) -> Self {
         let index = u8::try_from(self.limits + decision.index()).unwrap_or(u8::MAX);
         let decision = decision.with_index(index);
         self.limits += limits;
         self.reset = self.reset.max(nanos(decision.reset_after()));
-        self.next = self.next.max(decision.next().unwrap_or(0));
-        let Some(told) = self.told else {
-            (self.told, self.remaining) = (Some(decision), decision.remaining());
-            return self;
-        };
-        self.remaining = self.remaining.min(decision.remaining());
-        if urgency(&decision) > urgency(&told) {
-            self.told = Some(decision);
+        self.remaining = self.told.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
+        if self.told.is_none_or(|told| urgency(&decision) > urgency(&told)) {
+            (self.told, self.window) = (Some(decision), window);
         }
         self
     }
@@ -52,7 +47,8 @@ impl Together {
     fn decision(self) -> Decision {
         let Some(told) = self.told else { unreachable!("a tuple has at least two limits") };
         let decision = match told.is_allowed() {
-            true => Decision::allow(told.limit(), self.remaining, self.reset).with_next(self.next),
+            true => Decision::allow(told.limit(), self.remaining, self.reset)
+                .with_next(self.window.map_or(0, nanos)),
             false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
         };
         decision.with_index(told.index() as u8)
@@ -108,19 +104,29 @@ macro_rules! tuple {
                     )+
                     return asked;
                 }
-                Together::default()
-                    $(.and(self.$at.check(&mut state.$at, now, cost), limits(&self.$at)))+
-                    .decision()
+                let together = Together::default();
+                $(
+                    let decision = self.$at.check(&mut state.$at, now, cost);
+                    let together = together.and(decision, limits(&self.$at), self.$at.window(&decision));
+                )+
+                together.decision()
             }
 
             fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                Together::default()
-                    $(.and(self.$at.peek(&mut state.$at, now, cost), limits(&self.$at)))+
-                    .decision()
+                let together = Together::default();
+                $(
+                    let decision = self.$at.peek(&mut state.$at, now, cost);
+                    let together = together.and(decision, limits(&self.$at), self.$at.window(&decision));
+                )+
+                together.decision()
             }
 
             fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
                 $(self.$at.refund(&mut state.$at, now, cost);)+
+            }
+
+            fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+                $(self.$at.give_back(&mut state.$at, now, cost, taken);)+
             }
 
             fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos) {
@@ -141,15 +147,11 @@ macro_rules! tuple {
             }
 
             fn window(&self, decision: &Decision) -> Option<Duration> {
-                let mut index = decision.index();
-                $(
-                    match index.checked_sub(limits(&self.$at)) {
-                        None => return self.$at.window(&decision.with_index(index as u8)),
-                        Some(beyond) => index = beyond,
-                    }
-                )+
-                let _ = index;
-                None
+                // An admission carries that of the limit it tells of.
+                match decision.is_allowed() {
+                    true => decision.next().map(Duration::from_nanos),
+                    false => decision.retry_after(),
+                }
             }
         }
     };

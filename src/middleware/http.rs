@@ -40,10 +40,11 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
     fn refused(&self, request: &Request<ReqBody>, refusal: Refusal<'_>) -> Result<Self::Response, Err> {
         let mut answer = match &refusal {
             Refusal::Limit(reports) => {
-                let body = reports
-                    .iter()
-                    .find(|report| !report.decision().is_allowed())
-                    .map_or_else(Bytes::new, |report| report.label().exceeded.clone());
+                let denials = || reports.iter().filter(|report| !report.decision().is_allowed());
+                let body = match (denials().next(), denials().nth(1)) {
+                    (Some(denial), None) => denial.label().exceeded.clone(),
+                    _ => problem::quota_exceeded(&denials().map(Report::name).collect::<Vec<_>>()),
+                };
                 Answer::new(
                     StatusCode::TOO_MANY_REQUESTS,
                     body,

@@ -34,7 +34,7 @@ impl Labels {
     /// Numbers those whose name is `taken`: `default`, `default-2`, `default-3`.
     pub(super) fn distinct(mut self, taken: &mut HashSet<String>) -> Self {
         for label in &mut self.labels {
-            let mut name = label.name.clone();
+            let mut name = label.given.clone();
             for number in 2_u32.. {
                 if taken.insert(name.clone()) {
                     break;
@@ -42,7 +42,7 @@ impl Labels {
                 name = label.numbered(number);
             }
             if name != label.name {
-                *label = Label::printable(&name, label.policy);
+                *label = Label { given: label.given.clone(), ..Label::printable(&name, label.policy) };
             }
         }
         self
@@ -61,6 +61,8 @@ impl Labels {
 #[derive(Clone, Debug)]
 pub(super) struct Label {
     name: String,
+    /// The name without a number.
+    given: String,
     policy: Policy,
     /// The value of `RateLimit-Policy`.
     pub(super) policy_field: HeaderValue,
@@ -85,9 +87,10 @@ impl Label {
         Self {
             policy_field: field::policy(name, policy.quota, policy.window),
             item: field::item_start(name),
-            exceeded: problem::quota_exceeded(name),
+            exceeded: problem::quota_exceeded(&[name]),
             reduced: problem::reduced_capacity(name),
             name: name.to_owned(),
+            given: name.to_owned(),
             policy,
         }
     }
@@ -100,7 +103,7 @@ impl Label {
     fn numbered(&self, number: u32) -> String {
         let number = format!("-{number}");
         // Names are ASCII: any place is one to cut.
-        format!("{}{number}", &self.name[..self.name.len().min(LONGEST - number.len())])
+        format!("{}{number}", &self.given[..self.given.len().min(LONGEST - number.len())])
     }
 
     pub(super) fn name(&self) -> &str {

@@ -49,8 +49,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// They are decided together while both keys are held, so nobody comes in between. The answers are made by this layer's responder. A policy
     /// whose name is taken is numbered: `default`, `default-2`.
     ///
-    /// If one lets the request wait in line, the other is charged when it joins the line. Given up while it waits, both give
-    /// back. The state must be in memory.
+    /// If one lets the request wait in line, the other is charged when the request joins the line: its budget is for arrivals. Given up while it waits,
+    /// what still counts of that is given back. If both let it wait, it leaves when its turn has come in both lines: what is
+    /// behind sees at most what each line lets out, but not as evenly as one line alone would. The state must be in memory.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;

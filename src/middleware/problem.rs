@@ -8,8 +8,8 @@ use http::StatusCode;
 pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
-pub(super) fn quota_exceeded(policy: &str) -> Bytes {
-    of_type("quota-exceeded", "Quota Exceeded", StatusCode::TOO_MANY_REQUESTS, policy)
+pub(super) fn quota_exceeded(policies: &[&str]) -> Bytes {
+    of_type("quota-exceeded", "Quota Exceeded", StatusCode::TOO_MANY_REQUESTS, policies)
 }
 
 pub(super) fn reduced_capacity(policy: &str) -> Bytes {
@@ -17,14 +17,15 @@ pub(super) fn reduced_capacity(policy: &str) -> Bytes {
         "temporary-reduced-capacity",
         "Temporary Reduced Capacity",
         StatusCode::SERVICE_UNAVAILABLE,
-        policy,
+        &[policy],
     )
 }
 
-fn of_type(name: &str, title: &str, status: StatusCode, policy: &str) -> Bytes {
-    let (status, policy) = (status.as_u16(), escaped(policy));
+fn of_type(name: &str, title: &str, status: StatusCode, policies: &[&str]) -> Bytes {
+    let policies: Vec<_> = policies.iter().map(|policy| format!("\"{}\"", escaped(policy))).collect();
+    let (status, policies) = (status.as_u16(), policies.join(","));
     format!(
-        r#"{{"type":"{TYPES}{name}","title":"{title}","status":{status},"violated-policies":["{policy}"]}}"#
+        r#"{{"type":"{TYPES}{name}","title":"{title}","status":{status},"violated-policies":[{policies}]}}"#
     )
     .into()
 }
@@ -61,12 +62,12 @@ mod tests {
         let name = "a\"b\\c\u{1}é";
         let parsed = |body: Bytes| serde_json::from_slice::<Value>(&body).unwrap();
         assert_eq!(
-            parsed(quota_exceeded(name)),
+            parsed(quota_exceeded(&[name, "b"])),
             json!({
                 "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "title": "Quota Exceeded",
                 "status": 429,
-                "violated-policies": [name],
+                "violated-policies": [name, "b"],
             })
         );
         assert_eq!(parsed(reduced_capacity(name))["status"], 503);

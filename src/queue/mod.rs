@@ -101,9 +101,9 @@ impl<S: Clone> Queue<S> {
     }
 
     /// How it looks to a call of `cost`, where those who wait may stand for so many units only.
-    fn outlook_of(&self, line: &dyn Line<S>, cost: u64) -> Outlook {
+    fn outlook_of(&self, line: &dyn Line<S>, state: &S, cost: u64) -> Outlook {
         let mut outlook = self.outlook();
-        if let Some(units) = line.lends() {
+        if let Some(units) = line.lends(state) {
             let too_many = (self.ahead + u128::from(cost)).saturating_sub(units.into());
             let mut costs = self.waiting.iter().map(|waiter| u128::from(waiter.cost));
             while outlook.lead < too_many
@@ -171,7 +171,7 @@ impl<S: Clone> Queue<S> {
     /// A call comes. Those whose turn has come must have been [released](Queue::release).
     pub(crate) fn enter(&mut self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
-        if let Some(decision) = self.outlook_of(line, cost).decide(line, state, comer) {
+        if let Some(decision) = self.outlook_of(line, state, cost).decide(line, state, comer) {
             if decision.is_allowed() && cost > 0 {
                 self.seal();
             }

@@ -71,12 +71,13 @@ impl Outlook {
         if cost == 0 || self.waiting == 0 && line.is_due(state, cost) {
             return Fate::Passes;
         }
-        let place = match line.lends() {
-            None => self.waiting < line.places(),
+        let place = match line.lends(state) {
+            None => self.waiting < line.places(state),
             Some(units) => priority && self.ahead + u128::from(cost) <= u128::from(units),
         };
         let turn = line.turn(state, self.ahead, cost);
-        let patient = line.max_wait() == u64::MAX || turn < Nanos::MAX && turn.since(now) <= line.max_wait();
+        let patient =
+            line.max_wait(state) == u64::MAX || turn < Nanos::MAX && turn.since(now) <= line.max_wait(state);
         if place && patient { Fate::Waits } else { Fate::Refused }
     }
 
@@ -94,14 +95,14 @@ impl Outlook {
     /// What `check` says while calls wait: nobody overtakes them.
     pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> Decision {
         let Comer { now, cost, .. } = comer;
-        let until = line.fits(cost).then(|| line.turn(state, self.ahead, cost).since(now));
-        Decision::deny(line.at_once(), 0, until, line.reset(state, self.ahead, now))
+        let until = line.fits(state, cost).then(|| line.turn(state, self.ahead, cost).since(now));
+        Decision::deny(line.at_once(state), 0, until, line.reset(state, self.ahead, now))
     }
 
     pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
         let reset = line.reset(state, self.ahead, now);
         let remaining = self.remaining(line, state, now);
-        let decision = Decision::allow(line.capacity(), remaining, reset);
+        let decision = Decision::allow(line.capacity(state), remaining, reset);
         match remaining {
             0 => decision.with_next(self.retry(line, state, Comer { now, cost: 1, priority: false })),
             _ => decision,
@@ -111,14 +112,14 @@ impl Outlook {
     fn refused<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
         let reset = line.reset(state, self.ahead, comer.now);
         let remaining = self.remaining(line, state, comer.now);
-        let retry = line.fits(comer.cost).then(|| self.retry(line, state, comer));
-        Decision::deny(line.capacity(), remaining, retry, reset)
+        let retry = line.fits(state, comer.cost).then(|| self.retry(line, state, comer));
+        Decision::deny(line.capacity(state), remaining, retry, reset)
     }
 
     fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
         let seen = line.observe(state, now);
         let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
-        let places = line.places().saturating_sub(self.waiting).saturating_add(at_once);
+        let places = line.places(state).saturating_sub(self.waiting).saturating_add(at_once);
         places.min(line.room(state, self.ahead, now))
     }
 
@@ -126,13 +127,13 @@ impl Outlook {
     fn retry<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
         let Comer { now, cost, priority } = comer;
         let turn = line.turn(state, self.ahead, cost).since(now);
-        match line.lends() {
+        match line.lends(state) {
             // Enough of those who wait have left.
             Some(units) if priority && cost <= units => line.turn(state, self.lead, 0).since(now),
             Some(_) => turn,
             None => {
-                let early_enough = turn.saturating_sub(line.max_wait());
-                let free = match (self.waiting < line.places(), self.waiting) {
+                let early_enough = turn.saturating_sub(line.max_wait(state));
+                let free = match (self.waiting < line.places(state), self.waiting) {
                     (true, _) => 0,
                     // Without a place to wait in, it must be one's turn.
                     (false, 0) => turn,

@@ -48,11 +48,12 @@ impl<A: Algorithm, S> Context<A, S> {
     }
 
     /// Replaces the rule, after `change`. One at a time.
-    pub(crate) fn replace(&self, algorithm: A, change: impl FnOnce(&A)) {
+    pub(crate) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
         let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
-        change(&algorithm);
+        let result = change(&algorithm);
         *newest = Some(algorithm);
         self.replaced.store(true, Ordering::Release);
+        result
     }
 
     /// What tells the time.

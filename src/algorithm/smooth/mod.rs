@@ -279,6 +279,12 @@ impl Algorithm for Smooth {
         }
     }
 
+    /// As much as cannot have come back since.
+    fn give_back(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
+        let back = self.rate.whole(now.since(taken));
+        self.refund(state, now, cost.saturating_sub(back));
+    }
+
     /// The next turn stays as many intervals away as it was, and the store as full.
     fn adapt(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let seen = from.observe(state, now);
@@ -299,7 +305,7 @@ impl Algorithm for Smooth {
     }
 
     fn policy(&self) -> Policy {
-        let quota = self.capacity();
+        let quota = self.capacity;
         Policy { quota, window: Duration::from_nanos(self.rate.time(quota)) }
     }
 
@@ -313,19 +319,19 @@ impl Algorithm for Smooth {
 }
 
 impl Line<SmoothState> for Smooth {
-    fn places(&self) -> u64 {
+    fn places(&self, _state: &SmoothState) -> u64 {
         self.places
     }
 
-    fn max_wait(&self) -> u64 {
+    fn max_wait(&self, _state: &SmoothState) -> u64 {
         self.max_wait
     }
 
-    fn capacity(&self) -> u64 {
+    fn capacity(&self, _state: &SmoothState) -> u64 {
         self.capacity
     }
 
-    fn at_once(&self) -> u64 {
+    fn at_once(&self, _state: &SmoothState) -> u64 {
         self.at_once
     }
 

@@ -16,6 +16,7 @@ use self::fingerprint::{Fingerprint, Seed};
 use self::table::Table;
 use super::{Answer, Call, Store};
 use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Comer, Entered, Turn};
 use crate::store::context::Context;
@@ -79,7 +80,8 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
-        self.give_back(context, self.seed.fingerprint(key), cost);
+        let key = self.seed.fingerprint(key);
+        self.table.with(context, key, None, |seat, now| seat.refund(now, cost));
     }
 
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
@@ -87,11 +89,13 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn replace(context: &Own<A>, algorithm: A) {
-        context.replace(algorithm, |new| context.store().table.replace(context, new));
+        let wake = context.replace(algorithm, |new| context.store().table.replace(context, new));
+        // Nothing is held any more: a waker may run anything.
+        wake.into_iter().for_each(Waker::wake);
     }
 
-    fn give_back(&self, context: &Own<A>, key: Fingerprint, cost: u64) {
-        self.table.with(context, key, None, |seat, now| seat.refund(now, cost));
+    fn give_back(&self, context: &Own<A>, key: Fingerprint, cost: u64, taken: Nanos) {
+        self.table.with(context, key, None, |seat, now| seat.give_back(now, cost, taken));
     }
 
     /// A call that is to be decided together with others.

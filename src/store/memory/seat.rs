@@ -28,6 +28,13 @@ pub(super) enum Foretold {
 }
 
 impl Foretold {
+    pub(super) fn decision(self) -> Option<Decision> {
+        match self {
+            Self::Passes(decision) => Some(decision),
+            Self::Refused => None,
+        }
+    }
+
     fn of(decision: Decision) -> Self {
         match decision.is_allowed() {
             true => Self::Passes(decision),
@@ -80,6 +87,7 @@ impl<A: Algorithm> Seat<'_, A> {
             return self.rule.peek(self.state, now, cost);
         };
         let mut state = self.state.clone();
+        self.rule.claim(&mut state, now);
         let outlook = queue.foresee(line, &mut state, now);
         match outlook.is_empty() || cost == 0 {
             true => self.rule.peek(&mut state, now, cost),
@@ -144,14 +152,24 @@ impl<A: Algorithm> Seat<'_, A> {
         })
     }
 
-    pub(super) fn refund(mut self, now: Nanos, cost: u64) {
+    pub(super) fn refund(self, now: Nanos, cost: u64) {
         let rule = self.rule;
+        self.take_back(now, |state| rule.refund(state, now, cost));
+    }
+
+    /// Gives back what still counts of a call that took `cost` at `taken`.
+    pub(super) fn give_back(self, now: Nanos, cost: u64, taken: Nanos) {
+        let rule = self.rule;
+        self.take_back(now, |state| rule.give_back(state, now, cost, taken));
+    }
+
+    fn take_back(mut self, now: Nanos, take_back: impl FnOnce(&mut A::State)) {
         if !self.is_waited_for() {
-            return rule.refund(self.state, now, cost);
+            return take_back(self.state);
         }
         self.in_line(now, |standing| {
             standing.queue.seal();
-            rule.refund(standing.state, now, cost);
+            take_back(standing.state);
         });
     }
 

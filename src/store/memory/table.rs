@@ -214,8 +214,8 @@ impl<A: Algorithm> Table<A> {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions.
-    pub(super) fn replace(&self, context: &Own<A>, new: &A) {
+    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once nothing is held.
+    pub(super) fn replace(&self, context: &Own<A>, new: &A) -> Vec<Waker> {
         let mut wake = Vec::new();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
@@ -231,7 +231,7 @@ impl<A: Algorithm> Table<A> {
             *law = Law { rule: new.clone(), generation: law.generation + 1, first: Some(first) };
         }
         self.rest.store(rest(new), Ordering::Relaxed);
-        wake.into_iter().for_each(Waker::wake);
+        wake
     }
 
     /// The shard of a key; or the shared buckets, where a key is that has no place.

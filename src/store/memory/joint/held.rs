@@ -1,0 +1,144 @@
+//! Limiters and their shards, whatever the algorithm.
+
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::{Arc, MutexGuard};
+use std::task::Waker;
+
+use super::Call;
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::{Comer, Entered};
+use crate::store::memory::fingerprint::Fingerprint;
+use crate::store::memory::seat::{Foretold, Seat};
+use crate::store::memory::shard::{Shard, lock};
+use crate::store::memory::table::Home;
+use crate::store::memory::{MemoryWait, Own};
+
+/// A limiter with state in memory, whatever its algorithm.
+pub(super) trait Limiter: fmt::Debug {
+    fn address(&self) -> *const ();
+    fn prepare(&self, key: Fingerprint);
+    fn elsewhere(&self, key: Fingerprint) -> Home;
+    fn lock(&self, home: Home) -> *const ();
+    fn hold(&self, home: Home) -> Box<dyn Held + '_>;
+    fn add(&self, key: Fingerprint);
+    fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting;
+    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos) -> GiveBack;
+}
+
+pub(super) type Waiting = Pin<Box<dyn Future<Output = Decision> + Send>>;
+
+/// Gives back what a call was charged.
+pub(super) type GiveBack = Box<dyn FnOnce() + Send>;
+
+/// A shard, held.
+pub(super) trait Held {
+    /// The one reading of the clock for all that is asked of the shard.
+    fn now(&self) -> Nanos;
+    /// Gives the key a state, unless there is no place for it.
+    fn settle(&mut self, home: Home) -> bool;
+    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold;
+    fn enter(&mut self, call: &Call<'_, '_>) -> Entered;
+    /// Lets go. Tells which keys are new and stay, and whom to wake.
+    fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
+}
+
+struct Holding<'a, A: Algorithm> {
+    context: &'a Own<A>,
+    shard: MutexGuard<'a, Shard<A>>,
+    now: Nanos,
+    new: Vec<Fingerprint>,
+    wake: Vec<Waker>,
+}
+
+impl<A: Algorithm> Holding<'_, A> {
+    fn with<R>(&mut self, call: &Call<'_, '_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
+        let (Home::Own(key) | Home::Shared(key)) = call.home;
+        let Shard { law, states, lines } = &mut *self.shard;
+        let rule = call.part.rule.as_ref().and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
+        let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
+        let lines = matches!(call.home, Home::Own(_)).then_some(lines);
+        let comer = Comer { now: self.now, cost: call.total, priority: call.part.priority };
+        change(Seat { key, rule, state, lines, wake: &mut self.wake }, comer)
+    }
+}
+
+impl<A: Algorithm> Held for Holding<'_, A> {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn settle(&mut self, home: Home) -> bool {
+        let (Home::Own(key) | Home::Shared(key)) = home;
+        match self.context.store().table.settle(self.context, &mut self.shard, home, self.now) {
+            None => false,
+            Some(new) => {
+                self.new.extend(new.then_some(key));
+                true
+            }
+        }
+    }
+
+    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold {
+        self.with(call, |mut seat, comer| seat.foretell(comer))
+    }
+
+    fn enter(&mut self, call: &Call<'_, '_>) -> Entered {
+        self.with(call, |seat, comer| seat.enter(comer))
+    }
+
+    fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
+        let mut new = mem::take(&mut self.new);
+        new.retain(|key| self.context.store().table.stays(&mut self.shard, *key, self.now));
+        (new, self.wake)
+    }
+}
+
+impl<A: Algorithm> Limiter for Arc<Own<A>> {
+    fn address(&self) -> *const () {
+        Arc::as_ptr(self).cast()
+    }
+
+    fn prepare(&self, key: Fingerprint) {
+        self.store().table.prepare(self, key);
+    }
+
+    fn add(&self, key: Fingerprint) {
+        self.store().table.add(key);
+    }
+
+    fn elsewhere(&self, key: Fingerprint) -> Home {
+        self.store().table.elsewhere(key)
+    }
+
+    fn lock(&self, home: Home) -> *const () {
+        ptr::from_ref(self.store().table.shard(home)).cast()
+    }
+
+    fn hold(&self, home: Home) -> Box<dyn Held + '_> {
+        let shard = lock(self.store().table.shard(home));
+        // Read while the shard is held: nobody has a later reading.
+        let now = self.clock().now();
+        Box::new(Holding { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
+    }
+
+    fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting {
+        let wait = MemoryWait::new(Arc::clone(self), key, ticket);
+        Box::pin(async move {
+            match wait.await {
+                Ok(decision) => decision,
+                Err(never) => match never {},
+            }
+        })
+    }
+
+    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos) -> GiveBack {
+        let limiter = Arc::clone(self);
+        Box::new(move || limiter.store().give_back(&limiter, key, cost, taken))
+    }
+}
