@@ -324,6 +324,10 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
         self.inner().room(&state.state, ahead, now)
     }
 
+    fn in_time(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64, now: Nanos) -> bool {
+        self.inner().in_time(&state.state, ahead, cost, now)
+    }
+
     fn reset(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
         self.inner().reset(&state.state, ahead, now)
     }

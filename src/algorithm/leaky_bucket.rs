@@ -103,6 +103,17 @@ impl Slot {
     const fn grains(self) -> i128 {
         (self.high as i128) << 64 | self.low as i128
     }
+
+    /// So many grains later: after the key's time, or before it.
+    fn plus(self, grains: u128) -> Result<u128, u128> {
+        match u128::try_from(self.grains()) {
+            Ok(next) => Ok(next.saturating_add(grains)),
+            Err(_) => {
+                let early = self.grains().unsigned_abs();
+                grains.checked_sub(early).ok_or(early.saturating_sub(grains))
+            }
+        }
+    }
 }
 
 /// As a signed number; what does not fit is centuries away.
@@ -139,8 +150,7 @@ impl LeakyBucket {
 
     /// The grains from `now`, at most the key's time, until the next slot.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        let until = state.next.grains().saturating_add(signed(self.rate.grains(state.last.since(now))));
-        u128::try_from(until).unwrap_or(0)
+        state.next.plus(self.rate.grains(state.last.since(now))).unwrap_or(0)
     }
 
     /// The grains until nothing is left of it, and the clock has caught up.
@@ -260,12 +270,10 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn turn(&self, state: &LeakyBucketState, ahead: u128, _cost: u64) -> Nanos {
-        let ahead = signed(ahead.saturating_mul(u128::from(self.rate.period)));
-        let until = state.next.grains().saturating_add(ahead);
-        match u128::try_from(until) {
+        match state.next.plus(ahead.saturating_mul(u128::from(self.rate.period))) {
             Ok(until) => state.last.after(self.rate.time_of(until)),
-            Err(_) => {
-                let (past, _) = div_rem(until.unsigned_abs(), self.rate.limit);
+            Err(past) => {
+                let (past, _) = div_rem(past, self.rate.limit);
                 Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)))
             }
         }
@@ -289,13 +297,16 @@ impl Line<LeakyBucketState> for LeakyBucket {
         if self.max_wait == u64::MAX {
             return u64::MAX;
         }
-        let ahead = signed(ahead.saturating_mul(u128::from(self.rate.period)));
-        let first = state.next.grains().saturating_add(ahead).max(0);
-        let behind = signed(self.rate.grains(state.last.since(now)));
-        let latest = signed(self.rate.grains(self.max_wait)).saturating_sub(behind);
-        let Ok(spare) = u128::try_from(latest.saturating_sub(first)) else { return 0 };
+        let first = state.next.plus(ahead.saturating_mul(u128::from(self.rate.period))).unwrap_or(0);
+        let behind = self.rate.grains(state.last.since(now));
+        let latest = self.rate.grains(self.max_wait).checked_sub(behind);
+        let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
         let (intervals, _) = div_rem(spare, self.rate.period);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
+    fn in_time(&self, state: &LeakyBucketState, ahead: u128, _cost: u64, now: Nanos) -> bool {
+        self.room(state, ahead, now) > 0
     }
 
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {

@@ -229,6 +229,12 @@ pub trait Line<S>: Debug {
         fit
     }
 
+    /// Whether a call of `cost` that comes `now`, with `ahead` units before it, would wait no longer than [`max_wait`](Line::max_wait).
+    fn in_time(&self, state: &S, ahead: u128, cost: u64, now: Nanos) -> bool {
+        let latest = now.after(self.max_wait(state)).min(Nanos(u64::MAX - 1));
+        self.max_wait(state) == u64::MAX || self.turn(state, ahead, cost) <= latest
+    }
+
     /// How long until the key is as if never seen, in nanoseconds, once those with `ahead` units have left.
     fn reset(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
         self.turn(state, ahead, 1).since(now)

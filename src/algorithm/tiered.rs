@@ -237,6 +237,14 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).passing(&state.state, seen)
     }
 
+    fn in_time(&self, state: &TieredState<A>, ahead: u128, cost: u64, now: Nanos) -> bool {
+        line(&state.by).in_time(&state.state, ahead, cost, now)
+    }
+
+    fn room(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
+        line(&state.by).room(&state.state, ahead, now)
+    }
+
     fn reset(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
         line(&state.by).reset(&state.state, ahead, now)
     }

@@ -38,7 +38,7 @@ impl Together {
         self.limits += limits;
         self.reset = self.reset.max(nanos(decision.reset_after()));
         self.remaining = self.told.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
-        if self.told.is_none_or(|told| urgency(&decision) > urgency(&told)) {
+        if self.told.is_none_or(|told| urgency(&decision, window) > urgency(&told, self.window)) {
             (self.told, self.window) = (Some(decision), window);
         }
         self
@@ -55,11 +55,12 @@ impl Together {
     }
 }
 
-/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and the one that takes longer to recover.
-fn urgency(decision: &Decision) -> (bool, u64, u64) {
+/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and of two with as many those that must last longer.
+fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
+    let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
-        false => (true, decision.retry_after().map_or(u64::MAX, nanos), nanos(decision.reset_after())),
-        true => (false, u64::MAX - decision.remaining(), nanos(decision.reset_after())),
+        false => (true, decision.retry_after().map_or(u64::MAX, nanos), 0),
+        true => (false, u64::MAX - decision.remaining(), window),
     }
 }
 

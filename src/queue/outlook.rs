@@ -75,10 +75,10 @@ impl Outlook {
             None => self.waiting < line.places(state),
             Some(units) => priority && self.ahead + u128::from(cost) <= u128::from(units),
         };
-        let turn = line.turn(state, self.ahead, cost);
-        let patient =
-            line.max_wait(state) == u64::MAX || turn < Nanos::MAX && turn.since(now) <= line.max_wait(state);
-        if place && patient { Fate::Waits } else { Fate::Refused }
+        match place && line.in_time(state, self.ahead, cost, now) {
+            true => Fate::Waits,
+            false => Fate::Refused,
+        }
     }
 
     /// What a call is told where nobody can wait: it passes at once, or is refused.
@@ -120,7 +120,8 @@ impl Outlook {
         let seen = line.observe(state, now);
         let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
         let places = line.places(state).saturating_sub(self.waiting).saturating_add(at_once);
-        places.min(line.room(state, self.ahead, now))
+        // What passes at once does not wait, however far the clock is behind.
+        places.min(line.room(state, self.ahead, now).max(at_once))
     }
 
     /// When a newcomer finds a free place and a wait that is short enough.

@@ -75,7 +75,7 @@ impl Reserve {
             Self::Bursty => idle,
             Self::WarmingUp { cold_factor, .. } => {
                 let (fills, over) = fill_rate(cold_factor);
-                idle.saturating_mul(fills).div_ceil(over)
+                product_over(idle, fills, 1, &[over], 0)
             }
         }
     }
@@ -86,7 +86,7 @@ impl Reserve {
             Self::Bursty => missing,
             Self::WarmingUp { cold_factor, .. } => {
                 let (fills, over) = fill_rate(cold_factor);
-                missing.saturating_mul(over).div_ceil(fills)
+                product_over(missing, over.into(), 1, &[fills as u64], 0)
             }
         }
     }
@@ -124,7 +124,7 @@ fn bend(warm_up: u64) -> u128 {
 }
 
 /// The store fills by 1/2 + 2 / (1 + cf) for each unit of time: as numerator and denominator.
-fn fill_rate(cold_factor: u64) -> (u128, u128) {
-    let (factor, one) = (u128::from(cold_factor), 1 << PARTS);
-    (factor + 5 * one, 2 * (factor + one))
+fn fill_rate(cold_factor: u64) -> (u128, u64) {
+    const ONE: u64 = 1 << PARTS;
+    (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))
 }
