@@ -7,21 +7,35 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | take | most in any one period | state per key |
-//! |---|---|---|---|
-//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | 24 bytes |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | 56 bytes + 8 per slice |
-//! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | 64 bytes + 16 per unit |
-//! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | 32 bytes |
-//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | 24 bytes |
-//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit | 24 bytes |
-//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | 48 bytes |
+//! | you want | take | most in any one period | how it flows | `Retry-After` is | state per key |
+//! |---|---|---|---|---|---|
+//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
+//! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
+//! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate has faded | 32 bytes |
+//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
+//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in line | 24 bytes |
+//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in line | 48 bytes |
 //!
 //! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
 //! if callers can come back, [`LeakyBucket`] if they should wait.
 //!
 //! All of them deny without charging, tell a `retry_after` at which the very same call is allowed, and compute
 //! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
+//!
+//! # Rules made of rules
+//!
+//! | you want | write | more state per key |
+//! |---|---|---|
+//! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | the sum |
+//! | who is refused ten times in a minute to be out for an hour | `rule.block_for(hour).after(10)`: [`Blocking`] | 32 bytes |
+//! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
+//! | free and paying users, or a rule for each request | [`Tiered`] | the rule's size, and 24 bytes |
+//!
+//! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and). A rule can be
+//! [replaced](crate::limiter::RateLimiter::replace) while calls go on.
+//!
+//! # Pictures
 //!
 //! Each page has a picture of its algorithm. The same calls come in all of them, and the limit is always 4 per second. From above:
 //!
@@ -47,6 +61,7 @@
 mod blocking;
 mod fixed_window;
 mod leaky_bucket;
+mod line;
 mod priority;
 mod rate;
 mod sliding_counter;
@@ -67,6 +82,7 @@ use crate::decision::Decision;
 pub use blocking::{BlockFor, Blocking, BlockingState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub use line::Line;
 pub use priority::{Lends, Priority};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
@@ -168,92 +184,6 @@ pub struct Policy {
     pub window: Duration,
 }
 
-/// How calls wait for an algorithm that queues.
-///
-/// A line knows no callers: it answers *when* a call may leave that has `ahead` units of cost before it. Who waits,
-/// and in what order, is kept by the store.
-pub trait Line<S>: Debug {
-    /// How many calls may wait.
-    fn places(&self, state: &S) -> u64;
-
-    /// How long a call may wait, in nanoseconds. `u64::MAX`: as long as it takes.
-    fn max_wait(&self, state: &S) -> u64;
-
-    /// How many calls of cost 1 an idle key lets in at one instant: one, and those who wait.
-    fn capacity(&self, state: &S) -> u64;
-
-    /// How many calls of cost 1 an idle key lets in at one instant if nobody waits.
-    fn at_once(&self, state: &S) -> u64;
-
-    /// Whether a call of that cost can ever leave.
-    fn fits(&self, _state: &S, _cost: u64) -> bool {
-        true
-    }
-
-    /// How many units those who wait may stand for, if only calls with priority may wait. `None`: all may, and
-    /// [`places`](Line::places) bounds them.
-    fn lends(&self, _state: &S) -> Option<u64> {
-        None
-    }
-
-    /// When a call of `cost` may leave that has `ahead` units before it, rounded up to the nanosecond.
-    ///
-    /// It may be in the past: then the call leaves at once. [`Nanos::MAX`]: beyond the end of time.
-    fn turn(&self, state: &S, ahead: u128, cost: u64) -> Nanos;
-
-    /// Whether the next call, of `cost`, may leave, at the state's own time. Known even at the end of time.
-    fn is_due(&self, state: &S, cost: u64) -> bool;
-
-    /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
-    fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
-
-    /// How many calls of cost 1 would leave at once, one after another, if nobody waits.
-    fn passing(&self, state: &S, seen: Nanos) -> u64;
-
-    /// How many calls of cost 1 that come `now`, one after another, would wait no longer than
-    /// [`max_wait`](Line::max_wait), with `ahead` units before them. The number of places aside.
-    fn room(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
-        if self.max_wait(state) == u64::MAX {
-            return u64::MAX;
-        }
-        let latest = now.after(self.max_wait(state)).min(Nanos(u64::MAX - 1));
-        // By halves: whoever comes later does not leave sooner.
-        let (mut fit, mut beyond) = (0, u64::MAX);
-        while fit < beyond {
-            let middle = fit + (beyond - fit) / 2;
-            match self.turn(state, ahead + u128::from(middle), 1) <= latest {
-                true => fit = middle + 1,
-                false => beyond = middle,
-            }
-        }
-        fit
-    }
-
-    /// Whether a call of `cost` that comes `now`, with `ahead` units before it, would wait no longer than [`max_wait`](Line::max_wait).
-    fn in_time(&self, state: &S, ahead: u128, cost: u64, now: Nanos) -> bool {
-        let latest = now.after(self.max_wait(state)).min(Nanos(u64::MAX - 1));
-        self.max_wait(state) == u64::MAX || self.turn(state, ahead, cost) <= latest
-    }
-
-    /// How long until the key is as if never seen, in nanoseconds, once those with `ahead` units have left.
-    fn reset(&self, state: &S, ahead: u128, now: Nanos) -> u64 {
-        self.turn(state, ahead, 1).since(now)
-    }
-
-    /// Whether calls are refused that would pass or wait otherwise. For [`Blocking`].
-    fn bars(&self, _state: &S) -> bool {
-        false
-    }
-
-    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look. For [`Blocking`].
-    fn answer(&self, _state: &mut S, _now: Nanos, _cost: u64, _counts: bool, decision: Decision) -> Decision {
-        decision
-    }
-
-    /// Tells the state what time it is, and gives the time back as the state sees it.
-    fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,5 +197,16 @@ mod tests {
         assert_eq!(size_of::<SlidingCounterState>(), 32);
         assert_eq!(size_of::<SlidingLogState>(), 64);
         assert_eq!(size_of::<SmoothState>(), 48);
+    }
+
+    #[test]
+    fn a_rule_made_of_rules_is_as_large_as_the_table_says() {
+        type StateOf<A> = <A as Algorithm>::State;
+        assert_eq!(size_of::<StateOf<(TokenBucket, SlidingCounter)>>(), 24 + 32);
+        assert_eq!(size_of::<StateOf<Blocking<TokenBucket>>>(), 24 + 32);
+        assert_eq!(size_of::<StateOf<Priority<FixedWindow>>>(), 24);
+        assert_eq!(size_of::<StateOf<Tiered<TokenBucket>>>(), 24 + 24 + size_of::<TokenBucket>());
+        let rules = [size_of::<FixedWindow>(), size_of::<TokenBucket>(), size_of::<LeakyBucket>()];
+        assert!(rules.iter().all(|size| (32..=72).contains(size)), "{rules:?}");
     }
 }
