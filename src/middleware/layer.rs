@@ -9,7 +9,7 @@ use super::service::RateLimit;
 use super::terms::{Choice, One, Ranked};
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::NameError;
-use crate::key::PeerIp;
+use crate::key::{KeyExtractor, PeerIp};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::MemoryStore;
@@ -93,7 +93,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
     /// let paid = TokenBucket::new(Quota::per_minute(1_000));
     /// let by_user = Extension::<User, _>::new(|user| user.id);
     /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).choose(
-    ///     move |request: &Request<axum::body::Body>, _key: &_| {
+    ///     move |request: &Request<axum::body::Body>, _key| {
     ///         let pays = request.extensions().get().is_some_and(|user: &User| user.pays);
     ///         if pays { paid.clone() } else { free.clone() }
     ///     },
@@ -101,9 +101,10 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn choose<F, Req, Key>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, Choice<C, F>, R, S>
+    pub fn choose<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, Choice<C, F>, R, S>
     where
-        F: Fn(&Req, &Key) -> A,
+        K: KeyExtractor<Req>,
+        F: Fn(&Req, &K::Key) -> A,
     {
         self.on(|cost| Choice::new(cost, choose))
     }
