@@ -54,6 +54,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Takes one unit if it is there. Never waits.
+    #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.check_n(key, 1)
     }
@@ -61,6 +62,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Takes `cost` units if all are there, else none. Never waits.
     ///
     /// A cost that can never fit is denied without a `retry_after`.
+    #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.context.store().check(&self.context, key, Call::new(cost))
     }

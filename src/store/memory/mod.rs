@@ -18,7 +18,7 @@ use super::{Answer, Call, Store};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Comer, Entered, Turn};
+use crate::queue::{Comer, Entered, Outlook, Turn};
 use crate::store::context::Context;
 
 pub use joint::{Decided, Part, TogetherWait};
@@ -71,6 +71,18 @@ impl<A: Algorithm> MemoryStore<A> {
     #[inline]
     pub(crate) fn check<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, call: Call<'_, A>) -> Decision {
         let key = self.seed.fingerprint(key);
+        let known = self.table.known(context, key, call.rule, |rule, state, now| {
+            rule.claim(state, now);
+            Some(rule.check(state, now, call.cost))
+        });
+        match known {
+            Some(decision) => decision,
+            None => self.check_any(context, key, call),
+        }
+    }
+
+    #[cold]
+    fn check_any(&self, context: &Own<A>, key: Fingerprint, call: Call<'_, A>) -> Decision {
         self.table.with(context, key, call.rule, |seat, now| seat.check(now, call.cost))
     }
 
@@ -117,6 +129,22 @@ impl<A: Algorithm> MemoryStore<A> {
     #[inline]
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let Identity(key) = key;
+        let Call { cost, rule, priority } = call;
+        let known = context.store().table.known(context, key, rule, |rule, state, now| {
+            rule.claim(state, now);
+            match rule.line() {
+                None => Some(rule.check(state, now, cost)),
+                Some(line) => Outlook::EMPTY.decide(line, state, Comer { now, cost, priority }),
+            }
+        });
+        match known {
+            Some(decision) => Answer::Now(decision),
+            None => Self::enter_any(context, key, call),
+        }
+    }
+
+    #[cold]
+    fn enter_any(context: &Arc<Own<A>>, key: Fingerprint, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let table = &context.store().table;
         let Call { cost, rule, priority } = call;
         match table.with(context, key, rule, |seat, now| seat.enter(Comer { now, cost, priority })) {

@@ -59,7 +59,6 @@ impl<A: Algorithm> Standing<'_, A> {
 
 impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units if they are there and nobody waits for them.
-    #[inline]
     pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
         self.rule.claim(self.state, now);
         if self.rule.line().is_none() || !self.is_waited_for() {
@@ -99,7 +98,6 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// Takes `cost` units, or joins the line.
-    #[inline]
     pub(super) fn enter(mut self, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
         self.rule.claim(self.state, now);
