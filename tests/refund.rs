@@ -1,7 +1,11 @@
 //! Giving back what was taken: never more, and nothing that has come back by itself.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::time::Duration;
 
+use random::Random;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
@@ -103,25 +107,19 @@ fn what_remains_taken_is_the_newest() {
 #[test]
 fn sliding_windows_stay_strict_whatever_is_given_back() {
     fn holds(algorithm: impl Algorithm) {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = move |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
+        let mut random = Random::new(0);
         for _ in 0..500 {
             let mut now = 1_000_000;
             let mut state = algorithm.fresh(Nanos(now), Nanos(now));
             // What was admitted and not given back: any of it may be what the refund was meant for.
             let mut kept: Vec<u64> = Vec::new();
             for _ in 0..64 {
-                now += next(400);
-                if next(4) == 0 {
+                now += random.below(400);
+                if random.below(4) == 0 {
                     algorithm.refund(&mut state, Nanos(now), 1);
                     let counted = kept.iter().filter(|hit| now - **hit < 1_000).count();
                     if counted > 0 {
-                        let meant = next(counted as u64) as usize;
+                        let meant = random.below(counted as u64) as usize;
                         kept.remove(kept.len() - 1 - meant);
                     }
                 } else if algorithm.check(&mut state, Nanos(now), 1).is_allowed() {

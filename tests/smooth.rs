@@ -1,7 +1,11 @@
 //! Smooth against real arithmetic: never early, and late by at most a nanosecond for each call.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::time::Duration;
 
+use random::Random;
 use tower_throttle::algorithm::{Algorithm, Smooth};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
@@ -26,16 +30,10 @@ impl Bursty {
 
 #[test]
 fn a_bursty_limiter_is_never_early_and_hardly_late() {
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = move |bound: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % bound
-    };
+    let mut random = Random::new(0);
     for sequence in 0..2_000 {
-        let limit = 1 + below([3, 100, 1_000_000_000][sequence % 3]);
-        let period = 1 + below([1_000, 1_000_000_000, 3_600_000_000_000][sequence / 3 % 3]);
+        let limit = 1 + random.below([3, 100, 1_000_000_000][sequence % 3]);
+        let period = 1 + random.below([1_000, 1_000_000_000, 3_600_000_000_000][sequence / 3 % 3]);
         let smooth = Smooth::bursty(Quota::per(limit, Duration::from_nanos(period)).unwrap());
         let start = 5_000_000_000;
         let mut state = smooth.fresh(Nanos(start), Nanos(start));
@@ -46,15 +44,15 @@ fn a_bursty_limiter_is_never_early_and_hardly_late() {
         };
         let (mut now, mut admitted, mut told) = (start, 0, 0);
         for _ in 0..64 {
-            now += match below(6) {
+            now += match random.below(6) {
                 0 => 0,
                 1 => told,
                 2 => u64::saturating_sub(told, 1),
-                3 => below(period) + 1,
+                3 => random.below(period) + 1,
                 4 => period / limit,
-                _ => below(2_000_000_000),
+                _ => random.below(2_000_000_000),
             };
-            let cost = 1 + below(4);
+            let cost = 1 + random.below(4);
             let decision = smooth.check(&mut state, Nanos(now), cost);
             let (at, late) = (i128::from(now), i128::from(admitted));
             if decision.is_allowed() {

@@ -1,6 +1,8 @@
 //! What the integration tests share: a real server, a real client, a reader of header fields, hand-polled futures, and
 //! random numbers from a seed.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+
+mod random;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +23,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
+
+pub(crate) use random::Random;
 
 /// A task that ends with its owner.
 #[derive(Debug)]
@@ -379,32 +383,5 @@ impl<F: Future> Hand<F> {
 
     pub(crate) fn is_pending(&self) -> bool {
         self.future.is_some()
-    }
-}
-
-/// Numbers that look random and come again with their seed (SplitMix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
     }
 }

@@ -1,4 +1,5 @@
 //! Random numbers from a seed, so that every failure can be seen again.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::ops::RangeInclusive;
 
@@ -21,7 +22,7 @@ impl Random {
 
     /// A number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.word() % end
+        ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
     }
 
     pub(crate) fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
