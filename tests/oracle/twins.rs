@@ -7,11 +7,42 @@ use tower_throttle::algorithm::{Algorithm, FixedWindow, Policy, TokenBucket};
 use tower_throttle::clock::Nanos;
 use tower_throttle::{Decision, Quota};
 
-/// An algorithm with one thing wrong: its numbers, or what it does with a denial.
+use super::rule::Rule;
+
+/// What is wrong with a twin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing, but perhaps with its numbers.
+    None,
+    /// A denied call takes a unit as well, if there is one.
+    DenialSpends,
+    LookingTakes,
+    RefundGivesMore,
+    RefundIsIgnored,
+    RemainingIsOneMore,
+    RetryIsShort,
+    ResetIsLong,
+    /// A clock that goes back a little moves the key's time on as far.
+    BackIsElapsed,
+    /// A new rule begins with new keys.
+    ReplacingResets,
+    /// What is left stays, instead of what was used.
+    ReplacingKeepsWhatIsLeft,
+}
+
+/// An algorithm with one thing wrong: its numbers, or what it does.
 #[derive(Clone, Debug)]
 pub(crate) struct Twin<A> {
     inner: A,
-    denial_spends: bool,
+    fault: Fault,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TwinState<S> {
+    inner: S,
+    seen: u64,
+    /// How much further on its time is.
+    ahead: u64,
 }
 
 fn per(limit: u64, nanos: u64, burst: u64) -> Quota {
@@ -19,86 +50,130 @@ fn per(limit: u64, nanos: u64, burst: u64) -> Quota {
     Quota::per(limit, period).unwrap().burst(burst)
 }
 
-fn period(quota: Quota) -> u64 {
-    quota.period().as_nanos() as u64
+impl<A> Twin<A> {
+    pub(crate) fn new(fault: Fault, inner: A) -> Self {
+        Self { inner, fault }
+    }
 }
 
 impl Twin<TokenBucket> {
     /// A token every `period / limit` nanoseconds, rounded down: a little early each time.
-    pub(crate) fn rounded_down(quota: Quota) -> Self {
-        let interval = period(quota) / quota.limit();
-        Self { inner: TokenBucket::new(per(1, interval, quota.capacity())), denial_spends: false }
+    pub(crate) fn rounded_down(rule: &Rule) -> Self {
+        let interval = rule.period / rule.limit;
+        Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
     /// A token every `period / limit` nanoseconds, rounded up: it drifts.
-    pub(crate) fn rounded_up(quota: Quota) -> Self {
-        let interval = period(quota).div_ceil(quota.limit());
-        Self { inner: TokenBucket::new(per(1, interval, quota.capacity())), denial_spends: false }
-    }
-
-    /// A denied call takes a token as well, if there is one.
-    pub(crate) fn denial_spends(quota: Quota) -> Self {
-        Self { inner: TokenBucket::new(quota), denial_spends: true }
+    pub(crate) fn rounded_up(rule: &Rule) -> Self {
+        let interval = rule.period.div_ceil(rule.limit);
+        Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
     /// Believes a clock that steps back by less than a period, and is paid for the same time twice.
-    pub(crate) fn paid_twice(quota: Quota) -> Self {
-        let shrunk = (1..=quota.limit().min(10))
+    pub(crate) fn paid_twice(rule: &Rule) -> Self {
+        let shrunk = (1..=rule.limit.min(10))
             .rev()
-            .find(|n| quota.limit().is_multiple_of(*n) && period(quota).is_multiple_of(*n))
+            .find(|n| rule.limit.is_multiple_of(*n) && rule.period.is_multiple_of(*n))
             .unwrap_or(1);
-        let quota = per(quota.limit() / shrunk, period(quota) / shrunk, quota.capacity());
-        Self { inner: TokenBucket::new(quota), denial_spends: false }
+        let quota = per(rule.limit / shrunk, rule.period / shrunk, rule.burst);
+        Self::new(Fault::None, TokenBucket::new(quota))
     }
 }
 
 impl Twin<FixedWindow> {
     /// `<` for `<=` at the end of the window, which so lasts a nanosecond longer.
-    pub(crate) fn late_edge(quota: Quota) -> Self {
-        let quota = per(quota.limit(), period(quota) + 1, quota.capacity());
-        Self { inner: FixedWindow::new(quota), denial_spends: false }
+    pub(crate) fn late_edge(rule: &Rule) -> Self {
+        Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period + 1, rule.burst)))
     }
 
     /// `<=` for `<`: the window ends a nanosecond early.
-    pub(crate) fn early_edge(quota: Quota) -> Self {
-        let quota = per(quota.limit(), period(quota) - 1, quota.capacity());
-        Self { inner: FixedWindow::new(quota), denial_spends: false }
+    pub(crate) fn early_edge(rule: &Rule) -> Self {
+        Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period - 1, rule.burst)))
+    }
+}
+
+impl<A: Algorithm> Twin<A> {
+    /// The time that it takes for `now`.
+    fn time(&self, state: &mut TwinState<A::State>, now: Nanos) -> Nanos {
+        if self.fault == Fault::BackIsElapsed {
+            let back = state.seen.saturating_sub(now.0);
+            state.ahead = state.ahead.saturating_add(back.saturating_mul(2));
+            state.seen = now.0;
+        }
+        now.after(state.ahead)
+    }
+
+    fn told(&self, decision: Decision) -> Decision {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let (limit, mut remaining) = (decision.limit(), decision.remaining());
+        let (mut retry, mut reset) = (decision.retry_after().map(nanos), nanos(decision.reset_after()));
+        match self.fault {
+            Fault::RemainingIsOneMore => remaining = remaining.saturating_add(1),
+            Fault::RetryIsShort => retry = retry.map(|wait| wait.saturating_sub(1)),
+            Fault::ResetIsLong => reset = reset.saturating_add(1),
+            _ => return decision,
+        }
+        match decision.is_allowed() {
+            true => Decision::allow(limit, remaining, reset),
+            false => Decision::deny(limit, remaining, retry, reset),
+        }
     }
 }
 
 impl<A: Algorithm> Algorithm for Twin<A> {
-    type State = A::State;
+    type State = TwinState<A::State>;
 
-    fn fresh(&self, built: Nanos, now: Nanos) -> A::State {
-        self.inner.fresh(built, now)
+    fn fresh(&self, built: Nanos, now: Nanos) -> Self::State {
+        TwinState { inner: self.inner.fresh(built, now), seen: now.0, ahead: 0 }
     }
 
-    fn check(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
-        let decision = self.inner.check(state, now, cost);
-        if self.denial_spends && !decision.is_allowed() {
-            let _ = self.inner.check(state, now, 1);
+    fn seen(&self, state: &Self::State) -> Nanos {
+        self.inner.seen(&state.inner)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let now = self.time(state, now);
+        let decision = self.inner.check(&mut state.inner, now, cost);
+        if self.fault == Fault::DenialSpends && !decision.is_allowed() {
+            let _ = self.inner.check(&mut state.inner, now, 1);
         }
-        decision
+        self.told(decision)
     }
 
-    fn peek(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
-        self.inner.peek(state, now, cost)
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let now = self.time(state, now);
+        let decision = self.inner.peek(&mut state.inner, now, cost);
+        if self.fault == Fault::LookingTakes {
+            let _ = self.inner.check(&mut state.inner, now, cost);
+        }
+        self.told(decision)
     }
 
-    fn seen(&self, state: &A::State) -> Nanos {
-        self.inner.seen(state)
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        let now = self.time(state, now);
+        match self.fault {
+            Fault::RefundGivesMore => self.inner.refund(&mut state.inner, now, cost.saturating_add(1)),
+            Fault::RefundIsIgnored => {}
+            _ => self.inner.refund(&mut state.inner, now, cost),
+        }
     }
 
-    fn refund(&self, state: &mut A::State, now: Nanos, cost: u64) {
-        self.inner.refund(state, now, cost);
+    fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+        let now = self.time(state, now);
+        let left = from.inner.peek(&mut state.inner, now, 0).remaining();
+        self.inner.adapt(&mut state.inner, &from.inner, now);
+        match self.fault {
+            Fault::ReplacingResets => state.inner = self.inner.fresh(Nanos::ZERO, now),
+            Fault::ReplacingKeepsWhatIsLeft => {
+                let more = self.inner.peek(&mut state.inner, now, 0).remaining().saturating_sub(left);
+                let _ = self.inner.check(&mut state.inner, now, more);
+            }
+            _ => {}
+        }
     }
 
-    fn adapt(&self, state: &mut A::State, from: &Self, now: Nanos) {
-        self.inner.adapt(state, &from.inner, now);
-    }
-
-    fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
-        self.inner.is_fresh(state, now)
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        self.inner.is_fresh(&state.inner, now.after(state.ahead))
     }
 
     fn policy(&self) -> Policy {

@@ -1,0 +1,276 @@
+use std::ops::RangeInclusive;
+
+use num_bigint::BigInt;
+
+use super::{Oracle, Timeline, Verdict};
+use crate::oracle::rule::{Rule, SECOND};
+
+/// Numbers have so many binary places: so many that what is cut off is never seen.
+const PLACES: u32 = 192;
+
+/// Guava's rule in real arithmetic: how long the next call would wait, and what is stored, both in nanoseconds.
+///
+/// Whoever computes in fractions of a nanosecond rounds, and is beside the rule by a hair. How much is kept as well, for a hair
+/// grows if a replacement or a cold start stretches it.
+#[derive(Clone, Debug)]
+pub(crate) struct Smooth {
+    clock: Timeline,
+    limit: BigInt,
+    period: BigInt,
+    store: Store,
+    wait: Rounded,
+    stored: Rounded,
+}
+
+/// An exact number, and by how much one that is rounded may be more or less.
+#[derive(Clone, Debug)]
+struct Rounded {
+    exact: BigInt,
+    more: BigInt,
+    less: BigInt,
+}
+
+impl Rounded {
+    fn new(exact: BigInt) -> Self {
+        Self { exact, more: BigInt::ZERO, less: BigInt::ZERO }
+    }
+
+    fn scale(&mut self, by: &BigInt, over: &BigInt) {
+        for number in [&mut self.exact, &mut self.more, &mut self.less] {
+            *number = &*number * by / over;
+        }
+    }
+}
+
+impl Smooth {
+    /// A key never seen counts as idle since `built`.
+    pub(crate) fn new(rule: &Rule, built: u64, start: u64) -> Self {
+        let store = Store::of(rule);
+        let stored = Rounded::new(store.at_first() + store.filled_in(&nanos(start - built)));
+        let mut smooth = Self {
+            clock: Timeline::new(start, rule.period),
+            limit: rule.limit.into(),
+            period: rule.period.into(),
+            store,
+            wait: Rounded::new(BigInt::ZERO),
+            stored,
+        };
+        smooth.cap();
+        smooth
+    }
+
+    fn time_of(&self, units: u64) -> BigInt {
+        nanos(units) * &self.period / &self.limit
+    }
+
+    /// How many permits of an interval each are free; an interval may be counted a grain too long.
+    fn permits(&self, stored: BigInt, grain: &BigInt) -> u64 {
+        if self.store.slope.is_some() {
+            return 0;
+        }
+        let permits = stored * &self.limit / (nanos(1) * &self.period + &self.limit * grain);
+        u64::try_from(permits).unwrap_or(u64::MAX)
+    }
+
+    /// So many calls pass at once: those that are paid from the store, and one that the next will pay for.
+    fn passing(&self, stored: &Rounded) -> RangeInclusive<u64> {
+        let least = self.permits(positive(&stored.exact - &stored.less), &grain());
+        let most = self.permits(&stored.exact + &stored.more + hair(), &BigInt::ZERO);
+        least.saturating_add(1)..=most.saturating_add(1)
+    }
+
+    /// What has filled up is full, however it was rounded before.
+    fn cap(&mut self) {
+        let most = &self.store.most;
+        if self.stored.exact >= most + &self.stored.less {
+            (self.stored.more, self.stored.less) = (grain(), BigInt::ZERO);
+        }
+        self.stored.exact = self.stored.exact.clone().min(most.clone());
+    }
+}
+
+impl Oracle for Smooth {
+    fn clock(&self) -> &Timeline {
+        &self.clock
+    }
+
+    fn observe(&mut self, now: u64) {
+        let on = nanos(self.clock.observe(now));
+        let wait = &mut self.wait;
+        if on <= wait.exact {
+            wait.exact -= on;
+            return;
+        }
+        let idle = on - &wait.exact;
+        // Whoever waits longer idles less. No store fills faster than twice the time.
+        let missed = wait.more.clone().min(idle.clone());
+        self.stored.less += &missed * 2;
+        self.stored.more += &wait.less * 2 + grain();
+        wait.more -= missed;
+        (wait.exact, wait.less) = (BigInt::ZERO, BigInt::ZERO);
+        self.stored.exact += self.store.filled_in(&idle);
+        self.cap();
+    }
+
+    fn verdict(&self, cost: u64) -> Verdict {
+        if cost == 0 || &self.wait.exact + &self.wait.more == BigInt::ZERO {
+            return Verdict::Admit;
+        }
+        if self.wait.exact > &self.wait.less + hair() { Verdict::Refuse } else { Verdict::Either }
+    }
+
+    fn admit(&mut self, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let (time, stored) = (self.time_of(cost), &mut self.stored);
+        if self.wait.exact > BigInt::ZERO {
+            // Admitted a hair early, having idled since.
+            stored.more += &self.wait.less * 2;
+        }
+        let left = positive(&stored.exact - &time);
+        self.wait.exact += self.store.price(&stored.exact, &left, &time);
+        // A full store makes calls cheaper, or a cold one dearer.
+        let (dearer, cheaper) = match self.store.slope {
+            None => (&stored.less, &stored.more),
+            Some(_) => (&stored.more, &stored.less),
+        };
+        self.wait.more += grain() * 2 + dearer * self.store.steepness();
+        self.wait.less += cheaper * self.store.steepness();
+        stored.less += grain();
+        if &stored.exact + &stored.more < time {
+            (stored.more, stored.less) = (BigInt::ZERO, BigInt::ZERO);
+        }
+        stored.exact = left;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
+        self.wait.more += grain();
+    }
+
+    /// So many intervals are to wait as before; the store keeps its fraction, or is that of a new limiter.
+    fn replace(&mut self, rule: &Rule) {
+        let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
+        self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
+        self.wait.more += grain();
+        let (store, old) = (Store::of(rule), &self.store);
+        if store.slope.is_some() != old.slope.is_some() || old.most == BigInt::ZERO {
+            self.stored = Rounded::new(store.at_first());
+        } else {
+            self.stored.scale(&store.most, &old.most);
+        }
+        self.stored.more += grain();
+        (self.limit, self.period, self.store, self.clock.period) = (limit, period, store, rule.period);
+    }
+
+    fn remaining(&self) -> RangeInclusive<u64> {
+        let passing = self.passing(&self.stored);
+        match self.verdict(1) {
+            Verdict::Admit => passing,
+            Verdict::Either => 0..=*passing.end(),
+            Verdict::Refuse => 0..=0,
+        }
+    }
+
+    fn reset(&self) -> RangeInclusive<u128> {
+        let (wait, stored, behind) = (&self.wait, &self.stored, u128::from(self.behind()));
+        let exact = &wait.exact + self.store.time_to_fill(&stored.exact);
+        let least = &exact - &wait.less - &stored.more * 2 - grain();
+        let most = &exact + &wait.more + &stored.less * 2 + grain() * 2;
+        whole_nanos(&positive(least)) + behind..=whole_nanos(&most) + behind
+    }
+
+    fn limit(&self) -> RangeInclusive<u64> {
+        self.passing(&Rounded::new(self.store.most.clone()))
+    }
+
+    /// No clock runs so long.
+    fn is_beyond(&self) -> bool {
+        self.wait.exact >= nanos(1 << 63)
+    }
+}
+
+/// What unused time is worth. `slope`: warm-up and cold factor, in 1/1024.
+#[derive(Clone, Debug)]
+struct Store {
+    most: BigInt,
+    slope: Option<(u64, u64)>,
+}
+
+impl Store {
+    fn of(rule: &Rule) -> Self {
+        match rule.warm_up {
+            None => Self { most: nanos(SECOND), slope: None },
+            Some(warm_up) => {
+                // One above 292 years counts as 292 years.
+                let warm_up = warm_up.min(i64::MAX as u64);
+                let above = nanos(warm_up) * 2 * 1024 / (rule.cold_factor + 1024);
+                Self { most: nanos(warm_up) / 2 + above, slope: Some((warm_up, rule.cold_factor)) }
+            }
+        }
+    }
+
+    /// Bursty: empty. Warming up: cold.
+    fn at_first(&self) -> BigInt {
+        if self.slope.is_some() { self.most.clone() } else { BigInt::ZERO }
+    }
+
+    /// By `1/2 + 2 / (1 + cf)` for each unit of time, as parts and whole.
+    fn filling(&self) -> (u64, u64) {
+        self.slope.map_or((1, 1), |(_, cold)| (cold + 5 * 1024, 2 * (cold + 1024)))
+    }
+
+    fn filled_in(&self, time: &BigInt) -> BigInt {
+        let (fills, of) = self.filling();
+        time * fills / of
+    }
+
+    fn time_to_fill(&self, stored: &BigInt) -> BigInt {
+        let (fills, of) = self.filling();
+        (&self.most - stored) * of / fills
+    }
+
+    /// How long `time` takes if the store falls from `before` to `left`: the area under the line.
+    fn price(&self, before: &BigInt, left: &BigInt, time: &BigInt) -> BigInt {
+        let Some((warm_up, cold)) = self.slope else { return time - (before - left) };
+        if warm_up == 0 {
+            return time.clone();
+        }
+        let bend = nanos(warm_up) / 2;
+        let above = |stored: &BigInt| positive(stored - &bend);
+        let (from, to) = (above(before), above(left));
+        // (cf^2 - 1) (from^2 - to^2) / (4 warm_up)
+        let steep = cold * cold - 1024 * 1024;
+        time + ((&from * &from - &to * &to) * steep / (nanos(warm_up) * 4) >> 20_u32)
+    }
+
+    /// What a difference in the store may make in the price.
+    fn steepness(&self) -> u64 {
+        self.slope.map_or(1, |(_, cold)| cold.div_ceil(1024))
+    }
+}
+
+fn nanos(nanos: u64) -> BigInt {
+    BigInt::from(nanos) << PLACES
+}
+
+fn positive(time: BigInt) -> BigInt {
+    time.max(BigInt::ZERO)
+}
+
+/// Rounded up. What is beyond any clock need not be exact.
+fn whole_nanos(time: &BigInt) -> u128 {
+    let up: BigInt = (time + (nanos(1) - 1)) >> PLACES;
+    u128::try_from(up).unwrap_or(u128::MAX).min(1 << 100)
+}
+
+/// The fraction of a nanosecond that times are kept in: 2^-32.
+fn grain() -> BigInt {
+    BigInt::from(1) << (PLACES - 32)
+}
+
+/// Below what is ever seen, above what is cut off here.
+fn hair() -> BigInt {
+    BigInt::from(1) << (PLACES - 64)
+}
