@@ -7,37 +7,24 @@
 mod oracle;
 
 use std::collections::HashMap;
+use std::mem;
 use std::time::Duration;
 
-use oracle::checker::{STEPS, run};
-use oracle::model::{Bucket, Counter, Fixed, Leaky, Oracle, Sliding, Smooth as Paced};
-use oracle::plain::{Plain, Slip};
+use oracle::checker::{STEPS, first_broken};
+use oracle::model::Oracle;
+use oracle::pair::{
+    bucket, counter, fixed, fixed_window, leaky, leaky_bucket, log, paced, sliced, sliding_counter,
+    sliding_log, sliding_window, smooth, token_bucket,
+};
 use oracle::random::Random;
 use oracle::rule::Rule;
 use oracle::setup::{Setup, Told, next_cost};
-use oracle::twins::{Fault, Twin};
-use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
-};
+use tower_throttle::algorithm::{Algorithm, SlidingCounter, TokenBucket};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
 /// For each of ten tests: 200,000 in all.
 const SEQUENCES: u64 = 20_000;
-
-/// Runs `sequences` of them; the first that breaks a promise, and how.
-fn first_broken<A: Algorithm, O: Oracle>(
-    sequences: u64,
-    setup: impl Fn(u64, &mut Random) -> Setup,
-    build: impl Fn(&Rule) -> A,
-    oracle: impl Fn(&Setup) -> O,
-) -> Option<(u64, String)> {
-    (0..sequences).find_map(|seed| {
-        let mut random = Random::new(seed);
-        let setup = setup(seed, &mut random);
-        run(&setup, &build, oracle(&setup), random).err().map(|broken| (seed, broken))
-    })
-}
 
 fn holds<A: Algorithm, O: Oracle>(
     setup: impl Fn(u64, &mut Random) -> Setup,
@@ -47,65 +34,6 @@ fn holds<A: Algorithm, O: Oracle>(
     if let Some((seed, broken)) = first_broken(SEQUENCES, setup, build, oracle) {
         panic!("sequence {seed}: {broken}");
     }
-}
-
-fn token_bucket(rule: &Rule) -> TokenBucket {
-    TokenBucket::new(rule.quota())
-}
-
-fn fixed_window(rule: &Rule) -> FixedWindow {
-    let window = FixedWindow::new(rule.quota());
-    if rule.aligned { window.aligned() } else { window }
-}
-
-fn sliding_window(rule: &Rule) -> SlidingWindow {
-    SlidingWindow::new(rule.quota()).slices(rule.slices as usize)
-}
-
-fn sliding_log(rule: &Rule) -> SlidingLog {
-    SlidingLog::new(rule.quota())
-}
-
-fn sliding_counter(rule: &Rule) -> SlidingCounter {
-    SlidingCounter::new(rule.quota())
-}
-
-fn leaky_bucket(rule: &Rule) -> LeakyBucket {
-    LeakyBucket::new(rule.quota())
-}
-
-fn smooth(rule: &Rule) -> Smooth {
-    let Some(warm_up) = rule.warm_up else { return Smooth::bursty(rule.quota()) };
-    let factor = rule.cold_factor as f64 / 1_024.0;
-    Smooth::warming_up(rule.quota(), Duration::from_nanos(warm_up)).cold_factor(factor)
-}
-
-fn bucket(setup: &Setup) -> Bucket {
-    Bucket::full(&setup.rule, setup.start)
-}
-
-fn fixed(setup: &Setup) -> Fixed {
-    Fixed::new(&setup.rule, setup.start)
-}
-
-fn sliced(setup: &Setup) -> Sliding {
-    Sliding::sliced(&setup.rule, setup.start)
-}
-
-fn log(setup: &Setup) -> Sliding {
-    Sliding::exact(&setup.rule, setup.start)
-}
-
-fn counter(setup: &Setup) -> Counter {
-    Counter::new(&setup.rule, setup.start)
-}
-
-fn leaky(setup: &Setup) -> Leaky {
-    Leaky::new(&setup.rule, setup.start)
-}
-
-fn paced(setup: &Setup) -> Paced {
-    Paced::new(&setup.rule, setup.built, setup.start)
 }
 
 #[test]
@@ -157,23 +85,14 @@ fn a_leaky_bucket_that_is_checked_keeps_the_exact_distance() {
     holds(Setup::mid_life, leaky_bucket, leaky);
 }
 
-fn at_first(warm_up: bool) -> impl Fn(u64, &mut Random) -> Setup {
-    move |seed, random| {
-        let mut setup = Setup::mid_life(seed, random);
-        let some = setup.rule.warm_up.unwrap_or(setup.rule.period);
-        setup.rule.warm_up = warm_up.then_some(some);
-        setup
-    }
-}
-
 #[test]
 fn a_bursty_limiter_is_guavas_in_real_arithmetic() {
-    holds(at_first(false), smooth, paced);
+    holds(|seed, random| Setup::smooth(seed, random, false), smooth, paced);
 }
 
 #[test]
 fn a_limiter_that_warms_up_is_guavas_in_real_arithmetic() {
-    holds(at_first(true), smooth, paced);
+    holds(|seed, random| Setup::smooth(seed, random, true), smooth, paced);
 }
 
 #[test]
@@ -203,148 +122,6 @@ fn around_an_edge_a_sliding_counter_lets_just_under_twice_the_limit_pass() {
     assert_eq!(passed, 2 * limit - 2, "within one period");
 }
 
-/// The sequence in which a twin was caught, among the first thousand.
-fn caught<A: Algorithm, O: Oracle>(
-    what: &str,
-    build: impl Fn(&Rule) -> A,
-    oracle: impl Fn(&Setup) -> O,
-) -> String {
-    let (seed, broken) = first_broken(1_000, Setup::mid_life, build, oracle)
-        .unwrap_or_else(|| panic!("a twin was not seen: {what}"));
-    println!("{what}: caught in sequence {seed}: {}", broken.lines().next().unwrap_or_default());
-    broken
-}
-
-fn is_caught_for<A: Algorithm, O: Oracle>(
-    how: &[&str],
-    build: impl Fn(&Rule) -> A,
-    oracle: impl Fn(&Setup) -> O,
-) {
-    let broken = caught("a twin", build, oracle);
-    assert!(how.iter().any(|how| broken.starts_with(how)), "not for what is broken in it: {broken}");
-}
-
-#[test]
-fn a_twin_whose_interval_is_rounded_down_is_caught() {
-    let how = ["admitted early", "the rule refuses it", "remaining should be", "reset_after should be"];
-    is_caught_for(&how, Twin::rounded_down, bucket);
-}
-
-#[test]
-fn a_twin_whose_interval_is_rounded_up_is_caught() {
-    let how =
-        ["refused what the rule admits", "the rule admits it", "remaining should be", "reset_after should be"];
-    is_caught_for(&how, Twin::rounded_up, bucket);
-}
-
-#[test]
-fn a_twin_whose_window_ends_late_is_caught() {
-    let how = ["refused what the rule admits", "the rule admits it", "reset_after should be"];
-    is_caught_for(&how, Twin::late_edge, unaligned);
-}
-
-#[test]
-fn a_twin_whose_window_ends_early_is_caught() {
-    let how = ["admitted early", "the rule refuses it", "reset_after should be"];
-    is_caught_for(&how, Twin::early_edge, unaligned);
-}
-
-fn unaligned(setup: &Setup) -> Fixed {
-    fixed(&Setup { rule: Rule { aligned: false, ..setup.rule.clone() }, ..setup.clone() })
-}
-
-#[test]
-fn a_twin_that_is_paid_twice_when_the_clock_steps_back_is_caught() {
-    caught("paid twice", Twin::paid_twice, bucket);
-}
-
-/// Nothing is caught in a twin with no fault, and each fault is.
-fn faults_are_caught<A: Algorithm, O: Oracle>(
-    faults: &[Fault],
-    build: impl Fn(&Rule) -> A,
-    oracle: impl Fn(&Setup) -> O,
-) {
-    let twin = |fault: Fault| {
-        let build = &build;
-        move |rule: &Rule| Twin::new(fault, build(rule))
-    };
-    if let Some((seed, broken)) = first_broken(1_000, Setup::mid_life, twin(Fault::None), &oracle) {
-        panic!("caught in sequence {seed} without a fault: {broken}");
-    }
-    for fault in faults {
-        caught(&format!("{fault:?}"), twin(*fault), &oracle);
-    }
-}
-
-/// What can be wrong with any of them.
-const FAULTS: [Fault; 8] = [
-    Fault::LookingTakes,
-    Fault::RefundGivesMore,
-    Fault::RefundIsIgnored,
-    Fault::RemainingIsOneMore,
-    Fault::RetryIsShort,
-    Fault::ResetIsLong,
-    Fault::BackIsElapsed,
-    Fault::ReplacingResets,
-];
-
-#[test]
-fn every_fault_of_a_token_bucket_is_caught() {
-    faults_are_caught(&FAULTS, token_bucket, bucket);
-    faults_are_caught(&[Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft], token_bucket, bucket);
-}
-
-#[test]
-fn every_fault_of_a_fixed_window_is_caught() {
-    faults_are_caught(&FAULTS, fixed_window, fixed);
-    faults_are_caught(&[Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft], fixed_window, fixed);
-}
-
-#[test]
-fn every_fault_of_a_sliding_window_is_caught() {
-    faults_are_caught(&FAULTS, sliding_window, sliced);
-    faults_are_caught(&[Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft], sliding_window, sliced);
-}
-
-#[test]
-fn every_fault_of_a_sliding_log_is_caught() {
-    faults_are_caught(&FAULTS, sliding_log, log);
-    faults_are_caught(&[Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft], sliding_log, log);
-}
-
-#[test]
-fn every_fault_of_a_sliding_counter_is_caught() {
-    faults_are_caught(&FAULTS, sliding_counter, counter);
-    faults_are_caught(&[Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft], sliding_counter, counter);
-}
-
-#[test]
-fn every_fault_of_a_leaky_bucket_is_caught() {
-    faults_are_caught(&FAULTS, leaky_bucket, leaky);
-}
-
-#[test]
-fn every_fault_of_a_smooth_limiter_is_caught() {
-    faults_are_caught(&FAULTS, smooth, paced);
-}
-
-/// What a rule of the crate cannot do wrong from outside, a window written for it can.
-#[test]
-fn every_slip_of_a_plain_window_is_caught() {
-    let plain = |slip: Slip| move |rule: &Rule| Plain::new(slip, rule);
-    if let Some((seed, broken)) = first_broken(1_000, Setup::any, plain(Slip::None), log) {
-        panic!("caught in sequence {seed} without a slip: {broken}");
-    }
-    for slip in [
-        Slip::ReplacingDoesNotClamp,
-        Slip::ReplacingDropsTheNewest,
-        Slip::ReplacingKeepsWhatIsOver,
-        Slip::RefundsTheNewest,
-    ] {
-        caught(&format!("{slip:?}"), plain(slip), log);
-    }
-}
-
 /// The limiter may forget keys, and is asked about several at once; no answer may differ from a state that is never forgotten.
 fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
     for seed in 0..1_000 {
@@ -364,7 +141,7 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
             let _ = limiter.check(&(1_000 + step));
             if setup.replaces && random.one_in(10) {
                 rule = rule.another(&mut random);
-                let old = std::mem::replace(&mut algorithm, build(&rule));
+                let old = mem::replace(&mut algorithm, build(&rule));
                 states.values_mut().for_each(|state| algorithm.adapt(state, &old, at));
                 limiter.replace(algorithm.clone());
             }

@@ -37,6 +37,20 @@ pub(super) struct Sequence<'a, A: Algorithm, O> {
     trail: Vec<(u64, Act, Decision)>,
 }
 
+/// Runs `sequences` of them; the first that breaks a promise, and how.
+pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
+    sequences: u64,
+    setup: impl Fn(u64, &mut Random) -> Setup,
+    build: impl Fn(&Rule) -> A,
+    oracle: impl Fn(&Setup) -> O,
+) -> Option<(u64, String)> {
+    (0..sequences).find_map(|seed| {
+        let mut random = Random::new(seed);
+        let setup = setup(seed, &mut random);
+        run(&setup, &build, oracle(&setup), random).err().map(|broken| (seed, broken))
+    })
+}
+
 /// Runs one sequence; tells which promise was broken, and how.
 pub(crate) fn run<A: Algorithm, O: Oracle>(
     setup: &Setup,
@@ -48,8 +62,7 @@ pub(crate) fn run<A: Algorithm, O: Oracle>(
     let state = algorithm.fresh(Nanos(setup.built), Nanos(setup.start));
     let quiet = state.clone();
     let (now, told, trail) = (setup.start, Told::default(), Vec::with_capacity(STEPS));
-    let mut run =
-        Sequence { setup, build, rule, algorithm, oracle, state, quiet, now, told, random, trail };
+    let mut run = Sequence { setup, build, rule, algorithm, oracle, state, quiet, now, told, random, trail };
     for step in 0..STEPS {
         let most = run.oracle.capacity().unwrap_or(run.rule.limit);
         let at = match step {
@@ -160,8 +173,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     }
 
     fn describe(&self, broken: &str, at: u64, act: &Act) -> String {
-        let mut text =
-            format!("{broken}\n  at {at}, {act:?}\n  {:?}\n  {:?}\n", self.algorithm, self.setup);
+        let mut text = format!("{broken}\n  at {at}, {act:?}\n  {:?}\n  {:?}\n", self.algorithm, self.setup);
         for (at, act, decision) in &self.trail {
             text.push_str(&format!("  at {at}, {act:?}: {decision:?}\n"));
         }

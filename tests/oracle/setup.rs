@@ -46,6 +46,14 @@ impl Setup {
         setup
     }
 
+    /// The same, its key being first limited by a `Smooth` of that kind.
+    pub(crate) fn smooth(seed: u64, random: &mut Random, warms_up: bool) -> Self {
+        let mut setup = Self::mid_life(seed, random);
+        let warm_up = setup.rule.warm_up.unwrap_or(setup.rule.period);
+        setup.rule.warm_up = warms_up.then_some(warm_up);
+        setup
+    }
+
     fn longest(&self) -> u64 {
         if self.end < u64::MAX { self.end >> 4 } else { i64::MAX as u64 }
     }

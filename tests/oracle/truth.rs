@@ -109,10 +109,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             );
         }
         let tried = self.oracle.capacity().is_some() || told <= 100;
-        ensure!(
-            !tried || !self.check(&mut state, at, 1).is_allowed(),
-            "one more than remaining was let in"
-        );
+        ensure!(!tried || !self.check(&mut state, at, 1).is_allowed(), "one more than remaining was let in");
         Ok(())
     }
 

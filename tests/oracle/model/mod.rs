@@ -8,8 +8,6 @@ mod fixed;
 mod leaky;
 mod sliding;
 mod smooth;
-#[cfg(test)]
-mod tests;
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;

@@ -79,6 +79,11 @@ impl Smooth {
         least.saturating_add(1)..=most.saturating_add(1)
     }
 
+    /// Nor would, however it was rounded.
+    fn nobody_waits(&self) -> bool {
+        self.wait.exact == BigInt::ZERO && self.wait.more == BigInt::ZERO
+    }
+
     /// What has filled up is full, however it was rounded before.
     fn cap(&mut self) {
         let most = &self.store.most;
@@ -113,7 +118,7 @@ impl Oracle for Smooth {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        if cost == 0 || &self.wait.exact + &self.wait.more == BigInt::ZERO {
+        if cost == 0 || self.nobody_waits() {
             return Verdict::Admit;
         }
         if self.wait.exact > &self.wait.less + hair() { Verdict::Refuse } else { Verdict::Either }
@@ -145,15 +150,19 @@ impl Oracle for Smooth {
     }
 
     fn refund(&mut self, cost: u64) {
-        self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
-        self.wait.more += grain();
+        if !self.nobody_waits() {
+            self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
+            self.wait.more += grain();
+        }
     }
 
     /// So many intervals are to wait as before; the store keeps its fraction, or is that of a new limiter.
     fn replace(&mut self, rule: &Rule) {
         let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
-        self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
-        self.wait.more += grain();
+        if !self.nobody_waits() {
+            self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
+            self.wait.more += grain();
+        }
         let (store, old) = (Store::of(rule), &self.store);
         if store.slope.is_some() != old.slope.is_some() || old.most == BigInt::ZERO {
             self.stored = Rounded::new(store.at_first());
@@ -242,7 +251,8 @@ impl Store {
         let (from, to) = (above(before), above(left));
         // (cf^2 - 1) (from^2 - to^2) / (4 warm_up)
         let steep = cold * cold - 1024 * 1024;
-        time + ((&from * &from - &to * &to) * steep / (nanos(warm_up) * 4) >> 20_u32)
+        let area = (&from * &from - &to * &to) * steep / (nanos(warm_up) * 4);
+        time + (area >> 20_u32)
     }
 
     /// What a difference in the store may make in the price.
