@@ -32,6 +32,23 @@ impl Rule {
         Self { limit, period, burst, slices, aligned, warm_up, cold_factor }
     }
 
+    /// The ends of what can be said, and what is asked for most: 1 per 30 days, and 10^9 per second.
+    pub(crate) fn extreme(random: &mut Random) -> Self {
+        const LIMITS: [u64; 7] = [1, 1, 2, 1_000_000_000, 1 << 63, u64::MAX - 1, u64::MAX];
+        const PERIODS: [u64; 7] = [1, 2, SECOND, SECOND, 30 * DAY, i64::MAX as u64 - 1, i64::MAX as u64];
+        const WARM_UPS: [u64; 4] = [1, SECOND, 30 * DAY, i64::MAX as u64];
+        let (limit, period) = (random.one_of(&LIMITS), random.one_of(&PERIODS));
+        Self {
+            limit,
+            period,
+            burst: random.one_of(&[1, limit, u64::MAX - 1, u64::MAX]),
+            slices: random.one_of(&[1, 2, 10, 999, 1_000]),
+            aligned: random.one_in(2),
+            warm_up: (!random.one_in(2)).then(|| random.one_of(&WARM_UPS)),
+            cold_factor: random.one_of(&[1 << 10, 3 << 10, 1_000 << 10]),
+        }
+    }
+
     /// What it may be replaced by.
     pub(crate) fn another(&self, random: &mut Random) -> Self {
         let mut rule = self.clone();

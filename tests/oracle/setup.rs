@@ -16,6 +16,8 @@ pub(crate) struct Setup {
     pub(crate) steps_back: bool,
     pub(crate) refunds: bool,
     pub(crate) replaces: bool,
+    /// Rules are replaced by extreme ones, and the clock jumps to its ends.
+    pub(crate) extreme: bool,
 }
 
 impl Setup {
@@ -33,7 +35,7 @@ impl Setup {
         let built = start.saturating_sub(random.within(0..=period.saturating_mul(2)));
         let steps_back = random.one_in(2);
         let (refunds, replaces) = (!random.one_in(4), !random.one_in(4));
-        Self { seed, rule, built, start, end: u64::MAX, steps_back, refunds, replaces }
+        Self { seed, rule, built, start, end: u64::MAX, steps_back, refunds, replaces, extreme: false }
     }
 
     /// As far from the end of time as a schedule can reach.
@@ -46,7 +48,27 @@ impl Setup {
         setup
     }
 
-    /// The same, its key being first limited by a `Smooth` of that kind.
+    /// Extreme quotas, often at the ends of time.
+    pub(crate) fn extreme(seed: u64, random: &mut Random) -> Self {
+        let rule = Rule::extreme(random);
+        let last = random.one_of(&[0, 1, 2, rule.period, rule.period * 2]);
+        let start = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - last]);
+        let built = random.one_of(&[0, start]);
+        let steps_back = random.one_in(2);
+        Self {
+            seed,
+            rule,
+            built,
+            start,
+            end: u64::MAX,
+            steps_back,
+            refunds: true,
+            replaces: true,
+            extreme: true,
+        }
+    }
+
+    /// Any quota in mid-life, its key being first limited by a `Smooth` of that kind.
     pub(crate) fn smooth(seed: u64, random: &mut Random, warms_up: bool) -> Self {
         let mut setup = Self::mid_life(seed, random);
         let warm_up = setup.rule.warm_up.unwrap_or(setup.rule.period);
@@ -70,6 +92,10 @@ pub(crate) struct Told {
 impl Setup {
     /// The next reading of the clock.
     pub(crate) fn next_time(&self, random: &mut Random, rule: &Rule, now: u64, told: Told) -> u64 {
+        if self.extreme && random.one_in(8) {
+            let at = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - 1, u64::MAX]);
+            return if self.steps_back { at } else { at.max(now) };
+        }
         let (period, interval) = (rule.period, rule.period / rule.limit);
         let kinds = if self.steps_back { 27 } else { 23 };
         let on = match random.below(kinds) {
@@ -105,7 +131,7 @@ impl Setup {
             0 | 1 => Act::Look(cost),
             2 | 3 if self.refunds => Act::Refund(cost),
             4 if self.replaces => {
-                let mut rule = rule.another(random);
+                let mut rule = if self.extreme { Rule::extreme(random) } else { rule.another(random) };
                 rule.period = rule.period.min(self.longest());
                 Act::Replace(Box::new(rule))
             }

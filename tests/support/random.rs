@@ -38,6 +38,10 @@ impl Random {
         (self.word() >> shift).max(1)
     }
 
+    pub(crate) fn one_of<T: Copy>(&mut self, choice: &[T]) -> T {
+        choice[self.below(choice.len() as u64) as usize]
+    }
+
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
