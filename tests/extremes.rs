@@ -7,6 +7,11 @@
 #[path = "oracle/mod.rs"]
 mod oracle;
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
 use oracle::checker::first_broken;
 use oracle::model::Oracle;
 use oracle::pair::{
@@ -15,7 +20,9 @@ use oracle::pair::{
 };
 use oracle::rule::Rule;
 use oracle::setup::Setup;
-use tower_throttle::algorithm::Algorithm;
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Decision, Quota, RateLimiter};
 
 fn holds<A: Algorithm, O: Oracle>(build: impl Fn(&Rule) -> A, oracle: impl Fn(&Setup) -> O) {
     if let Some((seed, broken)) = first_broken(5_000, Setup::extreme, build, oracle) {
@@ -58,4 +65,81 @@ fn a_leaky_bucket_is_exact_at_all_ends() {
 #[test]
 fn a_smooth_limiter_is_exact_at_all_ends() {
     holds(smooth, paced);
+}
+
+type Call = Pin<Box<dyn Future<Output = Decision>>>;
+
+fn poll(call: &mut Call) -> Option<bool> {
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => Some(decision.is_allowed()),
+        Poll::Pending => None,
+    }
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+
+/// One passes, three wait, the rest is refused; and so it stays until an hour has passed, if ever one does.
+fn a_line_holds_at<A: Algorithm>(algorithm: A, start: u64) {
+    let clock = ManualClock::new();
+    clock.set(Duration::from_nanos(start));
+    let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+    let mut calls: Vec<Call> = (0..9).map(|_| Box::pin(limiter.acquire("key")) as Call).collect();
+    let mut told = || -> Vec<_> { calls.iter_mut().map(poll).collect() };
+    let what = format!("{limiter:?} at {start}");
+    let (yes, no) = (Some(true), Some(false));
+    assert_eq!(told(), [yes, None, None, None, no, no, no, no, no], "{what}");
+    calls.drain(4..);
+    calls.remove(0);
+    let mut waiting = || calls.iter_mut().all(|call| poll(call).is_none());
+    assert!(waiting(), "{what}");
+    // Whether there is an hour left, or the clock ends before.
+    clock.set(Duration::from_nanos(start.saturating_add(HOUR - 1)));
+    assert!(waiting(), "{what}, at the end of the hour or of time");
+    clock.set(Duration::from_nanos(u64::MAX - 1));
+    let passed = calls.iter_mut().filter_map(poll).count();
+    assert_eq!(passed == 0, start > u64::MAX - HOUR, "{what}, shortly before the end of time");
+    clock.set(Duration::MAX);
+    assert!(!limiter.check("key").is_allowed() || passed > 0, "{what}, at the end of time");
+}
+
+#[test]
+fn nobody_in_a_line_passes_for_free_when_time_ends() {
+    let hourly = Quota::per_hour(1);
+    for start in [0, 1, u64::MAX / 2, u64::MAX - 2 * HOUR, u64::MAX - 2, u64::MAX - 1, u64::MAX] {
+        a_line_holds_at(LeakyBucket::new(hourly).queue(3), start);
+        a_line_holds_at(Smooth::bursty(hourly).queue(3), start);
+        a_line_holds_at(Smooth::warming_up(hourly, Duration::from_secs(1)).queue(3), start);
+    }
+}
+
+/// A debt that is longer than any clock runs is still a debt.
+#[test]
+fn what_is_left_of_an_endless_debt_is_not_forgiven() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        for start in [0, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+            let clock = ManualClock::new();
+            clock.set(Duration::from_nanos(start));
+            let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+            let what = format!("{limiter:?} at {start}");
+            assert!(limiter.check_n("key", u64::MAX).is_allowed(), "{what}");
+            for refund in [1, u64::MAX / 2, u64::MAX / 4] {
+                limiter.refund("key", refund);
+                assert!(!limiter.check("key").is_allowed(), "{what}, {refund} given back");
+            }
+            for now in [0, u64::MAX, 5, start] {
+                clock.set(Duration::from_nanos(now));
+                assert!(!limiter.check("key").is_allowed(), "{what}, the clock set to {now}");
+            }
+            limiter.replace(algorithm.clone());
+            assert!(!limiter.check("key").is_allowed(), "{what}, its rule replaced by itself");
+            limiter.reset("key");
+            assert!(limiter.check("key").is_allowed(), "{what}, forgotten");
+        }
+    }
+    for quota in [Quota::per_day(1), Quota::per(1, Duration::from_nanos(i64::MAX as u64)).unwrap()] {
+        holds(LeakyBucket::new(quota));
+        holds(Smooth::bursty(quota));
+        holds(Smooth::warming_up(quota, Duration::from_secs(1)));
+        holds(Smooth::warming_up(quota, Duration::MAX).cold_factor(1_000.0));
+    }
 }
