@@ -19,6 +19,8 @@ pub(crate) struct Smooth {
     period: BigInt,
     store: Store,
     wait: Rounded,
+    /// Since when nobody would have waited.
+    idle: BigInt,
     stored: Rounded,
 }
 
@@ -53,6 +55,7 @@ impl Smooth {
             period: rule.period.into(),
             store,
             wait: Rounded::new(BigInt::ZERO),
+            idle: nanos(1),
             stored,
         };
         smooth.cap();
@@ -79,9 +82,9 @@ impl Smooth {
         least.saturating_add(1)..=most.saturating_add(1)
     }
 
-    /// Nor would, however it was rounded.
+    /// However it was rounded.
     fn nobody_waits(&self) -> bool {
-        self.wait.exact == BigInt::ZERO && self.wait.more == BigInt::ZERO
+        self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
     }
 
     /// What has filled up is full, however it was rounded before.
@@ -107,11 +110,13 @@ impl Oracle for Smooth {
             return;
         }
         let idle = on - &wait.exact;
-        // Whoever waits longer idles less. No store fills faster than twice the time.
-        let missed = wait.more.clone().min(idle.clone());
-        self.stored.less += &missed * 2;
-        self.stored.more += &wait.less * 2 + grain();
-        wait.more -= missed;
+        if self.idle == BigInt::ZERO {
+            // Whoever waits longer idles less. No store fills faster than twice the time.
+            self.stored.less += &wait.more * 2;
+            self.stored.more += &wait.less * 2;
+        }
+        self.stored.more += grain();
+        self.idle += &idle;
         (wait.exact, wait.less) = (BigInt::ZERO, BigInt::ZERO);
         self.stored.exact += self.store.filled_in(&idle);
         self.cap();
@@ -121,7 +126,9 @@ impl Oracle for Smooth {
         if cost == 0 || self.nobody_waits() {
             return Verdict::Admit;
         }
-        if self.wait.exact > &self.wait.less + hair() { Verdict::Refuse } else { Verdict::Either }
+        // Never early; but for what a replacement has stretched beyond any margin.
+        let early = if self.wait.less > self.store.margin() { &self.wait.less } else { &BigInt::ZERO };
+        if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
     }
 
     fn admit(&mut self, cost: u64) {
@@ -133,6 +140,8 @@ impl Oracle for Smooth {
             // Admitted a hair early, having idled since.
             stored.more += &self.wait.less * 2;
         }
+        (self.wait.less, self.wait.more) = (self.wait.exact.clone(), BigInt::ZERO);
+        self.idle = BigInt::ZERO;
         let left = positive(&stored.exact - &time);
         self.wait.exact += self.store.price(&stored.exact, &left, &time);
         // A full store makes calls cheaper, or a cold one dearer.
@@ -162,6 +171,9 @@ impl Oracle for Smooth {
         if !self.nobody_waits() {
             self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
             self.wait.more += grain();
+            self.idle = BigInt::ZERO;
+        } else {
+            self.idle += nanos(1);
         }
         let (store, old) = (Store::of(rule), &self.store);
         if store.slope.is_some() != old.slope.is_some() || old.most == BigInt::ZERO {
@@ -186,7 +198,7 @@ impl Oracle for Smooth {
         let (wait, stored, behind) = (&self.wait, &self.stored, u128::from(self.behind()));
         let exact = &wait.exact + self.store.time_to_fill(&stored.exact);
         let least = &exact - &wait.less - &stored.more * 2 - grain();
-        let most = &exact + &wait.more + &stored.less * 2 + grain() * 2;
+        let most = &exact + &wait.more + &stored.less * 2 + grain() * 2 + self.store.margin();
         whole_nanos(&positive(least)) + behind..=whole_nanos(&most) + behind
     }
 
@@ -255,6 +267,11 @@ impl Store {
         time + (area >> 20_u32)
     }
 
+    /// By how much every turn may be late, so that none is early for what was rounded before.
+    fn margin(&self) -> BigInt {
+        if self.slope.is_some() { nanos(1) >> 8_u32 } else { BigInt::ZERO }
+    }
+
     /// What a difference in the store may make in the price.
     fn steepness(&self) -> u64 {
         self.slope.map_or(1, |(_, cold)| cold.div_ceil(1024))
@@ -275,12 +292,12 @@ fn whole_nanos(time: &BigInt) -> u128 {
     u128::try_from(up).unwrap_or(u128::MAX).min(1 << 100)
 }
 
-/// The fraction of a nanosecond that times are kept in: 2^-32.
+/// The fraction of a nanosecond that times are kept in: 2^-48.
 fn grain() -> BigInt {
-    BigInt::from(1) << (PLACES - 32)
+    nanos(1) >> 48_u32
 }
 
 /// Below what is ever seen, above what is cut off here.
 fn hair() -> BigInt {
-    BigInt::from(1) << (PLACES - 64)
+    nanos(1) >> 80_u32
 }
