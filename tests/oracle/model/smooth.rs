@@ -91,7 +91,7 @@ impl Smooth {
     fn cap(&mut self) {
         let most = &self.store.most;
         if self.stored.exact >= most + &self.stored.less {
-            (self.stored.more, self.stored.less) = (grain(), BigInt::ZERO);
+            (self.stored.more, self.stored.less) = (self.store.grain(), BigInt::ZERO);
         }
         self.stored.exact = self.stored.exact.clone().min(most.clone());
     }
@@ -111,11 +111,11 @@ impl Oracle for Smooth {
         }
         let idle = on - &wait.exact;
         if self.idle == BigInt::ZERO {
-            // Whoever waits longer idles less. No store fills faster than twice the time.
-            self.stored.less += &wait.more * 2;
-            self.stored.more += &wait.less * 2;
+            // Whoever waits longer idles less.
+            self.stored.less += self.store.filled_in(&wait.more) + hair();
+            self.stored.more += self.store.filled_in(&wait.less);
         }
-        self.stored.more += grain();
+        self.stored.more += self.store.grain();
         self.idle += &idle;
         (wait.exact, wait.less) = (BigInt::ZERO, BigInt::ZERO);
         self.stored.exact += self.store.filled_in(&idle);
@@ -138,24 +138,20 @@ impl Oracle for Smooth {
         let (time, stored) = (self.time_of(cost), &mut self.stored);
         if self.wait.exact > BigInt::ZERO {
             // Admitted a hair early, having idled since.
-            stored.more += &self.wait.less * 2;
+            stored.more += self.store.filled_in(&self.wait.less) + hair();
         }
-        (self.wait.less, self.wait.more) = (self.wait.exact.clone(), BigInt::ZERO);
+        let from =
+            [&stored.exact - &stored.less, stored.exact.clone(), &stored.exact + &stored.more].map(positive);
+        let exact = self.store.price(&from[1], &time);
+        let [less, _, more] = from.each_ref().map(|from| self.store.price(from, &time));
+        self.wait.less = &self.wait.exact + &exact - less.min(more);
+        let [less, _, more] = from.each_ref().map(|from| self.store.price(from, &(&time + grain())));
+        self.wait.more = less.max(more) - &exact + grain();
+        self.wait.exact += exact;
         self.idle = BigInt::ZERO;
-        let left = positive(&stored.exact - &time);
-        self.wait.exact += self.store.price(&stored.exact, &left, &time);
-        // A full store makes calls cheaper, or a cold one dearer.
-        let (dearer, cheaper) = match self.store.slope {
-            None => (&stored.less, &stored.more),
-            Some(_) => (&stored.more, &stored.less),
-        };
-        self.wait.more += grain() * 2 + dearer * self.store.steepness();
-        self.wait.less += cheaper * self.store.steepness();
-        stored.less += grain();
-        if &stored.exact + &stored.more < time {
-            (stored.more, stored.less) = (BigInt::ZERO, BigInt::ZERO);
-        }
-        stored.exact = left;
+
+        let [less, exact, more] = from.map(|from| positive(from - &time));
+        *stored = Rounded { less: &exact - less + grain(), more: more - &exact, exact };
     }
 
     fn refund(&mut self, cost: u64) {
@@ -181,7 +177,7 @@ impl Oracle for Smooth {
         } else {
             self.stored.scale(&store.most, &old.most);
         }
-        self.stored.more += grain();
+        self.stored.more += store.grain();
         (self.limit, self.period, self.store, self.clock.period) = (limit, period, store, rule.period);
     }
 
@@ -252,29 +248,30 @@ impl Store {
         (&self.most - stored) * of / fills
     }
 
-    /// How long `time` takes if the store falls from `before` to `left`: the area under the line.
-    fn price(&self, before: &BigInt, left: &BigInt, time: &BigInt) -> BigInt {
-        let Some((warm_up, cold)) = self.slope else { return time - (before - left) };
+    /// How long `time` takes if that much is stored: what the store lacks, or the area under the line.
+    fn price(&self, stored: &BigInt, time: &BigInt) -> BigInt {
+        let left = positive(stored - time);
+        let Some((warm_up, cold)) = self.slope else { return time - (stored - left) };
         if warm_up == 0 {
             return time.clone();
         }
         let bend = nanos(warm_up) / 2;
         let above = |stored: &BigInt| positive(stored - &bend);
-        let (from, to) = (above(before), above(left));
+        let (from, to) = (above(stored), above(&left));
         // (cf^2 - 1) (from^2 - to^2) / (4 warm_up)
         let steep = cold * cold - 1024 * 1024;
         let area = (&from * &from - &to * &to) * steep / (nanos(warm_up) * 4);
         time + (area >> 20_u32)
     }
 
+    /// What it may be rounded up by: where a full store makes calls dearer.
+    fn grain(&self) -> BigInt {
+        if self.slope.is_some() { grain() } else { BigInt::ZERO }
+    }
+
     /// By how much every turn may be late, so that none is early for what was rounded before.
     fn margin(&self) -> BigInt {
         if self.slope.is_some() { nanos(1) >> 8_u32 } else { BigInt::ZERO }
-    }
-
-    /// What a difference in the store may make in the price.
-    fn steepness(&self) -> u64 {
-        self.slope.map_or(1, |(_, cold)| cold.div_ceil(1024))
     }
 }
 
