@@ -89,7 +89,7 @@ fn a_line_holds_at<A: Algorithm>(algorithm: A, start: u64) {
     let (yes, no) = (Some(true), Some(false));
     assert_eq!(told(), [yes, None, None, None, no, no, no, no, no], "{what}");
     calls.drain(4..);
-    calls.remove(0);
+    let _passed = calls.remove(0);
     let mut waiting = || calls.iter_mut().all(|call| poll(call).is_none());
     assert!(waiting(), "{what}");
     // Whether there is an hour left, or the clock ends before.
@@ -143,3 +143,50 @@ fn what_is_left_of_an_endless_debt_is_not_forgiven() {
         holds(Smooth::warming_up(quota, Duration::MAX).cold_factor(1_000.0));
     }
 }
+
+/// As many as an admission tells, and no more, find a place in the line that leads to a turn in time.
+#[test]
+fn what_a_line_tells_as_remaining_is_true() {
+    fn holds<A: Algorithm>(algorithm: A, start: u64, cost: u64, behind: u64) {
+        let clock = ManualClock::new();
+        clock.set(Duration::from_nanos(start));
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let what = format!("{limiter:?} at {start}, {behind} ns behind");
+        let mut calls: Vec<Call> = vec![Box::pin(limiter.acquire_n("key", cost))];
+        // The clock may be behind what the key has seen.
+        let _ = limiter.check_n("key", 0);
+        clock.set(Duration::from_nanos(start.saturating_sub(behind)));
+        let Poll::Ready(first) = calls[0].as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("the first must wait: {what}");
+        };
+        assert!(first.is_allowed(), "{what}");
+        for n in 0..=first.remaining() {
+            let mut call: Call = Box::pin(limiter.acquire("key"));
+            let refused = poll(&mut call) == Some(false);
+            assert_eq!(refused, n == first.remaining(), "{what}, {n} of {}", first.remaining());
+            calls.push(call);
+        }
+    }
+    let patience = [
+        Duration::ZERO,
+        Duration::from_nanos(2 * HOUR),
+        Duration::MAX - Duration::from_secs(1),
+        Duration::MAX,
+    ];
+    for start in [0, 1, u64::MAX - 3 * HOUR, u64::MAX - HOUR, u64::MAX - 1, u64::MAX] {
+        for (max_wait, cost, behind) in
+            patience.iter().flat_map(|wait| SITUATIONS.map(|(cost, by)| (*wait, cost, by)))
+        {
+            let quota = Quota::per_hour(1);
+            holds(LeakyBucket::new(quota).queue(5).max_wait(max_wait), start, cost, behind);
+            holds(Smooth::bursty(quota).queue(5).max_wait(max_wait), start, cost, behind);
+            let warming = Smooth::warming_up(quota, Duration::from_secs(1));
+            holds(warming.queue(5).max_wait(max_wait), start, cost, behind);
+            let quick = Smooth::bursty(Quota::per_second(3));
+            holds(quick.queue(5).max_wait(max_wait), start, cost, behind);
+        }
+    }
+}
+
+/// What is taken first, and how far the clock is then behind.
+const SITUATIONS: [(u64, u64); 4] = [(1, 0), (0, 0), (0, 1), (1, 1)];
