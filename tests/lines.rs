@@ -15,7 +15,7 @@ use tower_throttle::clock::Nanos;
 
 const SECOND: u64 = 1_000_000_000;
 const MONTH: u64 = 30 * 86_400 * SECOND;
-const SEQUENCES: u64 = 5_000;
+const SEQUENCES: u64 = 2_500;
 
 /// A schedule, in grains: a nanosecond is `limit` of them, an interval `period`. Instants are those of the key's own time.
 #[derive(Clone, Debug)]

@@ -1,11 +1,14 @@
 //! Smooth against real arithmetic: never early, and late by at most a nanosecond for each call.
 
-#[path = "support/random.rs"]
-mod random;
+#[path = "oracle/mod.rs"]
+mod oracle;
 
 use std::time::Duration;
 
-use random::Random;
+use oracle::model::{Oracle, Smooth as Exact};
+use oracle::pair::smooth;
+use oracle::random::Random;
+use oracle::rule::Rule;
 use tower_throttle::algorithm::{Algorithm, Smooth};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
@@ -121,4 +124,81 @@ async fn acquire_and_check_tell_the_same_reset() {
         assert!(checked > Duration::ZERO);
         assert_eq!(limiter.acquire("b").await.reset_after(), checked);
     }
+}
+
+/// What is rounded up fills the store a little less while idle, and what is less full is less cold: it must not make up for it.
+#[test]
+fn a_line_that_was_late_does_not_warm_a_cold_limiter() {
+    let quota = Quota::per(7, Duration::from_nanos(74_937)).unwrap();
+    let warming = Smooth::warming_up(quota, Duration::from_nanos(2_595_853)).cold_factor(1_000.0);
+    let line = warming.line().expect("it queues");
+    let mut state = warming.fresh(Nanos::ZERO, Nanos::ZERO);
+    line.leave(&mut state, Nanos::ZERO, 2_425);
+    for _ in 0..200 {
+        line.leave(&mut state, Nanos::ZERO, 1);
+    }
+    let later = Nanos(33_283_413);
+    line.observe(&mut state, later);
+    line.leave(&mut state, later, 2);
+    // In real arithmetic it is 34,135,469 and seven hundred-thousandths.
+    assert_eq!(line.turn(&state, 0), Nanos(34_135_470));
+}
+
+/// A clock that is set back leaves a cold limiter as cold as it was, and what is stored where it is.
+#[test]
+fn a_clock_that_is_set_back_takes_nothing_from_the_store() {
+    let quota = Quota::per_second(4);
+    for smooth in [Smooth::bursty(quota), Smooth::warming_up(quota, Duration::from_secs(4))] {
+        let at = |seconds: u64| Nanos(seconds * 1_000_000_000);
+        let mut state = smooth.fresh(at(0), at(100));
+        assert!(smooth.check(&mut state, at(100), 40).is_allowed());
+        // Idle until it is as new, but for a call that costs nothing.
+        assert!(smooth.check(&mut state, at(200), 0).is_allowed());
+        let told = smooth.peek(&mut state, at(200), 1);
+        let back = smooth.peek(&mut state, at(3), 1);
+        assert_eq!(back, told, "{smooth:?}");
+        assert_eq!(back.reset_after(), Duration::ZERO, "{smooth:?}");
+    }
+}
+
+/// Drains the slope of a store and idles until it is nearly cold again, so many times; the waits that differ from those of real
+/// arithmetic, and by how much.
+fn cold_starts(cold_factor: u64, times: usize) -> Vec<(usize, i128)> {
+    let warm_up = 1_000_000_007;
+    let (slices, aligned) = (1, false);
+    let (warm_up, cold_factor) = (Some(warm_up), cold_factor << 10);
+    let rule = Rule { limit: 7, period: 997, burst: 7, slices, aligned, warm_up, cold_factor };
+    let limiter = smooth(&rule);
+    let mut state = limiter.fresh(Nanos::ZERO, Nanos::ZERO);
+    let mut exact = Exact::new(&rule, 0, 0);
+    let slope = 2 * 1_000_000_007 * 1_024 / (cold_factor + 1_024);
+    let (mut now, mut different) = (0, Vec::new());
+    for time in 0..times {
+        let cost = slope * 9 / 10 * 7 / 997;
+        let _ = limiter.check(&mut state, Nanos(now), cost);
+        exact.observe(now);
+        exact.admit(cost);
+        let told = limiter.peek(&mut state, Nanos(now), 1);
+        let wait = told.retry_after().expect("it has to wait").as_nanos();
+        if wait != exact.waits() {
+            different.push((time, wait as i128 - exact.waits() as i128));
+        }
+        now += u64::try_from(told.reset_after().as_nanos()).unwrap() - slope / 10;
+    }
+    different
+}
+
+#[test]
+fn a_hundred_cold_starts_are_never_early_and_hardly_late() {
+    let different = cold_starts(3, 100);
+    assert!(different.iter().all(|(_, late)| *late == 1), "{different:?}");
+}
+
+/// No number of digits will do: what was cut off is five times as much after each of these cold starts, and five hundred times with a
+/// cold factor of 1,000. Some 15 are exact.
+#[test]
+#[ignore = "a promise that cannot be kept for cold factors above some 4: see the rule, not the digits"]
+fn a_hundred_cold_starts_of_a_steep_limiter_are_never_early_and_hardly_late() {
+    let different = cold_starts(10, 100);
+    assert!(different.iter().all(|(_, late)| *late == 1), "{different:?}");
 }

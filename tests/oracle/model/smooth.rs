@@ -62,6 +62,11 @@ impl Smooth {
         smooth
     }
 
+    /// How long the next call would wait, in nanoseconds, rounded up.
+    pub(crate) fn waits(&self) -> u128 {
+        whole_nanos(&self.wait.exact)
+    }
+
     fn time_of(&self, units: u64) -> BigInt {
         nanos(units) * &self.period / &self.limit
     }
