@@ -6,7 +6,7 @@
 #[path = "oracle/mod.rs"]
 mod oracle;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::time::Duration;
 
@@ -132,6 +132,8 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
         clock.set(Duration::from_nanos(setup.built));
         let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
         let mut states: HashMap<u64, A::State> = HashMap::new();
+        // A key that nobody has asked for yet; the rules are replaced for it, too.
+        let (mut unseen, mut taken): (Option<A::State>, _) = (None, HashSet::new());
         let (mut now, mut told) = (setup.start, Told::default());
         for step in 0..STEPS {
             now = setup.next_time(&mut random, &rule, now, told);
@@ -142,20 +144,26 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
             if setup.replaces && random.one_in(10) {
                 rule = rule.another(&mut random);
                 let old = mem::replace(&mut algorithm, build(&rule));
-                states.values_mut().for_each(|state| algorithm.adapt(state, &old, at));
+                let first = unseen.get_or_insert_with(|| old.fresh(Nanos(setup.built), at));
+                states.values_mut().chain([first]).for_each(|state| algorithm.adapt(state, &old, at));
                 limiter.replace(algorithm.clone());
             }
             let (key, cost) = (random.below(3), next_cost(&mut random, rule.burst, told));
-            let state = states.entry(key).or_insert_with(|| algorithm.fresh(Nanos(setup.built), at));
+            let fresh = || unseen.clone().unwrap_or_else(|| algorithm.fresh(Nanos(setup.built), at));
+            let state = states.entry(key).or_insert_with(fresh);
             let what = format!("step {step} of {setup:?}, {rule:?} at {now}");
             assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, peek");
-            if setup.refunds && random.one_in(5) {
+            // Whoever has taken nothing is given nothing.
+            if setup.refunds && taken.contains(&key) && random.one_in(5) {
                 algorithm.refund(state, at, cost);
                 limiter.refund(&key, cost);
                 assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, refund of {cost}");
             }
             let decision = algorithm.check(state, at, cost);
             assert_eq!(limiter.check_n(&key, cost), decision, "{what}, cost {cost}");
+            if decision.is_allowed() && cost > 0 {
+                taken.insert(key);
+            }
             told = Told {
                 retry: decision.retry_after().map_or(0, |wait| wait.as_nanos() as u64),
                 reset: decision.reset_after().as_nanos() as u64,
@@ -173,6 +181,8 @@ fn the_limiter_answers_as_the_rule_for_every_algorithm() {
     the_limiter_answers_as_the_rule(sliding_log);
     the_limiter_answers_as_the_rule(sliding_counter);
     the_limiter_answers_as_the_rule(leaky_bucket);
+    the_limiter_answers_as_the_rule(|rule| token_bucket(rule).start_empty());
+    the_limiter_answers_as_the_rule(smooth);
 }
 
 /// Asks every millisecond of a day, and compares each time.
