@@ -10,7 +10,7 @@ use std::time::Duration;
 use num_bigint::BigInt;
 use random::Random;
 use tower_throttle::Quota;
-use tower_throttle::algorithm::{Algorithm, LeakyBucket, Line, Smooth};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
 use tower_throttle::clock::Nanos;
 
 const SECOND: u64 = 1_000_000_000;

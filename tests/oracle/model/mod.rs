@@ -8,6 +8,7 @@ mod fixed;
 mod leaky;
 mod sliding;
 mod smooth;
+mod store;
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
