@@ -23,7 +23,7 @@ use tower_throttle::algorithm::{Algorithm, SlidingCounter, TokenBucket};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
-/// For each of ten tests: 200,000 in all.
+/// For each of eleven tests: 220,000 in all.
 const SEQUENCES: u64 = 20_000;
 
 fn holds<A: Algorithm, O: Oracle>(
