@@ -238,9 +238,11 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
     }
 
+    /// Not undone: the refusal is counted beside it.
     #[inline]
-    fn claim(&self, state: &mut Self::State, now: Nanos) {
-        self.rule.claim(&mut state.state, now);
+    fn claim(&self, state: &mut Self::State, now: Nanos) -> Option<Self::State> {
+        let _ = self.rule.claim(&mut state.state, now);
+        None
     }
 
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {

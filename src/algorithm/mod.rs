@@ -135,9 +135,12 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
     fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
 
-    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. For [`Tiered`].
+    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back what it was, if it has changed. For
+    /// [`Tiered`].
     #[inline]
-    fn claim(&self, _state: &mut Self::State, _now: Nanos) {}
+    fn claim(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self::State> {
+        None
+    }
 
     /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has
     /// seen.

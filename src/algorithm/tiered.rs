@@ -35,7 +35,7 @@ use crate::decision::Decision;
 /// A key that is asked by a rule for the first time starts with what it has used by the last one, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them: so moving a user to another tier neither
 /// resets nor locks anybody, and moving to and fro wins nothing. Of more than eight rules on one key, that which was asked longest ago is forgotten. A
-/// refund goes to the rule that was asked last.
+/// refund goes to the rule that was asked last. Calls that wait in line stand in one line, which moves as the rule says that last let one in.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -135,8 +135,10 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     #[inline]
-    fn claim(&self, state: &mut TieredState<A>, now: Nanos) {
+    fn claim(&self, state: &mut TieredState<A>, now: Nanos) -> Option<TieredState<A>> {
+        let before = (state.by != self.rule).then(|| state.clone());
         self.take_over(state, now);
+        before
     }
 
     /// A look moves nobody to another tier.

@@ -32,7 +32,7 @@
 //!
 //! Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond. Above that the rule itself is
 //! unstable: the later a cold start begins, the warmer and so the faster it is, and an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`
-//! with each cold start that is not quite cold. With a factor of 10 it takes some twenty of them in a row to be a nanosecond off.
+//! with each cold start that is not quite cold. With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
 //!
 //! **Invariant.** A call leaves no sooner than `next`; `next` moves on by the area of what it took.
 //!
@@ -145,8 +145,8 @@ impl Smooth {
 
     /// How many times the interval a cold limiter starts with. Of no effect on [`bursty`](Smooth::bursty).
     ///
-    /// Taken as a multiple of 1/1024, rounded up. Above 3, many cold starts in a row, none of them quite cold, add up what is rounded: a few
-    /// nanoseconds after some twenty of them at a factor of 10, after half a dozen at 1,000.
+    /// Taken as a multiple of 1/1024, rounded up. Above 3, many cold starts in a row, none of them quite cold, add up what is rounded: at a
+    /// factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
     ///
     /// # Panics
     ///

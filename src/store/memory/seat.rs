@@ -100,12 +100,21 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units, or joins the line.
     pub(super) fn enter(mut self, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
-        self.rule.claim(self.state, now);
+        let before = self.rule.claim(self.state, now);
         let Some(line) = self.rule.line() else {
             return Entered::Decided(self.rule.check(self.state, now, cost));
         };
         if self.is_waited_for() {
-            return self.in_line(now, |standing| standing.queue.enter(line, standing.state, comer));
+            return self.in_line(now, |standing| {
+                let entered = standing.queue.enter(line, standing.state, comer);
+                if let (Entered::Decided(decision), Some(before)) = (&entered, before)
+                    && !decision.is_allowed()
+                {
+                    // Those who wait go on by the rule that they came by.
+                    *standing.state = before;
+                }
+                entered
+            });
         }
         let Some(lines) = self.lines else {
             return Entered::Decided(Outlook::EMPTY.decide_at_once(line, self.state, comer));
