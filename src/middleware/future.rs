@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::policy::{Policies, Waited};
+use super::policies::{Policies, Waited};
 use super::responder::{Refusal, Responder};
 
 pin_project! {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::layer::RateLimitLayer;
+use super::policies::Names;
 use super::policy::Policy;
 use super::service::RateLimit;
-use super::together::{Both, Names};
+use super::together::Both;
 use crate::algorithm::Algorithm;
 
 /// Several policies in one layer, charged all or none. Made by [`and`](RateLimitLayer::and).

@@ -8,9 +8,9 @@ use std::vec;
 use pin_project_lite::pin_project;
 
 use super::label::Labels;
+use super::policies::{Member, Names, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::terms::{One, Terms};
-use super::together::{Member, Names};
 use super::told::Told;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
@@ -27,56 +27,6 @@ pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
     terms: C,
     labels: Labels,
     observer: Observer,
-}
-
-/// What a layer asks before it lets a request pass. Implemented by this crate only.
-pub trait Policies<Req>: sealed::Sealed {
-    #[doc(hidden)]
-    type Told;
-    /// What a wait ends with.
-    #[doc(hidden)]
-    type Waited;
-    #[doc(hidden)]
-    type Error: Into<BoxError>;
-    #[doc(hidden)]
-    type Wait: Future<Output = Result<Self::Waited, Self::Error>>;
-
-    #[doc(hidden)]
-    fn decide(&self, request: &Req) -> Verdict<Self::Told, Self::Wait>;
-
-    #[doc(hidden)]
-    fn waited(&self, waited: Self::Waited) -> Waited<Self::Told>;
-
-    #[doc(hidden)]
-    fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T;
-
-    #[doc(hidden)]
-    fn observe_denial(&self, told: &Self::Told);
-
-    #[doc(hidden)]
-    fn observe_failure(&self, error: BoxError) -> StoreFailure<'_>;
-}
-
-pub(super) mod sealed {
-    pub trait Sealed {}
-}
-
-/// What became of a request.
-#[derive(Debug)]
-pub enum Verdict<T, W> {
-    /// It is not limited.
-    Pass,
-    Admitted(T),
-    Denied(T),
-    Later(W),
-    NoKey(KeyError),
-}
-
-/// What became of a request that waited.
-#[derive(Debug)]
-pub enum Waited<T> {
-    Admitted(T),
-    Denied(T),
 }
 
 impl<K, A: Algorithm, S> Policy<K, A, One, S> {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::future::ResponseFuture;
-use super::policy::{Policies, Verdict};
+use super::policies::{Policies, Verdict};
 use super::responder::{Refusal, Responder};
 
 /// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::vec;
 
-use super::policy::{Policies, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::key::KeyError;
@@ -22,37 +22,6 @@ impl<P: Names, Q: Names> Both<P, Q> {
         let first = first.distinct(&mut taken);
         Self(first, second.distinct(&mut taken))
     }
-}
-
-/// Policies that have names.
-pub trait Names {
-    /// The same, with no name that is taken, nor one twice.
-    #[doc(hidden)]
-    #[must_use]
-    fn distinct(self, taken: &mut HashSet<String>) -> Self;
-}
-
-/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in memory.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
-    note = "the key extractor must know the requests, and the limiter must have its state in memory"
-)]
-pub trait Member<Req>: Names + sealed::Sealed {
-    /// What is to be asked for a request. `None`: it is not limited.
-    #[doc(hidden)]
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError>;
-
-    #[doc(hidden)]
-    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>);
-
-    #[doc(hidden)]
-    fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Vec<Report<'a>>);
-
-    #[doc(hidden)]
-    fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>);
-
-    #[doc(hidden)]
-    fn blame(&self, error: BoxError) -> StoreFailure<'_>;
 }
 
 impl<P, Q> sealed::Sealed for Both<P, Q> {}

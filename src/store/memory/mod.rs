@@ -1,7 +1,9 @@
 //! The store in memory.
 
 mod fingerprint;
+mod home;
 mod joint;
+mod round;
 mod seat;
 mod shard;
 mod table;

@@ -10,13 +10,13 @@
 //! shared bucket stands, so moving out is no way to a second budget.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::Own;
-use super::fingerprint::{Direct, Fingerprint};
+use super::fingerprint::Fingerprint;
+use super::round::Round;
 use super::seat::Seat;
 use super::shard::{Law, Shard, Shards, lock};
 use crate::algorithm::Algorithm;
@@ -29,16 +29,17 @@ const LOOKS: usize = 2;
 /// Keys looked at when there is no place.
 const LOOKS_WHEN_FULL: usize = 8;
 /// The shared buckets, as a power of two.
-const SHARED_BITS: u32 = 8;
+pub(super) const SHARED_BITS: u32 = 8;
 const SHARDS: usize = 64;
+const SHARED_SHARDS: usize = 16;
 
 /// Locks are taken in this order: the round, a shard of keys, the shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    keys: Shards<A>,
-    shared: Shards<A>,
+    pub(super) keys: Shards<A>,
+    pub(super) shared: Shards<A>,
     /// Whether `shared` was ever used.
-    crowded: AtomicBool,
+    pub(super) crowded: AtomicBool,
     round: Mutex<Round>,
     len: AtomicUsize,
     max_keys: usize,
@@ -48,15 +49,6 @@ pub(super) struct Table<A: Algorithm> {
     rest: AtomicU64,
 }
 
-/// The keys in the order in which they are looked at.
-#[derive(Debug, Default)]
-struct Round {
-    /// Each key once, the one looked at longest ago first; and those that are gone.
-    order: VecDeque<Fingerprint>,
-    /// Those of the order that were reset, and are no more.
-    gone: HashSet<Fingerprint, Direct>,
-}
-
 impl<A: Algorithm> Table<A> {
     /// A table of at most `max_keys`.
     pub(super) fn new(max_keys: usize, rule: &A) -> Self {
@@ -64,7 +56,7 @@ impl<A: Algorithm> Table<A> {
             horizon: AtomicU64::new(0),
             rest: AtomicU64::new(rest(rule)),
             keys: Shards::new(SHARDS, rule),
-            shared: Shards::new(1, rule),
+            shared: Shards::new(SHARED_SHARDS, rule),
             crowded: AtomicBool::new(false),
             round: Mutex::default(),
             len: AtomicUsize::new(0),
@@ -224,7 +216,7 @@ impl<A: Algorithm> Table<A> {
                 seat.change(now, |state| *state = self.fresh(context, law, rule, now));
             } else {
                 known.remove();
-                round.gone.insert(key);
+                round.leave(key);
                 self.forget(now);
             }
         }
@@ -251,79 +243,19 @@ impl<A: Algorithm> Table<A> {
         wake
     }
 
-    /// The shard of a key; or the shared buckets, where a key is that has no place.
-    pub(super) fn shard(&self, home: Home) -> &Mutex<Shard<A>> {
-        match home {
-            Home::Own(key) => self.keys.of(&key),
-            Home::Shared(bucket) => self.shared.of(&bucket),
-        }
-    }
-
-    /// Where a key is that has no place.
-    pub(super) fn elsewhere(&self, key: Fingerprint) -> Home {
-        self.crowded.store(true, Ordering::Relaxed);
-        Home::Shared(key.coarse(SHARED_BITS))
-    }
-
-    /// Makes place for a key, if it is a new one.
-    pub(super) fn prepare(&self, context: &Own<A>, key: Fingerprint) {
-        let known = self.keys.lock(&key).states.contains_key(&key);
-        if !known {
-            self.clean(context);
-        }
-    }
-
-    /// Gives a key a state in its shard, which is held. `None` if there is no place; else whether it is new.
-    pub(super) fn settle(
-        &self,
-        context: &Own<A>,
-        shard: &mut Shard<A>,
-        home: Home,
-        now: Nanos,
-    ) -> Option<bool> {
-        let (Home::Own(key) | Home::Shared(key)) = home;
-        if shard.states.contains_key(&key) {
-            return Some(false);
-        }
-        let state = match home {
-            Home::Own(_) if !self.reserve() => return None,
-            Home::Own(_) => self.unknown(context, key, &shard.law, &shard.law.rule, now),
-            Home::Shared(_) => self.fresh(context, &shard.law, &shard.law.rule, now),
-        };
-        shard.states.insert(key, state);
-        Some(matches!(home, Home::Own(_)))
-    }
-
-    /// Whether a key that is new to its shard, which is held, stays.
-    pub(super) fn stays(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
-        let Shard { law: Law { rule, .. }, states, lines } = shard;
-        let stays =
-            states.get(&key).is_some_and(|state| !rule.is_fresh(state, now)) || lines.contains_key(&key);
-        if !stays {
-            states.remove(&key);
-            self.forget(now);
-        }
-        stays
-    }
-
-    /// A key has come into the table. No shard is held.
-    pub(super) fn add(&self, key: Fingerprint) {
-        self.round().add(key);
-    }
-
-    fn reserve(&self) -> bool {
+    pub(super) fn reserve(&self) -> bool {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
     }
 
     /// A key is gone that was as good as new at `now`; it knew of no later reading, else it would not have been.
-    fn forget(&self, now: Nanos) {
+    pub(super) fn forget(&self, now: Nanos) {
         self.horizon.fetch_max(now.0, Ordering::Relaxed);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
-    fn fresh(&self, context: &Own<A>, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
+    pub(super) fn fresh(&self, context: &Own<A>, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
         let now = now.max(Nanos(self.horizon.load(Ordering::Relaxed)));
         let Some(mut first) = law.first.clone() else { return rule.fresh(context.built(), now) };
         // Brings it up to now.
@@ -332,7 +264,14 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
-    fn unknown(&self, context: &Own<A>, key: Fingerprint, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
+    pub(super) fn unknown(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        law: &Law<A>,
+        rule: &A,
+        now: Nanos,
+    ) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when the flag was set.
         if self.crowded.load(Ordering::Relaxed) {
             let bucket = key.coarse(SHARED_BITS);
@@ -350,7 +289,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Looks at a few keys, and forgets those that are as good as new.
-    fn clean(&self, context: &Own<A>) {
+    pub(super) fn clean(&self, context: &Own<A>) {
         let mut round = self.round();
         let rest = self.rest.load(Ordering::Relaxed);
         for look in 0..LOOKS_WHEN_FULL {
@@ -358,8 +297,8 @@ impl<A: Algorithm> Table<A> {
             if look >= LOOKS && !full {
                 return;
             }
-            let Some(key) = round.order.pop_front() else { return };
-            if round.gone.remove(&key) {
+            let Some((key, is_there)) = round.next() else { return };
+            if !is_there {
                 continue;
             }
             let mut shard = self.keys.lock(&key);
@@ -372,10 +311,15 @@ impl<A: Algorithm> Table<A> {
                     known.remove();
                     self.forget(now);
                 } else {
-                    round.order.push_back(key);
+                    round.again(key);
                 }
             }
         }
+    }
+
+    /// A key has come into the table. No shard is held.
+    pub(super) fn add(&self, key: Fingerprint) {
+        self.round().add(key);
     }
 
     fn round(&self) -> MutexGuard<'_, Round> {
@@ -383,27 +327,11 @@ impl<A: Algorithm> Table<A> {
     }
 }
 
-/// Where a key is: in a place of its own, or in a bucket that it shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home {
-    Own(Fingerprint),
-    Shared(Fingerprint),
-}
-
 /// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
 fn rest<A: Algorithm>(rule: &A) -> u64 {
     let mut longest = 0;
     rule.policies(&mut |policy| longest = Nanos::from(policy.window).0.max(longest));
     longest.min(LONGEST_REST)
-}
-
-impl Round {
-    /// A key has come into the table.
-    fn add(&mut self, key: Fingerprint) {
-        if !self.gone.remove(&key) {
-            self.order.push_back(key);
-        }
-    }
 }
 
 #[cfg(test)]

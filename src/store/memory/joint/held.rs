@@ -1,5 +1,6 @@
 //! Limiters and their shards, whatever the algorithm.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -8,16 +9,27 @@ use std::ptr;
 use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
-use super::Call;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Comer, Entered};
 use crate::store::memory::fingerprint::Fingerprint;
+use crate::store::memory::home::Home;
 use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
-use crate::store::memory::table::Home;
 use crate::store::memory::{MemoryWait, Own};
+
+/// A rule of a call's own, of whatever kind.
+pub(crate) type Rule = Box<dyn Any + Send + Sync>;
+
+/// What is asked of a shard.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) home: Home,
+    pub(super) cost: u64,
+    pub(super) priority: bool,
+    pub(super) rule: Option<&'a Rule>,
+}
 
 /// A limiter with state in memory, whatever its algorithm.
 pub(super) trait Limiter: fmt::Debug {
@@ -42,8 +54,8 @@ pub(super) trait Held {
     fn now(&self) -> Nanos;
     /// Gives the key a state, unless there is no place for it.
     fn settle(&mut self, home: Home) -> bool;
-    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold;
-    fn enter(&mut self, call: &Call<'_, '_>) -> Entered;
+    fn foretell(&mut self, ask: Ask<'_>) -> Foretold;
+    fn enter(&mut self, ask: Ask<'_>) -> Entered;
     /// Lets go. Tells which keys are new and stay, and whom to wake.
     fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
 }
@@ -57,13 +69,13 @@ struct Holding<'a, A: Algorithm> {
 }
 
 impl<A: Algorithm> Holding<'_, A> {
-    fn with<R>(&mut self, call: &Call<'_, '_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
-        let (Home::Own(key) | Home::Shared(key)) = call.home;
+    fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
+        let (Home::Own(key) | Home::Shared(key)) = ask.home;
         let Shard { law, states, lines } = &mut *self.shard;
-        let rule = call.part.rule.as_ref().and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
+        let rule = ask.rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
-        let lines = matches!(call.home, Home::Own(_)).then_some(lines);
-        let comer = Comer { now: self.now, cost: call.total, priority: call.part.priority };
+        let lines = matches!(ask.home, Home::Own(_)).then_some(lines);
+        let comer = Comer { now: self.now, cost: ask.cost, priority: ask.priority };
         change(Seat { key, rule, state, lines, wake: &mut self.wake }, comer)
     }
 }
@@ -84,12 +96,12 @@ impl<A: Algorithm> Held for Holding<'_, A> {
         }
     }
 
-    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold {
-        self.with(call, |mut seat, comer| seat.foretell(comer))
+    fn foretell(&mut self, ask: Ask<'_>) -> Foretold {
+        self.with(ask, |mut seat, comer| seat.foretell(comer))
     }
 
-    fn enter(&mut self, call: &Call<'_, '_>) -> Entered {
-        self.with(call, |seat, comer| seat.enter(comer))
+    fn enter(&mut self, ask: Ask<'_>) -> Entered {
+        self.with(ask, |seat, comer| seat.enter(comer))
     }
 
     fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {

@@ -9,21 +9,19 @@
 mod held;
 mod wait;
 
-use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use self::held::{Held, Limiter};
+use self::held::{Ask, Held, Limiter, Rule};
 use super::Own;
 use super::fingerprint::Fingerprint;
+use super::home::Home;
 use super::seat::Foretold;
-use super::table::Home;
 use crate::algorithm::Algorithm;
-use crate::decision::Decision;
 use crate::queue::Entered;
 
-pub use wait::TogetherWait;
+pub use wait::{Decided, TogetherWait};
 
 /// One of several calls.
 #[derive(Debug)]
@@ -33,16 +31,6 @@ pub struct Part<'a> {
     cost: u64,
     rule: Option<Rule>,
     priority: bool,
-}
-
-/// A rule of a call's own.
-pub(crate) type Rule = Box<dyn Any + Send + Sync>;
-
-/// What became of one of several calls.
-#[derive(Debug)]
-pub struct Decided {
-    pub(crate) decision: Decision,
-    pub(crate) rule: Option<Rule>,
 }
 
 /// What became of all of them. `None` stands for those that are not limited.
@@ -80,6 +68,11 @@ struct Call<'p, 'a> {
 impl<'p, 'a> Call<'p, 'a> {
     fn new(part: &'p Part<'a>) -> Self {
         Self { part, home: Home::Own(part.key), total: part.cost, leader: 0, held: 0 }
+    }
+
+    fn ask(&self, cost: u64) -> Ask<'_> {
+        let Part { rule, priority, .. } = self.part;
+        Ask { home: self.home, cost, priority: *priority, rule: rule.as_ref() }
     }
 
     fn draws_with(&self, other: &Call<'_, '_>) -> bool {
@@ -128,7 +121,8 @@ pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
     let mut shelf = Shelf::default();
     find_homes(&mut calls, &mut shelf);
     add_up(&mut calls);
-    let foretold: Vec<Foretold> = calls.iter().map(|call| shelf.of(call).foretell(call)).collect();
+    let foretold: Vec<Foretold> =
+        calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused));
 
     let mut wait = TogetherWait::default();
@@ -139,14 +133,14 @@ pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
             Foretold::Passes(decision) if denied => Some(decision),
             // It is charged with its leader; by a rule of its own, it tells what that leaves.
             Foretold::Passes(_) if call.leader != at => match &call.part.rule {
-                Some(_) => shelf.of(call).foretell(&Call { total: 0, ..*call }).decision(),
+                Some(_) => shelf.of(call).foretell(call.ask(0)).decision(),
                 None => {
                     leader = call.leader;
                     None
                 }
             },
             // Those that refuse are asked as well: one of them may count it.
-            _ => match shelf.of(call).enter(call) {
+            _ => match shelf.of(call).enter(call.ask(call.total)) {
                 Entered::Decided(decision) => Some(decision),
                 Entered::Waits(ticket) => {
                     wait.waits.push((at, call.part.limiter.wait(call.part.key, ticket)));

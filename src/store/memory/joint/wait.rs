@@ -6,9 +6,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::held::{GiveBack, Waiting};
-use super::{Decided, Rule};
+use super::held::{GiveBack, Rule, Waiting};
 use crate::decision::Decision;
+
+/// What became of one of several calls.
+#[derive(Debug)]
+pub struct Decided {
+    pub(crate) decision: Decision,
+    pub(crate) rule: Option<Rule>,
+}
 
 /// A call that waits in one line, or in several at once.
 ///

@@ -1,0 +1,89 @@
+use std::collections::HashSet;
+use std::future::Future;
+use std::vec;
+
+use super::responder::{Report, StoreFailure};
+use super::told::Told;
+use crate::key::KeyError;
+use crate::store::{BoxError, Decided, Part};
+
+/// What a layer asks before it lets a request pass. Implemented by this crate only.
+pub trait Policies<Req>: sealed::Sealed {
+    #[doc(hidden)]
+    type Told;
+    /// What a wait ends with.
+    #[doc(hidden)]
+    type Waited;
+    #[doc(hidden)]
+    type Error: Into<BoxError>;
+    #[doc(hidden)]
+    type Wait: Future<Output = Result<Self::Waited, Self::Error>>;
+
+    #[doc(hidden)]
+    fn decide(&self, request: &Req) -> Verdict<Self::Told, Self::Wait>;
+
+    #[doc(hidden)]
+    fn waited(&self, waited: Self::Waited) -> Waited<Self::Told>;
+
+    #[doc(hidden)]
+    fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T;
+
+    #[doc(hidden)]
+    fn observe_denial(&self, told: &Self::Told);
+
+    #[doc(hidden)]
+    fn observe_failure(&self, error: BoxError) -> StoreFailure<'_>;
+}
+
+pub(super) mod sealed {
+    pub trait Sealed {}
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub enum Verdict<T, W> {
+    /// It is not limited.
+    Pass,
+    Admitted(T),
+    Denied(T),
+    Later(W),
+    NoKey(KeyError),
+}
+
+/// What became of a request that waited.
+#[derive(Debug)]
+pub enum Waited<T> {
+    Admitted(T),
+    Denied(T),
+}
+
+/// Policies that have names.
+pub trait Names {
+    /// The same, with no name that is taken, nor one twice.
+    #[doc(hidden)]
+    #[must_use]
+    fn distinct(self, taken: &mut HashSet<String>) -> Self;
+}
+
+/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in memory.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
+    note = "the key extractor must know the requests, and the limiter must have its state in memory"
+)]
+pub trait Member<Req>: Names + sealed::Sealed {
+    /// What is to be asked for a request. `None`: it is not limited.
+    #[doc(hidden)]
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError>;
+
+    #[doc(hidden)]
+    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>);
+
+    #[doc(hidden)]
+    fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Vec<Report<'a>>);
+
+    #[doc(hidden)]
+    fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>);
+
+    #[doc(hidden)]
+    fn blame(&self, error: BoxError) -> StoreFailure<'_>;
+}
