@@ -16,7 +16,8 @@ use axum::http::{Request, Response};
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
-use tower_throttle::key::from_fn;
+use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
@@ -33,11 +34,14 @@ pub const LEAN: &str = "tower-throttle, no fields";
 pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
+const TUPLE: &str = "two limits on one key (tuple), no fields";
+const JOINED: &str = "two limits, joined (and), no fields";
+const STACKED: &str = "two limits, one layer on another, no fields";
 
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
     let (refused, refused_counts) = column(FEW, rounds);
-    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER];
+    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER, TUPLE, JOINED, STACKED];
     let rows: Vec<_> = (names.into_iter().enumerate())
         .map(|(at, name)| {
             vec![
@@ -108,6 +112,11 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
     let named = |name: &str, run: Run| (format!("{name}{suffix}"), run);
+    let quota = Quota::per_hour(limit.into());
+    let two = (TokenBucket::new(quota), FixedWindow::new(quota));
+    let tuple = RateLimitLayer::new(PeerIp::new(), two).responder(ErrorResponder);
+    let bucket = || RateLimitLayer::per_ip(quota).responder(ErrorResponder);
+    let window = || RateLimitLayer::new(Global, FixedWindow::new(quota)).responder(ErrorResponder);
     vec![
         named(PLAIN, run_of(bare())),
         named(PASSED, run_of(unlimited.layer(bare()))),
@@ -115,6 +124,9 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
         named(LEAN_PEER, run_of(GovernorLayer::new(peer).layer(bare()))),
         named(FIELDS, run_of(ours.layer(bare()))),
         named(FIELDS_PEER, run_of(GovernorLayer::new(peer_with_fields).layer(bare()))),
+        named(TUPLE, run_of(tuple.layer(bare()))),
+        named(JOINED, run_of(bucket().and(window()).layer(bare()))),
+        named(STACKED, run_of(bucket().layer(window().layer(bare())))),
     ]
 }
 
