@@ -1,11 +1,10 @@
 use std::collections::HashSet;
 use std::future::Future;
-use std::vec;
 
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Part};
+use crate::store::{BoxError, Decided, Few, Part};
 
 /// What a layer asks before it lets a request pass. Implemented by this crate only.
 pub trait Policies<Req>: sealed::Sealed {
@@ -73,13 +72,13 @@ pub trait Names {
 pub trait Member<Req>: Names + sealed::Sealed {
     /// What is to be asked for a request. `None`: it is not limited.
     #[doc(hidden)]
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError>;
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError>;
 
     #[doc(hidden)]
-    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>);
+    fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>);
 
     #[doc(hidden)]
-    fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Vec<Report<'a>>);
+    fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Few<Report<'a>>);
 
     #[doc(hidden)]
     fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>);

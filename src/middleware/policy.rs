@@ -3,7 +3,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::vec;
 
 use pin_project_lite::pin_project;
 
@@ -18,7 +17,7 @@ use crate::error::NameError;
 use crate::key::{KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{Answer, BoxError, Call, Decided, MemoryStore, Part, Store};
+use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Store};
 
 /// One policy: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
@@ -130,7 +129,7 @@ where
     A: Algorithm,
     C: Terms<Req, K::Key, A>,
 {
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError> {
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError> {
         match self.key.extract(request) {
             Ok(Some(key)) => {
                 let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
@@ -146,7 +145,7 @@ where
         Ok(())
     }
 
-    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>) {
+    fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
         let decided = decided.next().flatten();
         told.push(decided.map(|Decided { decision, rule }| {
             let rule = rule.as_deref().and_then(|rule| rule.downcast_ref());
@@ -157,7 +156,7 @@ where
     fn reports<'a>(
         &'a self,
         told: &mut dyn Iterator<Item = &'a Option<Told>>,
-        reports: &mut Vec<Report<'a>>,
+        reports: &mut Few<Report<'a>>,
     ) {
         if let Some(Some(told)) = told.next() {
             reports.push(Report::new(&self.labels, told));

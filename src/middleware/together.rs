@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::vec;
 
 use super::policies::{Member, Names, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Part, Together, TogetherWait, decide_together};
+use crate::store::{BoxError, Decided, Few, Part, Together, TogetherWait, decide_together};
 
 /// Two policies, or more: each may be two again. Made by [`and`](super::RateLimitLayer::and).
 ///
@@ -34,12 +33,12 @@ impl<P: Names, Q: Names> Names for Both<P, Q> {
 }
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Vec<Option<Part<'a>>>) -> Result<(), KeyError> {
+    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError> {
         self.0.gather(request, parts)?;
         self.1.gather(request, parts)
     }
 
-    fn tell(&self, decided: &mut vec::IntoIter<Option<Decided>>, told: &mut Vec<Option<Told>>) {
+    fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
         self.0.tell(decided, told);
         self.1.tell(decided, told);
     }
@@ -47,7 +46,7 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
     fn reports<'a>(
         &'a self,
         told: &mut dyn Iterator<Item = &'a Option<Told>>,
-        reports: &mut Vec<Report<'a>>,
+        reports: &mut Few<Report<'a>>,
     ) {
         self.0.reports(told, reports);
         self.1.reports(told, reports);
@@ -64,7 +63,7 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
 }
 
 impl<P, Q> Both<P, Q> {
-    fn told<Req>(&self, decided: Vec<Option<Decided>>) -> Vec<Option<Told>>
+    fn told<Req>(&self, decided: Few<Option<Decided>>) -> Vec<Option<Told>>
     where
         Self: Member<Req>,
     {
@@ -76,12 +75,12 @@ impl<P, Q> Both<P, Q> {
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     type Told = Vec<Option<Told>>;
-    type Waited = Vec<Option<Decided>>;
+    type Waited = Few<Option<Decided>>;
     type Error = Infallible;
     type Wait = TogetherWait;
 
     fn decide(&self, request: &Req) -> Verdict<Self::Told, TogetherWait> {
-        let mut parts = Vec::with_capacity(2);
+        let mut parts = Few::new();
         if let Err(error) = self.gather(request, &mut parts) {
             return Verdict::NoKey(error);
         }
@@ -96,12 +95,12 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     }
 
     /// Nobody is refused after having waited.
-    fn waited(&self, waited: Vec<Option<Decided>>) -> Waited<Self::Told> {
+    fn waited(&self, waited: Few<Option<Decided>>) -> Waited<Self::Told> {
         Waited::Admitted(self.told(waited))
     }
 
     fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
-        let mut reports = Vec::with_capacity(told.len());
+        let mut reports = Few::new();
         self.reports(&mut told.iter(), &mut reports);
         tell(&reports)
     }

@@ -24,7 +24,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 
 pub use context::Context;
-pub use memory::{Decided, Part, TogetherWait};
+pub use memory::{Decided, Few, Part, TogetherWait};
 pub(crate) use memory::{Identity as MemoryIdentity, Together, decide as decide_together};
 pub use memory::{MemoryStore, MemoryWait};
 

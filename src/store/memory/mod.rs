@@ -23,7 +23,7 @@ use crate::decision::Decision;
 use crate::queue::{Comer, Entered, Outlook, Turn};
 use crate::store::context::Context;
 
-pub use joint::{Decided, Part, TogetherWait};
+pub use joint::{Decided, Few, Part, TogetherWait};
 pub(crate) use joint::{Together, decide};
 pub use wait::MemoryWait;
 

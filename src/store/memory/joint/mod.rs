@@ -6,6 +6,7 @@
 //! A call that has to wait in one line is charged by the others when it joins that line: their budgets are for arrivals, the
 //! line's for departures. Given up while it waits, it gives back what it was charged.
 
+mod few;
 mod held;
 mod wait;
 
@@ -21,6 +22,7 @@ use super::seat::Foretold;
 use crate::algorithm::Algorithm;
 use crate::queue::Entered;
 
+pub use few::Few;
 pub use wait::{Decided, TogetherWait};
 
 /// One of several calls.
@@ -36,8 +38,8 @@ pub struct Part<'a> {
 /// What became of all of them. `None` stands for those that are not limited.
 #[derive(Debug)]
 pub(crate) enum Together {
-    Admitted(Vec<Option<Decided>>),
-    Denied(Vec<Option<Decided>>),
+    Admitted(Few<Option<Decided>>),
+    Denied(Few<Option<Decided>>),
     Later(TogetherWait),
 }
 
@@ -83,7 +85,7 @@ impl<'p, 'a> Call<'p, 'a> {
 /// The shards that are held, in the order in which they were locked.
 #[derive(Default)]
 struct Shelf<'a> {
-    held: Vec<(*const (), &'a dyn Limiter, Box<dyn Held + 'a>)>,
+    held: Few<(*const (), &'a dyn Limiter, Box<dyn Held + 'a>)>,
 }
 
 impl<'a> Shelf<'a> {
@@ -106,7 +108,7 @@ impl<'a> Shelf<'a> {
 
     /// Lets all go; then does what must not be done while anything is held.
     fn release(self) {
-        let released: Vec<_> =
+        let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
         for (limiter, (new, wake)) in released {
             new.into_iter().for_each(|key| limiter.add(key));
@@ -116,17 +118,17 @@ impl<'a> Shelf<'a> {
 }
 
 /// Decides all calls, or tells which one waits. `None` stands for one that is not limited.
-pub(crate) fn decide(parts: Vec<Option<Part<'_>>>) -> Together {
-    let mut calls: Vec<Call<'_, '_>> = parts.iter().flatten().map(Call::new).collect();
+pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
+    let mut calls: Few<Call<'_, '_>> = parts.iter().flatten().map(Call::new).collect();
     let mut shelf = Shelf::default();
     find_homes(&mut calls, &mut shelf);
     add_up(&mut calls);
-    let foretold: Vec<Foretold> =
+    let foretold: Few<Foretold> =
         calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused));
 
     let mut wait = TogetherWait::default();
-    let mut leaders = Vec::with_capacity(calls.len());
+    let mut leaders = Few::new();
     for (at, (call, foretold)) in calls.iter().zip(foretold).enumerate() {
         let mut leader = at;
         let decision = match foretold {
@@ -179,8 +181,8 @@ fn find_homes<'a>(calls: &mut [Call<'_, 'a>], shelf: &mut Shelf<'a>) {
     for call in &*calls {
         call.part.limiter.prepare(call.part.key);
     }
-    shelf.hold(&mut calls.iter_mut().collect::<Vec<_>>());
-    let mut homeless = Vec::new();
+    shelf.hold(&mut calls.iter_mut().collect::<Few<_>>());
+    let mut homeless = Few::new();
     for call in calls {
         if !shelf.of(call).settle(call.home) {
             call.home = call.part.limiter.elsewhere(call.part.key);

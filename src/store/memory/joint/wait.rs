@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::few::Few;
 use super::held::{GiveBack, Rule, Waiting};
 use crate::decision::Decision;
 
@@ -23,16 +24,16 @@ pub struct Decided {
 pub struct TogetherWait {
     pub(super) waits: Vec<(usize, Waiting)>,
     /// Of each call; `None` while it waits.
-    pub(super) decisions: Vec<Option<Decision>>,
+    pub(super) decisions: Few<Option<Decision>>,
     /// How to give back what each call was charged. One that still waits was not.
     pub(super) charged: Vec<Option<GiveBack>>,
     /// Which call decides for each part, and the part's rule.
-    pub(super) parts: Vec<(Option<usize>, Option<Rule>)>,
+    pub(super) parts: Few<(Option<usize>, Option<Rule>)>,
 }
 
 impl TogetherWait {
     /// What became of each part, once none waits.
-    pub(super) fn decided(&mut self) -> Vec<Option<Decided>> {
+    pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let decisions = &self.decisions;
         let decided = |(call, rule): (Option<usize>, Option<Rule>)| {
             let decision = decisions[call?]?;
@@ -43,7 +44,7 @@ impl TogetherWait {
 }
 
 impl Future for TogetherWait {
-    type Output = Result<Vec<Option<Decided>>, Infallible>;
+    type Output = Result<Few<Option<Decided>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
