@@ -101,6 +101,25 @@ impl Decision {
         self
     }
 
+    /// The same decision, where nobody else would be let in now.
+    pub(crate) const fn with_nothing_left(mut self) -> Self {
+        self.remaining = 0;
+        self
+    }
+
+    /// The same denial, with another time to come back; nanoseconds, `None`: waiting does not help.
+    pub(crate) const fn with_retry_of(mut self, retry: Option<u64>) -> Self {
+        if !self.allowed {
+            let wait = match retry {
+                Some(NEVER) => NEVER - 1,
+                Some(nanos) => nanos,
+                None => NEVER,
+            };
+            (self.wait, self.reset, self.grains) = (wait, self.nanos(self.reset), 1);
+        }
+        self
+    }
+
     /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if the call was denied, else the one
     /// nearest to exhaustion. 0 where there is one limit.
     #[must_use]

@@ -163,6 +163,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens come back later |
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. Of no effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): what is older than the new period is forgotten. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window is gone |
+    /// | a rule made of rules | each member of a tuple, and the rule within [`Blocking`](crate::algorithm::Blocking) and [`Priority`](crate::algorithm::Priority), by this table. A block lasts no longer than a new one would. Of [`Tiered`], the rule for calls that choose none; those that are chosen are the caller's |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next turn stays as many intervals away |
     ///
     /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is held.

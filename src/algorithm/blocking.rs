@@ -68,7 +68,7 @@ impl<A: Algorithm> BlockFor<A> {
 /// refused, and `retry_after` tells the rest; hammering neither prolongs nor shortens it. Calls that wait in line when it begins keep their
 /// places. [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
 ///
-/// Here a denial does have a consequence: it is counted.
+/// Here a denial does have a consequence: it is counted. Blocks are not nested: a block within a blocked rule tells its `retry_after` too late.
 ///
 /// ```
 /// use std::time::Duration;
@@ -170,7 +170,11 @@ impl<A: Algorithm> Blocking<A> {
         let reset = nanos(decision.reset_after());
         match count.left {
             0 => self.told(count, behind, decision),
-            left => Decision::allow(decision.limit(), 0, reset).with_reset_of(left.saturating_add(behind)),
+            left => {
+                let rest = left.saturating_add(behind);
+                let allowed = Decision::allow(decision.limit(), 0, reset).with_next(rest);
+                allowed.with_index(decision.index() as u8).with_reset_of(rest)
+            }
         }
     }
 }
@@ -214,11 +218,13 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         if cost == 0 {
             return self.nothing(&state.count, behind, decision);
         }
-        let mut count = state.count;
-        if count.left > 0 || !decision.is_allowed() {
-            self.refuse(&mut count);
+        let mut then = state.count;
+        if then.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut then);
         }
-        self.told(&count, behind, decision)
+        // When to come back is what a check would say; the rest describes the state as it is.
+        let retry = self.told(&then, behind, decision).retry_after().map(nanos);
+        self.told(&state.count, behind, decision).with_retry_of(retry)
     }
 
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
@@ -238,17 +244,25 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
     }
 
-    /// Not undone: the refusal is counted beside it.
     #[inline]
-    fn claim(&self, state: &mut Self::State, now: Nanos) -> Option<Self::State> {
-        let _ = self.rule.claim(&mut state.state, now);
-        None
+    fn claim(&self, state: &mut Self::State, now: Nanos) -> Option<Self> {
+        let rule = self.rule.claim(&mut state.state, now)?;
+        Some(Self { rule, ..*self })
+    }
+
+    fn unclaim(&self, state: &mut Self::State, now: Nanos, before: Self) {
+        self.rule.unclaim(&mut state.state, now, before.rule);
+    }
+
+    /// Blocked or not: it has passed, by another rule.
+    fn absorb(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.rule.absorb(&mut state.state, now, cost);
     }
 
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
         let mut count = state.count;
-        let behind = self.advance(&mut count, now);
-        (behind, count.left, count.refusals) == (0, 0, 0) && self.rule.is_fresh(&state.state, now)
+        self.advance(&mut count, now);
+        (count.left, count.refusals) == (0, 0) && self.rule.is_fresh(&state.state, now)
     }
 
     fn policy(&self) -> Policy {
@@ -261,6 +275,10 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
         match decision.is_allowed() {
+            // In a block nothing is left, and what comes next is its end.
+            true if decision.remaining() == 0 && decision.next().is_some() => {
+                decision.next().map(Duration::from_nanos)
+            }
             true => self.rule.window(decision),
             false => decision.retry_after(),
         }
@@ -337,6 +355,18 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
     fn observe(&self, state: &mut BlockingState<A::State>, now: Nanos) -> Nanos {
         self.advance(&mut state.count, now);
         self.inner().observe(&mut state.state, now)
+    }
+
+    fn keep(&self, state: &BlockingState<A::State>) -> Option<BlockingState<A::State>> {
+        Some(BlockingState { state: self.inner().keep(&state.state)?, count: state.count })
+    }
+
+    fn take_back(&self, state: &mut BlockingState<A::State>, cost: u64, released: Nanos) {
+        self.inner().take_back(&mut state.state, cost, released);
+    }
+
+    fn restore(&self, state: &mut BlockingState<A::State>, before: BlockingState<A::State>) {
+        self.inner().restore(&mut state.state, before.state);
     }
 
     fn bars(&self, state: &BlockingState<A::State>) -> bool {

@@ -161,7 +161,7 @@ impl Algorithm for FixedWindow {
     /// If it was taken in the window that is open.
     fn give_back(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if state.last.since(taken) <= state.age {
+        if taken <= state.last && state.last.since(taken) <= state.age {
             state.count = state.count.saturating_sub(cost);
         }
     }
@@ -190,6 +190,17 @@ impl Algorithm for FixedWindow {
 impl Lends for FixedWindow {
     fn limit(&self) -> u64 {
         self.quota.limit()
+    }
+
+    fn left(&self, state: &FixedWindowState) -> u64 {
+        self.quota.limit() - state.count
+    }
+
+    fn reset_in(&self, state: &FixedWindowState) -> u64 {
+        match state.count {
+            0 => 0,
+            _ => self.quota.period_nanos() - state.age,
+        }
     }
 
     fn room_in(&self, state: &FixedWindowState, units: u64) -> u64 {

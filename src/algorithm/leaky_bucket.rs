@@ -221,8 +221,18 @@ impl Algorithm for LeakyBucket {
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
-        let back = self.rate.whole(now.since(taken));
-        self.refund(state, now, cost.saturating_sub(back));
+        if taken <= now {
+            let back = self.rate.whole(now.since(taken));
+            self.refund(state, now, cost.saturating_sub(back));
+        }
+    }
+
+    /// The whole of it, as soon as a call may leave.
+    fn absorb(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
+        let seen = self.observe(state, now);
+        if cost > 0 && self.is_due(state, 1) {
+            self.leave(state, seen, cost);
+        }
     }
 
     /// The next slot stays as many intervals away as it was.
@@ -287,6 +297,10 @@ impl Line<LeakyBucketState> for LeakyBucket {
         let arrived = -signed(self.rate.grains(state.last.since(arrived)));
         let slot = state.next.grains().max(arrived);
         state.next = Slot::new(slot.saturating_add(signed(self.rate.units(cost))));
+    }
+
+    fn keep(&self, state: &LeakyBucketState) -> Option<LeakyBucketState> {
+        Some(state.clone())
     }
 
     fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {

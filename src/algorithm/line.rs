@@ -85,6 +85,17 @@ pub trait Line<S>: Debug {
         decision
     }
 
+    /// What is kept of the state so that the latest release can be taken back: all of it, where that is cheap.
+    fn keep(&self, state: &S) -> Option<S>;
+
+    /// Takes a release back: the state is as it was `before`, but for what was counted since. For [`Blocking`](crate::algorithm::Blocking).
+    fn restore(&self, state: &mut S, before: S) {
+        *state = before;
+    }
+
+    /// Takes a release of `cost` at `released` back, where nothing was [kept](Line::keep).
+    fn take_back(&self, _state: &mut S, _cost: u64, _released: Nanos) {}
+
     /// Tells the state what time it is, and gives the time back as the state sees it.
     fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
 }

@@ -95,6 +95,10 @@ pub use token_bucket::{TokenBucket, TokenBucketState};
 ///
 /// Implement it to bring your own. Every method must return in constant time, must not panic for any
 /// `now` and `cost`, and must allow a cost of 0 without changing what the key may do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no rule that says whether a call may pass",
+    note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
+)]
 pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// What is remembered of one key.
     type State: Clone + Debug + Send + Sync + 'static;
@@ -104,7 +108,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `built`.
     fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
 
-    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the key has used.
+    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the key has used. Nothing, if the
+    /// clock was set back behind `taken`.
     ///
     /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts any more once time has passed.
     fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
@@ -135,11 +140,20 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
     fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
 
-    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back what it was, if it has changed. For
+    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back the rule before, if that is another. For
     /// [`Tiered`].
     #[inline]
-    fn claim(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self::State> {
+    fn claim(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
         None
+    }
+
+    /// Undoes a [`claim`](Algorithm::claim): the call was not let in.
+    fn unclaim(&self, _state: &mut Self::State, _now: Nanos, _before: Self) {}
+
+    /// Counts what another rule has let pass, as far as there is room for it. For [`Tiered`].
+    fn absorb(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        let room = self.peek(state, now, 0).remaining();
+        let _ = self.check(state, now, cost.min(room));
     }
 
     /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has

@@ -37,7 +37,9 @@ use crate::decision::Decision;
 ///
 /// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next window, it is refused. A call
 /// [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window has no room for waits until there is, which is at most
-/// about one period, if all who wait stand for no more than the share. A layer is told by
+/// about one period, if all who wait stand for no more than the share. While those who wait and the call that asks do not fit into one window together, the
+/// `retry_after` of a sliding window may be told too late, by up to a period; and it counts on those who wait to leave on time. (With a
+/// [`SlidingCounter`], whose units weigh for two windows, two periods.) A layer is told by
 /// [`priority`](crate::middleware::RateLimitLayer::priority) which requests have it.
 ///
 /// ```
@@ -63,10 +65,18 @@ pub struct Priority<A> {
 }
 
 /// A window that can say when it has room. Implemented by this crate's windows only.
-pub trait Lends: Algorithm {
+pub trait Lends: Algorithm + sealed::Sealed {
     /// The limit.
     #[doc(hidden)]
     fn limit(&self) -> u64;
+
+    /// How many units are left, at the state's own time.
+    #[doc(hidden)]
+    fn left(&self, state: &Self::State) -> u64;
+
+    /// How long until all are, from the state's own time on.
+    #[doc(hidden)]
+    fn reset_in(&self, state: &Self::State) -> u64;
 
     /// How long until so many units fit, from the state's own time on; `u64::MAX` if never.
     #[doc(hidden)]
@@ -75,6 +85,10 @@ pub trait Lends: Algorithm {
     /// How long units count, at most.
     #[doc(hidden)]
     fn memory(&self) -> u64;
+}
+
+mod sealed {
+    pub trait Sealed {}
 }
 
 impl<A: Lends> Priority<A> {
@@ -110,6 +124,10 @@ impl<A: Lends> Algorithm for Priority<A> {
 
     fn refund(&self, state: &mut A::State, now: Nanos, cost: u64) {
         self.rule.refund(state, now, cost);
+    }
+
+    fn absorb(&self, state: &mut A::State, now: Nanos, cost: u64) {
+        self.rule.absorb(state, now, cost);
     }
 
     fn give_back(&self, state: &mut A::State, now: Nanos, cost: u64, taken: Nanos) {
@@ -163,28 +181,44 @@ impl<A: Lends> Line<A::State> for Priority<A> {
         Some(self.units)
     }
 
+    /// Those ahead and the call itself, if they fit together; else the call once those ahead have left.
     fn turn(&self, state: &A::State, ahead: u128, cost: u64) -> Nanos {
-        let units = ahead.saturating_add(u128::from(cost));
-        let room = u64::try_from(units).map_or(u64::MAX, |units| self.rule.room_in(state, units));
-        self.rule.seen(state).after(room)
+        let (seen, limit) = (self.rule.seen(state), self.rule.limit());
+        let (ahead, cost) = (u64::try_from(ahead).map_or(limit, |ahead| ahead.min(limit)), cost.min(limit));
+        if cost <= limit - ahead {
+            return seen.after(self.rule.room_in(state, ahead + cost));
+        }
+        let (left, mut state) = (seen.after(self.rule.room_in(state, ahead)), state.clone());
+        let _ = self.rule.check(&mut state, left, ahead);
+        left.after(self.rule.room_in(&state, cost))
     }
 
+    /// A call of more than the limit came by another rule than this: it leaves when it has all of it.
     fn is_due(&self, state: &A::State, cost: u64) -> bool {
-        self.rule.room_in(state, cost) == 0
+        self.rule.room_in(state, cost.min(self.rule.limit())) == 0
     }
 
     fn leave(&self, state: &mut A::State, _arrived: Nanos, cost: u64) {
         let seen = self.rule.seen(state);
-        let _ = self.rule.check(state, seen, cost);
+        let _ = self.rule.check(state, seen, cost.min(self.rule.limit()));
     }
 
-    fn passing(&self, state: &A::State, seen: Nanos) -> u64 {
-        self.rule.peek(&mut state.clone(), seen, 0).remaining()
+    fn keep(&self, _state: &A::State) -> Option<A::State> {
+        None
+    }
+
+    fn take_back(&self, state: &mut A::State, cost: u64, released: Nanos) {
+        let seen = self.rule.seen(state);
+        self.rule.give_back(state, seen, cost.min(self.rule.limit()), released);
+    }
+
+    fn passing(&self, state: &A::State, _seen: Nanos) -> u64 {
+        self.rule.left(state)
     }
 
     fn reset(&self, state: &A::State, ahead: u128, now: Nanos) -> u64 {
         match ahead {
-            0 => Nanos::from(self.rule.peek(&mut state.clone(), now, 0).reset_after()).0,
+            0 => self.rule.seen(state).after(self.rule.reset_in(state)).since(now),
             _ => self.turn(state, ahead, 0).since(now).saturating_add(self.rule.memory()),
         }
     }
@@ -198,6 +232,8 @@ impl<A: Lends> Line<A::State> for Priority<A> {
 macro_rules! priority {
     ($($window:ty)+) => {
         $(
+            impl sealed::Sealed for $window {}
+
             impl $window {
                 /// Lets calls with priority borrow up to `percent` of the limit from the next window. See [`Priority`].
                 ///

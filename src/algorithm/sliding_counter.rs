@@ -194,7 +194,7 @@ impl Algorithm for SlidingCounter {
     /// If it was taken in the current window: what is in the previous one weighs less than it did.
     fn give_back(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if state.last.since(taken) <= state.into {
+        if taken <= state.last && state.last.since(taken) <= state.into {
             state.current = state.current.saturating_sub(cost);
         }
     }
@@ -224,6 +224,14 @@ impl Algorithm for SlidingCounter {
 impl Lends for SlidingCounter {
     fn limit(&self) -> u64 {
         self.quota.limit()
+    }
+
+    fn left(&self, state: &SlidingCounterState) -> u64 {
+        self.quota.limit() - self.level(state)
+    }
+
+    fn reset_in(&self, state: &SlidingCounterState) -> u64 {
+        self.reset(state, 0)
     }
 
     fn room_in(&self, state: &SlidingCounterState, units: u64) -> u64 {

@@ -203,7 +203,7 @@ impl Algorithm for SlidingLog {
     /// If it was taken within the last period.
     fn give_back(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if state.last.since(taken) < self.quota.period_nanos() {
+        if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
             Self::take_out(state, cost);
         }
     }
@@ -228,6 +228,14 @@ impl Algorithm for SlidingLog {
 impl Lends for SlidingLog {
     fn limit(&self) -> u64 {
         self.quota.limit()
+    }
+
+    fn left(&self, state: &SlidingLogState) -> u64 {
+        self.quota.limit() - state.total
+    }
+
+    fn reset_in(&self, state: &SlidingLogState) -> u64 {
+        self.reset(state, 0)
     }
 
     fn room_in(&self, state: &SlidingLogState, units: u64) -> u64 {

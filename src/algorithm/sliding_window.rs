@@ -315,7 +315,7 @@ impl Algorithm for SlidingWindow {
     /// If it was taken within the last period.
     fn give_back(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if state.last.since(taken) < self.quota.period_nanos() {
+        if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
             self.take_out(state, cost);
         }
     }
@@ -342,6 +342,14 @@ impl Algorithm for SlidingWindow {
 impl Lends for SlidingWindow {
     fn limit(&self) -> u64 {
         self.quota.limit()
+    }
+
+    fn left(&self, state: &SlidingWindowState) -> u64 {
+        self.quota.limit() - state.total
+    }
+
+    fn reset_in(&self, state: &SlidingWindowState) -> u64 {
+        self.reset(state)
     }
 
     fn room_in(&self, state: &SlidingWindowState, units: u64) -> u64 {

@@ -8,7 +8,7 @@
 //!
 //! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state for a rule that is new to it is
 //! that of the rule it was asked by before, carried over: as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one
-//! key. States that are as good as new are dropped.
+//! key.
 //!
 //! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the small one cannot hold. Whoever
 //! alternates between two tiers would have no limit at all.
@@ -19,6 +19,7 @@
 //! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several rules of late, state and rule for each of
 //! them, up to eight. Work in proportion to that.
 
+use std::iter;
 use std::mem;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ use crate::decision::Decision;
 ///
 /// A key that is asked by a rule for the first time starts with what it has used by the last one, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them: so moving a user to another tier neither
-/// resets nor locks anybody, and moving to and fro wins nothing. Of more than eight rules on one key, that which was asked longest ago is forgotten. A
+/// resets nor locks anybody, and moving to and fro wins nothing. Of more than eight rules on one key, that is forgotten for which the key would be as good as new soonest. A
 /// refund goes to the rule that was asked last. Calls that wait in line stand in one line, which moves as the rule says that last let one in.
 ///
 /// ```
@@ -60,7 +61,7 @@ pub struct TieredState<A: Algorithm> {
     /// The rule that was asked last.
     by: A,
     state: A::State,
-    /// The others, the one asked longest ago first.
+    /// The others that were asked, up to [`MOST`].
     others: Vec<(A, A::State)>,
 }
 
@@ -94,10 +95,6 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         };
         let before = (mem::replace(&mut state.by, self.rule.clone()), mem::replace(&mut state.state, mine));
         state.others.push(before);
-        state.others.retain(|(rule, state)| !rule.is_fresh(state, now));
-        if state.others.len() >= MOST {
-            state.others.remove(0);
-        }
     }
 }
 
@@ -105,10 +102,28 @@ impl<A: Algorithm> TieredState<A> {
     /// What is used by one rule counts for the others, as far as they have room.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
-        for (rule, state) in &mut self.others {
-            let room = rule.peek(state, now, 0).remaining();
-            let _ = rule.check(state, now, cost.min(room));
+        if self.others.len() >= MOST {
+            self.forget_one(now);
         }
+        for (rule, state) in &mut self.others {
+            rule.absorb(state, now, cost);
+        }
+    }
+
+    /// Forgets the one that will soonest be as good as new.
+    fn forget_one(&mut self, now: Nanos) {
+        let reset = |(rule, state): &mut (A, A::State)| rule.peek(state, now, 0).reset_after();
+        let resets = self.others.iter_mut().map(reset).enumerate();
+        if let Some((soonest, _)) = resets.min_by_key(|(_, reset)| *reset) {
+            self.others.remove(soonest);
+        }
+    }
+
+    /// The key is as if never seen when it is so for each rule.
+    fn told(&mut self, now: Nanos, decision: Decision) -> Decision {
+        self.others.iter_mut().fold(decision, |told, (rule, state)| {
+            told.with_reset_of(Nanos::from(rule.peek(state, now, 0).reset_after()).0)
+        })
     }
 }
 
@@ -131,24 +146,32 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         if decision.is_allowed() {
             state.count(now, cost);
         }
-        decision
+        state.told(now, decision)
     }
 
     #[inline]
-    fn claim(&self, state: &mut TieredState<A>, now: Nanos) -> Option<TieredState<A>> {
-        let before = (state.by != self.rule).then(|| state.clone());
+    fn claim(&self, state: &mut TieredState<A>, now: Nanos) -> Option<Self> {
+        let before = (state.by != self.rule).then(|| Self::new(state.by.clone()));
         self.take_over(state, now);
         before
+    }
+
+    /// What the rule has counted is kept, if there is a place for it.
+    fn unclaim(&self, state: &mut TieredState<A>, now: Nanos, before: Self) {
+        before.take_over(state, now);
+        state.others.truncate(MOST - 1);
     }
 
     /// A look moves nobody to another tier.
     fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         if state.by == self.rule {
-            return self.rule.peek(&mut state.state, now, cost);
+            let decision = self.rule.peek(&mut state.state, now, cost);
+            return state.told(now, decision);
         }
         let mut moved = state.clone();
         self.take_over(&mut moved, now);
-        self.rule.peek(&mut moved.state, now, cost)
+        let decision = self.rule.peek(&mut moved.state, now, cost);
+        moved.told(now, decision)
     }
 
     fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
@@ -159,10 +182,22 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.give_back(&mut state.state, now, cost, taken);
     }
 
-    /// Keys that went by the rule for those that choose none go by the new one; others are carried over when they are asked again.
+    /// What went by the rule for calls that choose none goes by the new one. Those that choose the old rule go on by it.
     fn adapt(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.rule {
-            self.take_over(state, now);
+            return self.take_over(state, now);
+        }
+        let old = state.others.iter().find(|(rule, _)| *rule == from.rule);
+        if let Some((rule, old)) = old
+            && self.rule != state.by
+            && state.others.iter().all(|(rule, _)| *rule != self.rule)
+        {
+            let mut new = old.clone();
+            self.rule.adapt(&mut new, rule, now);
+            state.others.push((self.rule.clone(), new));
+            if state.others.len() >= MOST {
+                state.forget_one(now);
+            }
         }
     }
 
@@ -235,6 +270,26 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         state.count(state.by.seen(&state.state), cost);
     }
 
+    fn keep(&self, state: &TieredState<A>) -> Option<TieredState<A>> {
+        let kept = line(&state.by).keep(&state.state)?;
+        let others = state.others.iter().map(|(rule, state)| Some((rule.clone(), line(rule).keep(state)?)));
+        Some(TieredState { by: state.by.clone(), state: kept, others: others.collect::<Option<_>>()? })
+    }
+
+    fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
+        for (rule, kept) in iter::once((before.by, before.state)).chain(before.others) {
+            let others = state.others.iter_mut().map(|(rule, state)| (&*rule, state));
+            let mut all = iter::once((&state.by, &mut state.state)).chain(others);
+            if let Some((rule, state)) = all.find(|(known, _)| **known == rule) {
+                line(rule).restore(state, kept);
+            }
+        }
+    }
+
+    fn take_back(&self, state: &mut TieredState<A>, cost: u64, released: Nanos) {
+        line(&state.by).take_back(&mut state.state, cost, released);
+    }
+
     fn passing(&self, state: &TieredState<A>, seen: Nanos) -> u64 {
         line(&state.by).passing(&state.state, seen)
     }
@@ -248,7 +303,8 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
     }
 
     fn reset(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
-        line(&state.by).reset(&state.state, ahead, now)
+        let others = state.others.iter().map(|(rule, state)| line(rule).reset(state, 0, now));
+        others.fold(line(&state.by).reset(&state.state, ahead, now), u64::max)
     }
 
     fn bars(&self, state: &TieredState<A>) -> bool {

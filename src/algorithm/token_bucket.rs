@@ -90,7 +90,8 @@ impl TokenBucket {
 
     /// The bucket is empty when the limiter is built.
     ///
-    /// A key never seen counts as idle since then: it has filled by the time it turns up later.
+    /// A key never seen counts as idle since then: it has filled by the time it turns up later. Until then a refund cannot tell what was taken from what was
+    /// missing from the start.
     #[must_use]
     pub const fn start_empty(mut self) -> Self {
         self.empty = true;
@@ -217,8 +218,10 @@ impl Algorithm for TokenBucket {
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
-        let back = self.rate.whole(now.since(taken));
-        self.refund(state, now, cost.saturating_sub(back));
+        if taken <= now {
+            let back = self.rate.whole(now.since(taken));
+            self.refund(state, now, cost.saturating_sub(back));
+        }
     }
 
     /// As many tokens are missing as before, at most the new burst.

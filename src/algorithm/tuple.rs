@@ -95,19 +95,15 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                let asked = self.peek(state, now, cost);
-                if !asked.is_allowed() {
-                    // Those that deny are told so: one of them may count it.
-                    $(
-                        if !self.$at.peek(&mut state.$at, now, cost).is_allowed() {
-                            let _ = self.$at.check(&mut state.$at, now, cost);
-                        }
-                    )+
-                    return asked;
-                }
+                let asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
+                let passes = $(asked.$at.is_allowed())&&+;
                 let together = Together::default();
                 $(
-                    let decision = self.$at.check(&mut state.$at, now, cost);
+                    // Those that deny are told so: one of them may count it.
+                    let decision = match passes || !asked.$at.is_allowed() {
+                        true => self.$at.check(&mut state.$at, now, cost),
+                        false => asked.$at,
+                    };
                     let together = together.and(decision, limits(&self.$at), self.$at.window(&decision));
                 )+
                 together.decision()
@@ -124,6 +120,10 @@ macro_rules! tuple {
 
             fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
                 $(self.$at.refund(&mut state.$at, now, cost);)+
+            }
+
+            fn absorb(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.absorb(&mut state.$at, now, cost);)+
             }
 
             fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {

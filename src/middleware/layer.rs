@@ -74,7 +74,7 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
 impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiered<A>, C, R, S> {
     /// The rule that a request goes by: so that a free and a paid user, or a login and a search, differ.
     ///
-    /// A key has one state, whichever rule it goes by: moving a user to another tier neither resets nor locks anybody. See [`Tiered`]. Clients are
+    /// What a key uses by one rule counts for all: moving a user to another tier neither resets nor locks anybody. See [`Tiered`]. Clients are
     /// told the quota of the rule that was chosen. A [`cost`](RateLimitLayer::cost) is set before.
     ///
     /// ```

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::layer::RateLimitLayer;
-use super::policies::Names;
+use super::policies::{Names, sealed};
 use super::policy::Policy;
 use super::service::RateLimit;
 use super::together::Both;
@@ -20,7 +20,7 @@ pub struct Layers<P, R> {
 type And<L, O, R> = Layers<Both<<L as IntoPolicies>::Policies, <O as IntoPolicies>::Policies>, R>;
 
 /// A layer whose policies can be joined with those of another.
-pub trait IntoPolicies {
+pub trait IntoPolicies: sealed::Sealed {
     #[doc(hidden)]
     type Policies: Names;
 
@@ -35,6 +35,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicies for RateLimitLayer<K, 
         Arc::unwrap_or_clone(self.into_parts().0)
     }
 }
+
+impl<K, A: Algorithm, C, R, S> sealed::Sealed for RateLimitLayer<K, A, C, R, S> {}
+impl<P, R> sealed::Sealed for Layers<P, R> {}
 
 impl<P: Names + Clone, R> IntoPolicies for Layers<P, R> {
     type Policies = P;
@@ -51,7 +54,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// whose name is taken is numbered: `default`, `default-2`.
     ///
     /// If one lets the request wait in line, the other is charged when the request joins the line: its budget is for arrivals. Given up while it waits,
-    /// what still counts of that is given back. If both let it wait, it leaves when its turn has come in both lines: what is
+    /// what still counts of that is given back (to the tier that was asked last, where there are [tiers](crate::algorithm::Tiered)). If both let it wait, it leaves when its turn has come in both lines: what is
     /// behind sees at most what each line lets out, but not as evenly as one line alone would. The state must be in memory.
     ///
     /// ```

@@ -34,6 +34,8 @@ pub(crate) struct Queue<S> {
     tickets: u64,
     /// When the schedule began anew: no slot before it is owed to anyone.
     since: Nanos,
+    /// The key's time, when somebody last looked.
+    seen: Nanos,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,10 @@ struct Released {
 #[derive(Debug)]
 struct Undo<S> {
     ticket: u64,
-    before: S,
+    cost: u64,
+    at: Nanos,
+    /// The state before, if it is kept.
+    before: Option<S>,
 }
 
 /// What became of a call that came to the line.
@@ -90,6 +95,7 @@ impl<S> Default for Queue<S> {
             undo: None,
             tickets: 0,
             since: Nanos::ZERO,
+            seen: Nanos::ZERO,
         }
     }
 }
@@ -100,16 +106,23 @@ impl<S: Clone> Queue<S> {
         Outlook { waiting: self.waiting.len() as u64, ahead: self.ahead, lead: 0 }
     }
 
-    /// How it looks to a call of `cost`, where those who wait may stand for so many units only.
-    fn outlook_of(&self, line: &dyn Line<S>, state: &S, cost: u64) -> Outlook {
+    /// How it looks to a call of `cost`: with the units that must leave before there is a place for it.
+    pub(crate) fn outlook_of(&self, line: &dyn Line<S>, state: &S, cost: u64) -> Outlook {
         let mut outlook = self.outlook();
-        if let Some(units) = line.lends(state) {
-            let too_many = (self.ahead + u128::from(cost)).saturating_sub(units.into());
-            let mut costs = self.waiting.iter().map(|waiter| u128::from(waiter.cost));
-            while outlook.lead < too_many
-                && let Some(cost) = costs.next()
-            {
-                outlook.lead += cost;
+        let mut costs = self.waiting.iter().map(|waiter| u128::from(waiter.cost));
+        match line.lends(state) {
+            Some(units) => {
+                let too_many = (self.ahead + u128::from(cost)).saturating_sub(units.into());
+                while outlook.lead < too_many
+                    && let Some(cost) = costs.next()
+                {
+                    outlook.lead += cost;
+                }
+            }
+            // More than there are places for, if the rule was another when they came.
+            None => {
+                let too_many = outlook.waiting.saturating_sub(line.places(state));
+                outlook.lead = costs.take(usize::try_from(too_many).unwrap_or(usize::MAX)).sum();
             }
         }
         outlook
@@ -149,6 +162,12 @@ impl<S: Clone> Queue<S> {
     /// Releases everyone whose turn has come.
     pub(crate) fn release(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, wake: &mut Vec<Waker>) {
         let seen = line.observe(state, now);
+        if seen < self.seen {
+            // The clock was set back: nobody came later than now.
+            self.waiting.iter_mut().for_each(|waiter| waiter.arrived = waiter.arrived.min(seen));
+            self.since = self.since.min(seen);
+        }
+        self.seen = seen;
         while let Some(first) = self.waiting.front() {
             if !line.is_due(state, first.cost) {
                 if first.alarm > line.turn(state, 0, first.cost) {
@@ -159,10 +178,13 @@ impl<S: Clone> Queue<S> {
             }
             let Some(waiter) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(waiter.cost);
-            self.undo = Some(Undo { ticket: waiter.ticket, before: state.clone() });
+            let Waiter { ticket, cost, .. } = waiter;
+            self.undo = Some(Undo { ticket, cost, at: seen, before: line.keep(state) });
             line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
             let delay = now.since(waiter.arrived);
-            let decision = self.outlook().admitted(line, state, now).with_delay(delay);
+            let admitted = self.outlook().admitted(line, state, Comer { now, cost: 1, priority: false });
+            // As one that costs nothing more: it passes, whatever is barred meanwhile.
+            let decision = line.answer(state, now, 0, false, admitted).with_delay(delay);
             self.released.push_back(Released { ticket: waiter.ticket, decision });
             wake.extend(waiter.waker);
         }
@@ -237,7 +259,10 @@ impl<S: Clone> Queue<S> {
         }
         let _ = self.take_released(ticket);
         if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
-            *state = undo.before;
+            match undo.before {
+                Some(before) => line.restore(state, before),
+                None => line.take_back(state, undo.cost, undo.at),
+            }
         }
         None
     }

@@ -9,7 +9,8 @@ use crate::decision::Decision;
 pub(crate) struct Outlook {
     pub(super) waiting: u64,
     pub(super) ahead: u128,
-    /// The units that must leave before there is a place for one who comes now, if there is none.
+    /// The units that must leave before there is a place for one who comes now, if there is none. In a line with so many places: before the one
+    /// leaves who frees a place.
     pub(super) lead: u128,
 }
 
@@ -44,7 +45,7 @@ impl Outlook {
                     let seen = line.observe(state, now);
                     line.leave(state, seen, cost);
                 }
-                self.admitted(line, state, now)
+                self.admitted(line, state, comer)
             }
             Fate::Waits => return None,
             Fate::Refused => self.refused(line, state, comer),
@@ -55,7 +56,7 @@ impl Outlook {
     /// What a call would be told, taking nothing; `None` if it would wait.
     pub(crate) fn foretell<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Option<Decision> {
         let decision = match self.fate(line, state, comer) {
-            Fate::Passes => self.admitted(line, state, comer.now),
+            Fate::Passes => self.admitted(line, state, comer),
             Fate::Waits => return None,
             Fate::Refused => self.refused(line, state, comer),
         };
@@ -65,7 +66,7 @@ impl Outlook {
     fn fate<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Fate {
         let Comer { now, cost, priority } = comer;
         line.observe(state, now);
-        if cost > 0 && line.bars(state) {
+        if cost > 0 && (line.bars(state) || !line.fits(state, cost)) {
             return Fate::Refused;
         }
         if cost == 0 || self.waiting == 0 && line.is_due(state, cost) {
@@ -99,29 +100,40 @@ impl Outlook {
         Decision::deny(line.at_once(state), 0, until, line.reset(state, self.ahead, now))
     }
 
-    pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> Decision {
-        let reset = line.reset(state, self.ahead, now);
-        let remaining = self.remaining(line, state, now);
-        let decision = Decision::allow(line.capacity(state), remaining, reset);
+    pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
+        let reset = line.reset(state, self.ahead, comer.now);
+        let remaining = self.remaining(line, state, comer);
+        let decision = Decision::allow(Self::limit(line, state, comer), remaining, reset);
         match remaining {
-            0 => decision.with_next(self.retry(line, state, Comer { now, cost: 1, priority: false })),
+            0 => decision.with_next(self.retry(line, state, Comer { cost: 1, ..comer })),
             _ => decision,
         }
     }
 
     fn refused<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
         let reset = line.reset(state, self.ahead, comer.now);
-        let remaining = self.remaining(line, state, comer.now);
+        let remaining = self.remaining(line, state, comer);
         let retry = line.fits(state, comer.cost).then(|| self.retry(line, state, comer));
-        Decision::deny(line.capacity(state), remaining, retry, reset)
+        Decision::deny(Self::limit(line, state, comer), remaining, retry, reset)
     }
 
-    fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> u64 {
-        let seen = line.observe(state, now);
+    /// What calls with priority may borrow.
+    fn lent<S>(line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
+        line.lends(state).filter(|_| comer.priority).unwrap_or(0)
+    }
+
+    fn limit<S>(line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
+        line.capacity(state).saturating_add(Self::lent(line, state, comer))
+    }
+
+    fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> u64 {
+        let seen = line.observe(state, comer.now);
         let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
-        let places = line.places(state).saturating_sub(self.waiting).saturating_add(at_once);
+        let taken = u64::try_from(self.ahead).unwrap_or(u64::MAX);
+        let lent = Self::lent(line, state, comer).saturating_sub(taken);
+        let places = line.places(state).saturating_sub(self.waiting).max(lent).saturating_add(at_once);
         // What passes at once does not wait, however far the clock is behind.
-        places.min(line.room(state, self.ahead, now).max(at_once))
+        places.min(line.room(state, self.ahead, comer.now).max(at_once))
     }
 
     /// When a newcomer finds a free place and a wait that is short enough.
@@ -134,12 +146,12 @@ impl Outlook {
             Some(_) => turn,
             None => {
                 let early_enough = turn.saturating_sub(line.max_wait(state));
-                let free = match (self.waiting < line.places(state), self.waiting) {
-                    (true, _) => 0,
+                let free = match line.places(state) {
+                    places if self.waiting < places => 0,
                     // Without a place to wait in, it must be one's turn.
-                    (false, 0) => turn,
-                    // The first to leave frees one.
-                    (false, _) => line.turn(state, 0, 1).since(now),
+                    0 => turn,
+                    // Whoever leaves after those, and that is mostly the first, frees one.
+                    _ => line.turn(state, self.lead, 1).since(now),
                 };
                 early_enough.max(free)
             }

@@ -286,8 +286,18 @@ impl Algorithm for Smooth {
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
-        let back = self.rate.whole(now.since(taken));
-        self.refund(state, now, cost.saturating_sub(back));
+        if taken <= now {
+            let back = self.rate.whole(now.since(taken));
+            self.refund(state, now, cost.saturating_sub(back));
+        }
+    }
+
+    /// The whole of it, as soon as a call may leave.
+    fn absorb(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+        let seen = self.observe(state, now);
+        if cost > 0 && self.is_due(state, 1) {
+            self.leave(state, seen, cost);
+        }
     }
 
     /// The next turn stays as many intervals away as it was, and the store as full.
@@ -357,6 +367,10 @@ impl Line<SmoothState> for Smooth {
         self.catch_up(state, arrived);
         let time = self.spend(&mut state.stored, u128::from(cost));
         state.next = state.next.saturating_add(time).min(END);
+    }
+
+    fn keep(&self, state: &SmoothState) -> Option<SmoothState> {
+        Some(state.clone())
     }
 
     fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {

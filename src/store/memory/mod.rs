@@ -74,8 +74,14 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn check<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, call: Call<'_, A>) -> Decision {
         let key = self.seed.fingerprint(key);
         let known = self.table.known(context, key, call.rule, |rule, state, now| {
-            rule.claim(state, now);
-            Some(rule.check(state, now, call.cost))
+            let before = rule.claim(state, now);
+            let decision = rule.check(state, now, call.cost);
+            if let Some(before) = before
+                && !decision.is_allowed()
+            {
+                rule.unclaim(state, now, before);
+            }
+            Some(decision)
         });
         match known {
             Some(decision) => decision,
@@ -133,11 +139,17 @@ impl<A: Algorithm> MemoryStore<A> {
         let Identity(key) = key;
         let Call { cost, rule, priority } = call;
         let known = context.store().table.known(context, key, rule, |rule, state, now| {
-            rule.claim(state, now);
-            match rule.line() {
+            let before = rule.claim(state, now);
+            let decision = match rule.line() {
                 None => Some(rule.check(state, now, cost)),
                 Some(line) => Outlook::EMPTY.decide(line, state, Comer { now, cost, priority }),
+            };
+            if let Some(before) = before
+                && !decision.is_some_and(|decision| decision.is_allowed())
+            {
+                rule.unclaim(state, now, before);
             }
+            decision
         });
         match known {
             Some(decision) => Answer::Now(decision),

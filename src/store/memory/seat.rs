@@ -24,21 +24,19 @@ pub(super) struct Seat<'a, A: Algorithm> {
 pub(super) enum Foretold {
     /// It would pass, or wait in line.
     Passes(Decision),
-    Refused,
+    Refused(Decision),
 }
 
 impl Foretold {
-    pub(super) fn decision(self) -> Option<Decision> {
-        match self {
-            Self::Passes(decision) => Some(decision),
-            Self::Refused => None,
-        }
+    pub(super) fn decision(self) -> Decision {
+        let (Self::Passes(decision) | Self::Refused(decision)) = self;
+        decision
     }
 
     fn of(decision: Decision) -> Self {
         match decision.is_allowed() {
             true => Self::Passes(decision),
-            false => Self::Refused,
+            false => Self::Refused(decision),
         }
     }
 }
@@ -60,23 +58,22 @@ impl<A: Algorithm> Standing<'_, A> {
 impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units if they are there and nobody waits for them.
     pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
-        self.rule.claim(self.state, now);
-        if self.rule.line().is_none() || !self.is_waited_for() {
-            return self.rule.check(self.state, now, cost);
-        }
-        let rule = self.rule;
-        self.in_line(now, |standing| {
-            if cost > 0 && !standing.queue.outlook().is_empty() {
-                let comer = Comer { now, cost, priority: false };
+        let comer = Comer { now, cost, priority: false };
+        let check = |seat: &mut Self| match seat.standing() {
+            Some(standing) if cost > 0 && !standing.queue.outlook().is_empty() => {
                 let blocked = standing.queue.outlook().blocked(standing.line, standing.state, comer);
-                return standing.line.answer(standing.state, now, cost, true, blocked);
+                standing.line.answer(standing.state, now, cost, true, blocked)
             }
-            let decision = rule.check(standing.state, now, cost);
-            if cost > 0 && decision.is_allowed() {
-                standing.queue.seal();
+            _ => {
+                let decision = seat.rule.check(seat.state, now, cost);
+                if cost > 0 && decision.is_allowed() {
+                    seat.seal();
+                }
+                let waits = seat.standing().is_some_and(|standing| !standing.queue.outlook().is_empty());
+                if waits { decision.with_nothing_left() } else { decision }
             }
-            decision
-        })
+        };
+        self.asked(now, check, Decision::is_allowed)
     }
 
     /// What [`check`](Seat::check) would say. Nobody is released by a look.
@@ -86,11 +83,13 @@ impl<A: Algorithm> Seat<'_, A> {
             return self.rule.peek(self.state, now, cost);
         };
         let mut state = self.state.clone();
-        self.rule.claim(&mut state, now);
+        // Those who wait leave by the rule that they came by.
         let outlook = queue.foresee(line, &mut state, now);
-        match outlook.is_empty() || cost == 0 {
-            true => self.rule.peek(&mut state, now, cost),
-            false => {
+        let _ = self.rule.claim(&mut state, now);
+        match (outlook.is_empty(), cost) {
+            (true, _) => self.rule.peek(&mut state, now, cost),
+            (false, 0) => self.rule.peek(&mut state, now, 0).with_nothing_left(),
+            (false, _) => {
                 let blocked = outlook.blocked(line, &state, Comer { now, cost, priority: false });
                 line.answer(&mut state, now, cost, false, blocked)
             }
@@ -100,50 +99,72 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units, or joins the line.
     pub(super) fn enter(mut self, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
-        let before = self.rule.claim(self.state, now);
-        let Some(line) = self.rule.line() else {
-            return Entered::Decided(self.rule.check(self.state, now, cost));
+        let enter = |seat: &mut Self| {
+            let Some(line) = seat.rule.line() else {
+                return Entered::Decided(seat.rule.check(seat.state, now, cost));
+            };
+            let Some(lines) = &mut seat.lines else {
+                return Entered::Decided(Outlook::EMPTY.decide_at_once(line, seat.state, comer));
+            };
+            match lines.get_mut(&seat.key) {
+                Some(queue) => queue.enter(line, seat.state, comer),
+                None => match Outlook::EMPTY.decide(line, seat.state, comer) {
+                    Some(decision) => Entered::Decided(decision),
+                    None => lines.entry(seat.key).or_default().enter(line, seat.state, comer),
+                },
+            }
         };
-        if self.is_waited_for() {
-            return self.in_line(now, |standing| {
-                let entered = standing.queue.enter(line, standing.state, comer);
-                if let (Entered::Decided(decision), Some(before)) = (&entered, before)
-                    && !decision.is_allowed()
-                {
-                    // Those who wait go on by the rule that they came by.
-                    *standing.state = before;
-                }
-                entered
-            });
-        }
-        let Some(lines) = self.lines else {
-            return Entered::Decided(Outlook::EMPTY.decide_at_once(line, self.state, comer));
-        };
-        match Outlook::EMPTY.decide(line, self.state, comer) {
-            Some(decision) => Entered::Decided(decision),
-            None => lines.entry(self.key).or_default().enter(line, self.state, comer),
-        }
+        self.asked(now, enter, |entered| match entered {
+            Entered::Decided(decision) => decision.is_allowed(),
+            Entered::Waits(_) => true,
+        })
     }
 
     /// What [`enter`](Seat::enter) would say, taking nothing.
     pub(super) fn foretell(&mut self, comer: Comer) -> Foretold {
         let Comer { now, cost, .. } = comer;
-        self.rule.claim(self.state, now);
-        let Some(line) = self.rule.line() else {
-            return Foretold::of(self.rule.peek(self.state, now, cost));
-        };
-        let outlook = match self.standing() {
-            Some(mut standing) => {
-                standing.release(now);
-                standing.queue.outlook()
+        let foretell = |seat: &mut Self| {
+            let Some(line) = seat.rule.line() else {
+                return Foretold::of(seat.rule.peek(seat.state, now, cost));
+            };
+            let outlook = seat
+                .standing()
+                .map_or(Outlook::EMPTY, |standing| standing.queue.outlook_of(line, standing.state, cost));
+            match outlook.foretell(line, seat.state, comer) {
+                Some(decision) => Foretold::of(decision),
+                None if seat.lines.is_some() => Foretold::Passes(outlook.admitted(line, seat.state, comer)),
+                None => Foretold::Refused(outlook.blocked(line, seat.state, comer)),
             }
-            None => Outlook::EMPTY,
         };
-        self.tidy();
-        match outlook.foretell(line, self.state, comer) {
-            Some(decision) => Foretold::of(decision),
-            None if self.lines.is_some() => Foretold::Passes(outlook.admitted(line, self.state, now)),
-            None => Foretold::Refused,
+        self.asked(now, foretell, |_| false)
+    }
+
+    /// Asks by the rule of the call. Those whose turn has come leave first, by the rule that they came by; and if the call is not let in, they
+    /// go on by that one.
+    fn asked<R>(
+        &mut self,
+        now: Nanos,
+        ask: impl FnOnce(&mut Self) -> R,
+        is_let_in: impl FnOnce(&R) -> bool,
+    ) -> R {
+        self.release(now);
+        let before = self.rule.claim(self.state, now);
+        let result = ask(self);
+        if let Some(before) = before {
+            match is_let_in(&result) {
+                // What was released before was released by another rule.
+                true => self.seal(),
+                false => self.rule.unclaim(self.state, now, before),
+            }
+        }
+        self.release(now);
+        result
+    }
+
+    /// What was released before can no longer be taken back.
+    fn seal(&mut self) {
+        if let Some(standing) = self.standing() {
+            standing.queue.seal();
         }
     }
 
@@ -181,11 +202,11 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// Releases everyone whose turn has come.
-    pub(super) fn release(mut self, now: Nanos) {
+    pub(super) fn release(&mut self, now: Nanos) {
         if let Some(mut standing) = self.standing() {
             standing.release(now);
+            self.tidy();
         }
-        self.tidy();
     }
 
     /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may leave.
@@ -194,12 +215,11 @@ impl<A: Algorithm> Seat<'_, A> {
             return change(self.state);
         }
         // Not `in_line`: nobody is released by the old state.
-        if let Some(mut standing) = self.standing() {
+        if let Some(standing) = self.standing() {
             change(standing.state);
             standing.queue.seal();
-            standing.release(now);
         }
-        self.tidy();
+        self.release(now);
     }
 
     #[inline]

@@ -231,7 +231,8 @@ impl<A: Algorithm> Table<A> {
             let Shard { law, states, lines } = &mut *shard;
             for (key, state) in states {
                 let wake = &mut wake;
-                Seat { key: *key, rule: &law.rule, state, lines: Some(lines), wake }.release(now);
+                Seat { key: *key, rule: &law.rule, state, lines: Some(&mut *lines), wake: &mut *wake }
+                    .release(now);
                 let seat = Seat { key: *key, rule: new, state, lines: Some(lines), wake };
                 seat.change(now, |state| new.adapt(state, &law.rule, now));
             }

@@ -45,8 +45,8 @@ pub(super) trait Limiter: fmt::Debug {
 
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
-/// Gives back what a call was charged.
-pub(super) type GiveBack = Box<dyn FnOnce() + Send>;
+/// Gives back what a call was charged, that was held for so many nanoseconds before.
+pub(super) type GiveBack = Box<dyn FnOnce(u64) + Send>;
 
 /// A shard, held.
 pub(super) trait Held {
@@ -151,6 +151,6 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
 
     fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos) -> GiveBack {
         let limiter = Arc::clone(self);
-        Box::new(move || limiter.store().give_back(&limiter, key, cost, taken))
+        Box::new(move |held| limiter.store().give_back(&limiter, key, cost, taken.after(held)))
     }
 }

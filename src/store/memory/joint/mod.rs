@@ -125,23 +125,25 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     add_up(&mut calls);
     let foretold: Few<Foretold> =
         calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
-    let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused));
+    let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused(_)));
 
     let mut wait = TogetherWait::default();
     let mut leaders = Few::new();
+    let mut counted = Few::new();
     for (at, (call, foretold)) in calls.iter().zip(foretold).enumerate() {
         let mut leader = at;
         let decision = match foretold {
             Foretold::Passes(decision) if denied => Some(decision),
             // It is charged with its leader; by a rule of its own, it tells what that leaves.
             Foretold::Passes(_) if call.leader != at => match &call.part.rule {
-                Some(_) => shelf.of(call).foretell(call.ask(0)).decision(),
+                Some(_) => Some(shelf.of(call).foretell(call.ask(0)).decision()),
                 None => {
                     leader = call.leader;
                     None
                 }
             },
-            // Those that refuse are asked as well: one of them may count it.
+            Foretold::Refused(decision) if counted.contains(&call.leader) => Some(decision),
+            // Those that refuse are asked as well, but once for each state: it may count it.
             _ => match shelf.of(call).enter(call.ask(call.total)) {
                 Entered::Decided(decision) => Some(decision),
                 Entered::Waits(ticket) => {
@@ -150,6 +152,9 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
                 }
             },
         };
+        if matches!(foretold, Foretold::Refused(_)) {
+            counted.push(call.leader);
+        }
         wait.decisions.push(decision);
         leaders.push(leader);
     }

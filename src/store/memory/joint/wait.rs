@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::few::Few;
 use super::held::{GiveBack, Rule, Waiting};
+use crate::clock::Nanos;
 use crate::decision::Decision;
 
 /// What became of one of several calls.
@@ -68,8 +69,8 @@ impl Drop for TogetherWait {
             return;
         }
         for (decision, charged) in self.decisions.iter().zip(&mut self.charged) {
-            if let (Some(_), Some(give_back)) = (decision, charged.take()) {
-                give_back();
+            if let (Some(decision), Some(give_back)) = (decision, charged.take()) {
+                give_back(Nanos::from(decision.delay()).0);
             }
         }
     }
