@@ -221,17 +221,19 @@ impl Algorithm for LeakyBucket {
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
-        if taken <= now {
-            let back = self.rate.whole(now.since(taken));
-            self.refund(state, now, cost.saturating_sub(back));
+        self.observe(state, now);
+        let next = state.next.grains();
+        if taken <= state.last && next > 0 {
+            let grains = self.rate.units(cost).saturating_sub(self.rate.grains(state.last.since(taken)));
+            state.next = Slot::new(next.saturating_sub(signed(grains)).max(0));
         }
     }
 
-    /// The whole of it, as soon as a call may leave.
+    /// The next slot is not before it would be, had the call left now.
     fn absorb(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
-        let seen = self.observe(state, now);
-        if cost > 0 && self.is_due(state, 1) {
-            self.leave(state, seen, cost);
+        self.observe(state, now);
+        if cost > 0 {
+            state.next = Slot::new(state.next.grains().max(signed(self.rate.units(cost))));
         }
     }
 

@@ -36,12 +36,6 @@ impl Rate {
         units as u128 * self.period as u128
     }
 
-    /// The units that come within `nanos`, rounded up.
-    pub(super) fn whole(&self, nanos: u64) -> u64 {
-        let (units, rest) = div_rem(self.grains(nanos), self.period);
-        u64::try_from(units).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0))
-    }
-
     /// The time in which `units` come, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
     #[inline]
     pub(super) fn time(&self, units: u64) -> u64 {

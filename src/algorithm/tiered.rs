@@ -7,7 +7,7 @@
 //! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each time.
 //!
 //! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state for a rule that is new to it is
-//! that of the rule it was asked by before, carried over: as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one
+//! that of another which leaves it the least, carried over: as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one
 //! key.
 //!
 //! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the small one cannot hold. Whoever
@@ -17,7 +17,7 @@
 //! longer than the rule that is asked could demand.
 //!
 //! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several rules of late, state and rule for each of
-//! them, up to eight. Work in proportion to that.
+//! them, up to 32. Work in proportion to that.
 
 use std::iter;
 use std::mem;
@@ -33,9 +33,10 @@ use crate::decision::Decision;
 /// ([`choose`](crate::middleware::RateLimitLayer::choose)), or that of whoever asks the limiter
 /// ([`check_by`](crate::limiter::RateLimiter::check_by)).
 ///
-/// A key that is asked by a rule for the first time starts with what it has used by the last one, as the table of
-/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them: so moving a user to another tier neither
-/// resets nor locks anybody, and moving to and fro wins nothing. Of more than eight rules on one key, that is forgotten for which the key would be as good as new soonest. A
+/// A key that is asked by a rule for the first time starts with what it has used by others, as the table of
+/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them, as far as they have room for it (what
+/// they have not is not owed): so moving a user to another tier neither
+/// resets nor locks anybody, and moving to and fro wins nothing. Of more than 32 rules on one key, that is forgotten for which the key would be as good as new soonest. A
 /// refund goes to the rule that was asked last. Calls that wait in line stand in one line, which moves as the rule says that last let one in.
 ///
 /// ```
@@ -66,7 +67,7 @@ pub struct TieredState<A: Algorithm> {
 }
 
 /// The most rules that a key has a state for.
-const MOST: usize = 8;
+const MOST: usize = 32;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
     /// Calls that choose no rule go by this one.
@@ -88,13 +89,29 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         let mine = match known {
             Some(at) => state.others.remove(at).1,
             None => {
-                let mut mine = state.state.clone();
-                self.rule.adapt(&mut mine, &state.by, now);
-                mine
+                // From whichever leaves the least: a small rule cannot hold what a large one knows.
+                let mut mine = self.carried_over(&state.by, &state.state, now);
+                for (by, other) in &state.others {
+                    let other = self.carried_over(by, other, now);
+                    if other.1 < mine.1 {
+                        mine = other;
+                    }
+                }
+                mine.0
             }
         };
         let before = (mem::replace(&mut state.by, self.rule.clone()), mem::replace(&mut state.state, mine));
         state.others.push(before);
+    }
+}
+
+impl<A: Algorithm + PartialEq> Tiered<A> {
+    /// A state of another rule, carried over to this one; and how much it leaves.
+    fn carried_over(&self, by: &A, state: &A::State, now: Nanos) -> (A::State, u64) {
+        let mut mine = state.clone();
+        self.rule.adapt(&mut mine, by, now);
+        let left = self.rule.peek(&mut mine, now, 0).remaining();
+        (mine, left)
     }
 }
 
@@ -179,7 +196,12 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn give_back(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
-        state.by.give_back(&mut state.state, now, cost, taken);
+        // To the rule that charged it. What was counted for the others stays: how much that was is not known.
+        let others = state.others.iter_mut().map(|(rule, state)| (&*rule, state));
+        let mut all = iter::once((&state.by, &mut state.state)).chain(others);
+        if let Some((rule, state)) = all.find(|(rule, _)| **rule == self.rule) {
+            rule.give_back(state, now, cost, taken);
+        }
     }
 
     /// What went by the rule for calls that choose none goes by the new one. Those that choose the old rule go on by it.

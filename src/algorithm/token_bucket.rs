@@ -216,11 +216,23 @@ impl Algorithm for TokenBucket {
         state.used = state.used.saturating_sub(cost);
     }
 
+    /// All that there is no room for is taken as used up: it is not owed.
+    fn absorb(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+        self.advance(state, now);
+        state.used = state.used.saturating_add(cost);
+        if state.used >= self.burst() {
+            (state.used, state.part) = (self.burst(), 0);
+        }
+    }
+
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
-        if taken <= now {
-            let back = self.rate.whole(now.since(taken));
-            self.refund(state, now, cost.saturating_sub(back));
+        self.advance(state, now);
+        if taken <= state.last {
+            let grains = self.rate.units(cost).saturating_sub(self.rate.grains(state.last.since(taken)));
+            let (used, part) = div_rem(self.missing(state).saturating_sub(grains), self.rate.period);
+            // No more than was missing.
+            (state.used, state.part) = (used as u64, part);
         }
     }
 

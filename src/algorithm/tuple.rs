@@ -48,7 +48,7 @@ impl Together {
         let Some(told) = self.told else { unreachable!("a tuple has at least two limits") };
         let decision = match told.is_allowed() {
             true => Decision::allow(told.limit(), self.remaining, self.reset)
-                .with_next(self.window.map_or(0, nanos)),
+                .with_next(self.window.map_or(0, |window| nanos(window).max(1))),
             false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
         };
         decision.with_index(told.index() as u8)

@@ -20,6 +20,10 @@ pub struct Layers<P, R> {
 type And<L, O, R> = Layers<Both<<L as IntoPolicies>::Policies, <O as IntoPolicies>::Policies>, R>;
 
 /// A layer whose policies can be joined with those of another.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no layer whose policies can be joined with those of another",
+    note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
+)]
 pub trait IntoPolicies: sealed::Sealed {
     #[doc(hidden)]
     type Policies: Names;

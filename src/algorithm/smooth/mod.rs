@@ -286,17 +286,20 @@ impl Algorithm for Smooth {
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
-        if taken <= now {
-            let back = self.rate.whole(now.since(taken));
-            self.refund(state, now, cost.saturating_sub(back));
+        let seen = fine(self.observe(state, now));
+        if taken <= state.last && state.next > seen && state.next < END {
+            let charged = self.time_of(u128::from(cost)).saturating_sub(1);
+            let given = charged.saturating_sub(fine(Nanos(state.last.since(taken))));
+            state.next = state.next.saturating_sub(given).max(seen);
         }
     }
 
-    /// The whole of it, as soon as a call may leave.
+    /// The next turn is not before it would be, had the call left now.
     fn absorb(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let seen = self.observe(state, now);
-        if cost > 0 && self.is_due(state, 1) {
-            self.leave(state, seen, cost);
+        match self.is_due(state, 1) {
+            true if cost > 0 => self.leave(state, seen, cost),
+            _ => state.next = state.next.max(fine(seen).saturating_add(self.time_of(cost.into())).min(END)),
         }
     }
 

@@ -114,8 +114,8 @@ impl<A: Algorithm> MemoryStore<A> {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    fn give_back(&self, context: &Own<A>, key: Fingerprint, cost: u64, taken: Nanos) {
-        self.table.with(context, key, None, |seat, now| seat.give_back(now, cost, taken));
+    fn give_back(&self, context: &Own<A>, key: Fingerprint, rule: Option<&A>, cost: u64, taken: Nanos) {
+        self.table.with(context, key, rule, |seat, now| seat.give_back(now, cost, taken));
     }
 
     /// A call that is to be decided together with others.

@@ -10,6 +10,7 @@
 //! shared bucket stands, so moving out is no way to a second budget.
 
 use std::collections::hash_map::Entry;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
@@ -140,11 +141,14 @@ impl<A: Algorithm> Table<A> {
                     (change(Seat { key, rule: own, state, lines: Some(lines), wake }, now), false)
                 }
                 Entry::Vacant(vacant) if self.reserve() => {
+                    // Should the rule panic, the place is free again.
+                    let place = Place(&self.len);
                     let now = context.clock().now();
                     let mut state = self.unknown(context, key, law, own, now);
                     let seat = Seat { key, rule: own, state: &mut state, lines: Some(&mut *lines), wake };
                     let result = change(seat, now);
                     let kept = !own.is_fresh(&state, now) || lines.contains_key(&key);
+                    mem::forget(place);
                     if kept {
                         vacant.insert(state);
                     } else {
@@ -325,6 +329,15 @@ impl<A: Algorithm> Table<A> {
 
     fn round(&self) -> MutexGuard<'_, Round> {
         lock(&self.round)
+    }
+}
+
+/// A place that is reserved, and given back when dropped.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

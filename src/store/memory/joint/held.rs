@@ -40,7 +40,7 @@ pub(super) trait Limiter: fmt::Debug {
     fn hold(&self, home: Home) -> Box<dyn Held + '_>;
     fn add(&self, key: Fingerprint);
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting;
-    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos) -> GiveBack;
+    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack;
 }
 
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Decision> + Send>>;
@@ -66,6 +66,16 @@ struct Holding<'a, A: Algorithm> {
     now: Nanos,
     new: Vec<Fingerprint>,
     wake: Vec<Waker>,
+}
+
+/// A rule has panicked: its new keys are gone, and their places free again.
+impl<A: Algorithm> Drop for Holding<'_, A> {
+    fn drop(&mut self) {
+        for key in mem::take(&mut self.new) {
+            self.shard.states.remove(&key);
+            self.context.store().table.forget(self.now);
+        }
+    }
 }
 
 impl<A: Algorithm> Holding<'_, A> {
@@ -107,7 +117,7 @@ impl<A: Algorithm> Held for Holding<'_, A> {
     fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
         let mut new = mem::take(&mut self.new);
         new.retain(|key| self.context.store().table.stays(&mut self.shard, *key, self.now));
-        (new, self.wake)
+        (new, mem::take(&mut self.wake))
     }
 }
 
@@ -149,8 +159,11 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
         })
     }
 
-    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos) -> GiveBack {
+    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack {
         let limiter = Arc::clone(self);
-        Box::new(move |held| limiter.store().give_back(&limiter, key, cost, taken.after(held)))
+        let rule = rule.and_then(|rule| rule.downcast_ref::<A>()).cloned();
+        Box::new(move |held| {
+            limiter.store().give_back(&limiter, key, rule.as_ref(), cost, taken.after(held));
+        })
     }
 }

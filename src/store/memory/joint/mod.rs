@@ -164,7 +164,10 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
             .enumerate()
             .map(|(at, call)| {
                 let taken = shelf.of(call).now();
-                (call.leader == at).then(|| call.part.limiter.give_back(call.part.key, call.total, taken))
+                (call.leader == at).then(|| {
+                    let Part { limiter, key, rule, .. } = call.part;
+                    limiter.give_back(*key, call.total, taken, rule.as_ref())
+                })
             })
             .collect();
     }
