@@ -218,7 +218,9 @@ async fn of_a_hundred_every_third_gives_up_and_the_bucket_knows_how_many_stayed(
             assert_eq!(*at, INTERVAL * nth, "seed {seed}: {n}");
         }
         assert!(left.len() >= 67);
-        assert_eq!(bucket.peek(&()).remaining(), 100 - left.len() as u64, "seed {seed}");
+        // What the bucket has brought meanwhile, a hundredth of a unit, may be missing of what is given back.
+        let (due, told) = (100 - left.len() as u64, bucket.peek(&()).remaining());
+        assert!((due - 1..=due).contains(&told), "seed {seed}: {told} left, {due} due");
     }
 }
 
@@ -434,6 +436,75 @@ fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
         for window in served.windows(limit + 1) {
             let span = window[limit] - window[0];
             assert!(span >= SECOND, "seed {seed}: {} within {span:?}, of {algorithm:?}", limit + 1);
+        }
+    }
+}
+
+/// Its unit of the fast limit is back long before that of the slow one.
+#[test]
+fn a_call_that_gives_up_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
+    let pair = (TokenBucket::new(Quota::per_second(3)), FixedWindow::new(Quota::per_day(1_000)));
+    gives_up_late(pair.clone());
+    gives_up_late((pair.1.clone(), pair.0.clone()));
+    gives_up_late((FixedWindow::new(Quota::per_second(3)), SlidingLog::new(Quota::per_day(1_000))));
+    gives_up_late(pair.0.block_for(SECOND * 100).after(5));
+}
+
+/// A clock set back since makes nobody younger: time for a key is the latest reading it has seen.
+#[test]
+fn a_call_that_gives_up_after_the_clock_was_set_back_takes_no_units_from_others() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        clock.set(SECOND * 100);
+        let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
+        let call = joined!(line, other).call(());
+        clock.advance(SECOND);
+        assert!(other.check(&()).is_allowed());
+        clock.set(SECOND * 100);
+        drop(call);
+        clock.set(SECOND * 101);
+        assert_eq!(other.peek(&()).remaining(), 0, "it was another's unit: {algorithm:?}");
+    }
+    holds(TokenBucket::new(Quota::per_second(1)));
+    holds(FixedWindow::new(Quota::per_second(1)));
+    holds(SlidingLog::new(Quota::per_second(1)));
+    holds(LeakyBucket::new(Quota::per_second(1)).queue(0));
+}
+
+#[test]
+fn whoever_gives_up_in_line_the_calls_that_pass_stay_within_a_bucket() {
+    let clocks = (0..300).map(|seed| (Random::new(seed), ManualClock::new()));
+    for (seed, (mut random, clock)) in clocks.enumerate() {
+        let (line, other) = (stuck(&clock), limiter(TokenBucket::new(Quota::per_second(4).burst(3)), &clock));
+        let mut service = joined!(line, other);
+        let (mut time, mut calls, mut served) = (0_u64, Vec::new(), Vec::new());
+        for _ in 0..150 {
+            match random.below(6) {
+                0 | 1 => {
+                    let mut call = Hand::new(service.call(()));
+                    if !call.poll() {
+                        calls.push(call);
+                    }
+                }
+                2 if !calls.is_empty() => drop(calls.swap_remove(random.below(calls.len() as u64) as usize)),
+                3 => {
+                    let step = random.below(400);
+                    clock.advance(MS * step as u32);
+                    time += step;
+                }
+                _ if other.check(&()).is_allowed() => served.push(time),
+                _ => {}
+            }
+        }
+        for (first, from) in served.iter().enumerate() {
+            for (last, to) in served.iter().enumerate().skip(first) {
+                let due = 3 + (to - from) * 4 / 1_000;
+                assert!(
+                    ((last - first) as u64) < due,
+                    "seed {seed}: {} from {from} to {to} ms",
+                    last - first + 1
+                );
+            }
         }
     }
 }
