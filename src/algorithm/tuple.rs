@@ -48,7 +48,7 @@ impl Together {
         let Some(told) = self.told else { unreachable!("a tuple has at least two limits") };
         let decision = match told.is_allowed() {
             true => Decision::allow(told.limit(), self.remaining, self.reset)
-                .with_next(self.window.map_or(0, |window| nanos(window).max(1))),
+                .with_next(self.window.map_or(0, nanos)),
             false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
         };
         decision.with_index(told.index() as u8)
@@ -150,7 +150,7 @@ macro_rules! tuple {
             fn window(&self, decision: &Decision) -> Option<Duration> {
                 // An admission carries that of the limit it tells of.
                 match decision.is_allowed() {
-                    true => decision.next().map(Duration::from_nanos),
+                    true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
                     false => decision.retry_after(),
                 }
             }
