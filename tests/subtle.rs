@@ -1054,7 +1054,7 @@ fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) 
 }
 
 #[test]
-fn tiers() {
+fn what_tiers_tell_is_true() {
     tiers("bucket", |r| TokenBucket::new(quota(r)));
     tiers("fixed", |r| FixedWindow::new(quota(r)));
     tiers("log", |r| SlidingLog::new(quota(r)));
@@ -1343,7 +1343,7 @@ fn wildly<A: Algorithm>(make: impl Fn(&mut Random) -> Vec<A>) {
 }
 
 #[test]
-fn wild() {
+fn wild_quotas_panic_nowhere() {
     wildly(|r| {
         (0..2)
             .map(|_| {
