@@ -168,7 +168,14 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is held.
     ///
-    /// A rule of another kind (a bucket for a window) is another type, and so another limiter.
+    /// A rule of another kind is another type, and so another limiter:
+    ///
+    /// ```compile_fail
+    /// # use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// # let quota = Quota::per_hour(10);
+    /// RateLimiter::new(TokenBucket::new(quota)).replace(FixedWindow::new(quota));
+    /// ```
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
