@@ -75,12 +75,12 @@ pub trait Line<S>: Debug {
         self.turn(state, ahead, 1).since(now)
     }
 
-    /// Whether calls are refused that would pass or wait otherwise. For [`Blocking`].
+    /// Whether calls are refused that would pass or wait otherwise. For [`Blocking`](crate::algorithm::Blocking).
     fn bars(&self, _state: &S) -> bool {
         false
     }
 
-    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look. For [`Blocking`].
+    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look. For [`Blocking`](crate::algorithm::Blocking).
     fn answer(&self, _state: &mut S, _now: Nanos, _cost: u64, _counts: bool, decision: Decision) -> Decision {
         decision
     }
