@@ -1,0 +1,112 @@
+use super::{Blocking, BlockingState};
+use crate::algorithm::{Algorithm, Line};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+impl<A: Algorithm> Blocking<A> {
+    fn inner(&self) -> &dyn Line<A::State> {
+        match self.rule.line() {
+            Some(line) => line,
+            None => unreachable!("whether there is a line does not change"),
+        }
+    }
+}
+
+/// The line of the rule inside, but for those who are blocked.
+impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
+    fn places(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().places(&state.state)
+    }
+
+    fn max_wait(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().max_wait(&state.state)
+    }
+
+    fn capacity(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().capacity(&state.state)
+    }
+
+    fn at_once(&self, state: &BlockingState<A::State>) -> u64 {
+        self.inner().at_once(&state.state)
+    }
+
+    fn fits(&self, state: &BlockingState<A::State>, cost: u64) -> bool {
+        self.inner().fits(&state.state, cost)
+    }
+
+    fn lends(&self, state: &BlockingState<A::State>) -> Option<u64> {
+        self.inner().lends(&state.state)
+    }
+
+    fn turn(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64) -> Nanos {
+        self.inner().turn(&state.state, ahead, cost)
+    }
+
+    fn is_due(&self, state: &BlockingState<A::State>, cost: u64) -> bool {
+        self.inner().is_due(&state.state, cost)
+    }
+
+    fn leave(&self, state: &mut BlockingState<A::State>, arrived: Nanos, cost: u64) {
+        self.inner().leave(&mut state.state, arrived, cost);
+    }
+
+    fn passing(&self, state: &BlockingState<A::State>, seen: Nanos) -> u64 {
+        self.inner().passing(&state.state, seen)
+    }
+
+    fn room(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
+        self.inner().room(&state.state, ahead, now)
+    }
+
+    fn in_time(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64, now: Nanos) -> bool {
+        self.inner().in_time(&state.state, ahead, cost, now)
+    }
+
+    fn reset(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
+        self.inner().reset(&state.state, ahead, now)
+    }
+
+    fn observe(&self, state: &mut BlockingState<A::State>, now: Nanos) -> Nanos {
+        self.advance(&mut state.count, now);
+        self.inner().observe(&mut state.state, now)
+    }
+
+    fn keep(&self, state: &BlockingState<A::State>) -> Option<BlockingState<A::State>> {
+        Some(BlockingState { state: self.inner().keep(&state.state)?, count: state.count })
+    }
+
+    fn take_back(&self, state: &mut BlockingState<A::State>, cost: u64, released: Nanos) {
+        self.inner().take_back(&mut state.state, cost, released);
+    }
+
+    fn restore(&self, state: &mut BlockingState<A::State>, before: BlockingState<A::State>) {
+        self.inner().restore(&mut state.state, before.state);
+    }
+
+    fn bars(&self, state: &BlockingState<A::State>) -> bool {
+        state.count.left > 0
+    }
+
+    fn answer(
+        &self,
+        state: &mut BlockingState<A::State>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        let mut count = state.count;
+        let behind = self.advance(&mut count, now);
+        if cost == 0 {
+            return self.nothing(&count, behind, decision);
+        }
+        if count.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut count);
+        }
+        let told = self.told(&count, behind, decision);
+        if counts {
+            state.count = count;
+        }
+        told
+    }
+}
