@@ -4,14 +4,10 @@ mod support;
 
 use std::time::Duration;
 
-use axum::Router;
-use axum::routing::get;
-use http::{Method, StatusCode};
-use support::{Client1, Hand, Server, request};
+use support::Hand;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::PeerIp;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimiter};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -92,8 +88,16 @@ fn a_tuple_can_be_blocked_as_a_whole() {
     assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 600));
 }
 
+#[cfg(feature = "axum")]
 #[tokio::test]
 async fn over_http_the_answer_tells_the_rest_of_the_block() {
+    use axum::Router;
+    use axum::routing::get;
+    use http::{Method, StatusCode};
+    use support::{Client1, Server, request};
+    use tower_throttle::RateLimitLayer;
+    use tower_throttle::key::PeerIp;
+
     let rule = TokenBucket::new(Quota::per_minute(2)).block_for(SECOND * 900).after(2);
     let layer = RateLimitLayer::new(PeerIp::new(), rule);
     let server = Server::start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await;
