@@ -9,14 +9,14 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
-use support::{Answer, Item, Random, Server, Version};
+use support::{Answer, Item, Random};
 use tower::ServiceExt;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter, key};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
@@ -98,12 +98,15 @@ async fn a_tuple_tells_all_its_limits_and_how_the_nearest_stands() {
 #[cfg(feature = "axum")]
 #[tokio::test]
 async fn joined_layers_tell_each_their_own_under_their_own_name() {
+    use support::{Server, Version};
+    use tower_throttle::key::PeerIp;
+
     let clock = ManualClock::new();
     let (ip, all) = (
         limiter(TokenBucket::new(Quota::per_second(3)), &clock),
         limiter(FixedWindow::new(Quota::per_minute(5)), &clock),
     );
-    let by_ip = RateLimitLayer::with_limiter(key::PeerIp::new(), ip.clone()).name("per ip");
+    let by_ip = RateLimitLayer::with_limiter(PeerIp::new(), ip.clone()).name("per ip");
     let layers = by_ip.and(RateLimitLayer::with_limiter(Global, all.clone()).name("all"));
     let server = Server::start(app().layer(layers)).await;
     let call = async || support::get(server.address, Version::Http1, "/").await;
