@@ -337,6 +337,21 @@ fn a_table_that_overflows_lets_nobody_exceed_a_limit() {
     });
 }
 
+/// A denial spends nothing, no place either: a flood of keys that another limit refuses does not crowd the table.
+#[test]
+fn a_key_that_another_limit_refuses_takes_no_place() {
+    let (first, second) = (frozen(TokenBucket::new(hourly(5)), 3), frozen(FixedWindow::new(hourly(1)), 3));
+    let mut service = both!(first, second);
+    assert!(passes(&mut service, [0, 0, 0]));
+    for key in 1..1_000 {
+        assert!(!passes(&mut service, [key, 0, 0]));
+        assert_eq!((first.len(), second.len()), (1, 1), "{key}");
+    }
+    // So there is room for keys of one's own.
+    assert!(passes(&mut service, [1, 1, 0]) && passes(&mut service, [2, 2, 0]));
+    assert_eq!((first.peek(&1_u64).remaining(), second.len()), (4, 3));
+}
+
 /// Whatever can be done to a limiter, done at once by threads that hold several keys.
 #[test]
 fn resets_replacements_refunds_looks_and_joined_calls_come_to_an_end() {

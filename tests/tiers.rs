@@ -237,6 +237,49 @@ fn who_moves_to_and_fro_a_thousand_times_gets_no_more_than_the_larger_tier_allow
     with_each_kind!(to_and_fro);
 }
 
+/// As many rules as an app has routes: none of them forgets what the key has used because others were asked.
+fn many_rules<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
+    let (large, small) = (rule(Quota::per_hour(1_000)), rule(Quota::per_hour(10)));
+    let (limiter, _clock) = tiered(small.clone());
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += takes(&limiter, &large, "key");
+        for limit in 1..=20 {
+            let _ = limiter.check_by(&rule(Quota::per_hour(limit)), "key", 1);
+        }
+    }
+    assert!(admitted <= 1_000, "{admitted} by {large:?}");
+}
+
+#[test]
+fn who_asks_by_twenty_rules_gets_no_more_than_the_largest_allows() {
+    with_each_kind!(many_rules);
+}
+
+/// A call by the large rule waits in a line and is given up, after the small one was asked: the small one's units are not its.
+#[test]
+fn a_call_by_one_rule_that_gives_up_gives_nothing_back_to_another() {
+    let (small, large) = (FixedWindow::new(Quota::per_hour(3)), FixedWindow::new(Quota::per_hour(1_000)));
+    let (limiter, clock) = tiered(small.clone());
+    let line = self::limiter(LeakyBucket::new(Quota::per_hour(1)).queue(1_000), &clock);
+    assert!(line.check(&()).is_allowed());
+    let chosen = large.clone();
+    let layer = RateLimitLayer::with_limiter(from_fn(|(): &()| Some("key")), limiter.clone())
+        .choose(move |(): &(), _: &&str| chosen.clone())
+        .and(RateLimitLayer::with_limiter(Global, line))
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(async |()| Ok::<_, ()>(())));
+    let mut logins = 0;
+    for _ in 0..10 {
+        let mut waits = Hand::new(service.call(()));
+        assert!(!waits.poll());
+        logins += takes(&limiter, &small, "key");
+        waits.abandon();
+        logins += takes(&limiter, &small, "key");
+    }
+    assert!(logins <= 3, "{logins}, of 3 an hour");
+}
+
 fn refused_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
