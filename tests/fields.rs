@@ -50,6 +50,7 @@ fn violated(answer: &Answer) -> Vec<String> {
     violated.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
+#[cfg(feature = "axum")]
 fn named<const N: usize>(names: [&str; N]) -> Vec<String> {
     names.map(str::to_owned).into()
 }
