@@ -22,6 +22,8 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
+    /// Whether the limiter was closed.
+    closed: bool,
     /// Which of several limits is told of.
     index: u8,
     limit: u64,
@@ -46,7 +48,18 @@ impl Decision {
     /// `reset_after` in nanoseconds.
     #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
-        Self { allowed: true, index: 0, limit, remaining, wait: 0, reset: reset_after, grains: 1, delay: 0 }
+        let (allowed, wait) = (true, 0);
+        Self {
+            allowed,
+            closed: false,
+            index: 0,
+            limit,
+            remaining,
+            wait,
+            reset: reset_after,
+            grains: 1,
+            delay: 0,
+        }
     }
 
     /// A call that may not pass. For authors of algorithms and stores.
@@ -60,13 +73,31 @@ impl Decision {
             Some(nanos) => nanos,
             None => NEVER,
         };
-        Self { allowed: false, index: 0, limit, remaining, wait, reset: reset_after, grains: 1, delay: 0 }
+        let allowed = false;
+        Self {
+            allowed,
+            closed: false,
+            index: 0,
+            limit,
+            remaining,
+            wait,
+            reset: reset_after,
+            grains: 1,
+            delay: 0,
+        }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
     pub const fn with_delay(mut self, delay: u64) -> Self {
         self.delay = delay;
         self
+    }
+
+    /// A denial since the limiter was closed.
+    pub(crate) const fn closed(limit: u64) -> Self {
+        let mut decision = Self::deny(limit, 0, None, 0);
+        decision.closed = true;
+        decision
     }
 
     /// An admission that also tells when one more unit is there.
@@ -85,8 +116,8 @@ impl Decision {
     }
 
     /// The same decision, told of the limit at `index` among several.
-    pub(crate) const fn with_index(mut self, index: u8) -> Self {
-        self.index = index;
+    pub(crate) const fn with_index(mut self, index: usize) -> Self {
+        self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
         self
     }
 
@@ -131,6 +162,12 @@ impl Decision {
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.allowed
+    }
+
+    /// Whether the call was denied since the limiter was [closed](crate::limiter::RateLimiter::close).
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
@@ -193,7 +230,7 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let told = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            (decision.allowed, decision.index, decision.limit, decision.remaining, spans)
+            (decision.allowed, decision.closed, decision.index, decision.limit, decision.remaining, spans)
         };
         told(self) == told(other)
     }
@@ -205,6 +242,7 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("is_allowed", &self.allowed)
+            .field("is_closed", &self.closed)
             .field("index", &self.index)
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)
@@ -218,6 +256,9 @@ impl fmt::Debug for Decision {
 /// One line for a log; names no key.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.closed {
+            return f.write_str("denied, the limiter is closed");
+        }
         let verdict = if self.allowed { "allowed" } else { "denied" };
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
         match self.retry_after() {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll, ready};
@@ -13,7 +14,9 @@ use pin_project_lite::pin_project;
 use crate::algorithm::{Algorithm, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Part, Store};
+use crate::store::{
+    Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Part, Permit, Store, WhenClosed,
+};
 
 /// Decides whether a call may pass. Clones share their state.
 ///
@@ -50,7 +53,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Sets clock and size, too.
     pub fn builder(algorithm: A) -> Builder<A> {
-        Builder { algorithm, clock: AnyClock::default(), max_keys: MemoryStore::<A>::DEFAULT_MAX_KEYS }
+        let (clock, max_keys) = (AnyClock::default(), MemoryStore::<A>::DEFAULT_MAX_KEYS);
+        Builder { algorithm, clock, max_keys, max_waiting: None, when_closed: WhenClosed::default() }
     }
 
     /// Takes one unit if it is there. Never waits.
@@ -79,11 +83,13 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().peek(&self.context, key, Call::new(cost))
     }
 
-    /// Takes one unit, waiting in line where the algorithm has one.
+    /// Takes one unit, waiting for it in line.
     ///
-    /// Algorithms without a line answer at once, as [`check`](RateLimiter::check) does. With a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket): first come, first served, per key; whoever finds no place in the line, or would have to
-    /// wait longer than its `max_wait`, is refused at once.
+    /// First come, first served, per key. Every algorithm of this crate lets calls wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) and
+    /// [`Smooth`](crate::algorithm::Smooth) for their turn, a [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
+    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. As many as the algorithm's `queue` (unless set, as
+    /// many as its burst or limit) may wait; whoever finds no place, or would have to wait longer than `max_wait`, is refused at once. An algorithm of
+    /// one's own without a [line](crate::algorithm::Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
     ///
     /// # Cancel safety
     ///
@@ -91,6 +97,9 @@ impl<A: Algorithm> RateLimiter<A> {
     /// call is charged when its turn comes; dropped between that and its next poll, its units go back unless
     /// another call for the key has been admitted meanwhile. Giving up costs work in proportion to the calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
     /// waiter that is not polled loses at most its own turn.
+    ///
+    /// A runtime that is shut down drops its waiters: they leave as if they had been dropped by hand. A clock that steps back while somebody waits adds at most
+    /// one period to the wait.
     ///
     /// # Panics
     ///
@@ -117,13 +126,85 @@ impl<A: Algorithm> RateLimiter<A> {
         cost: u64,
         rule: Option<A>,
         priority: bool,
+        patience: u64,
     ) -> Part<'_> {
-        MemoryStore::part(&self.context, key, cost, rule, priority)
+        MemoryStore::part(&self.context, key, cost, rule, priority, patience)
     }
 
     fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {
+        Acquire { wait: self.asking(key, cost, rule, priority) }
+    }
+
+    fn asking<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        rule: Option<A>,
+        priority: bool,
+    ) -> AcquirePermit<A> {
         let key = self.context.store().identify(key);
-        Acquire { state: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule, priority } }
+        AcquirePermit {
+            stage: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule, priority },
+        }
+    }
+
+    /// Takes a permit that is held until it is dropped. Never waits.
+    ///
+    /// For rules that [hold](Algorithm::holds) something, [`Concurrency`](crate::algorithm::Concurrency) and what is made of it; of others, the permit is empty.
+    ///
+    /// # Errors
+    ///
+    /// The denial.
+    pub fn permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Decision> {
+        let key = self.context.store().identify(key);
+        match MemoryStore::enter_at_once(&self.context, key, Call::new(1)) {
+            (decision, permit) if decision.is_allowed() => Ok(permit),
+            (decision, _) => Err(decision),
+        }
+    }
+
+    /// Takes a permit that is held until it is dropped, waiting for it in line as [`acquire`](RateLimiter::acquire) does.
+    ///
+    /// # Errors
+    ///
+    /// The denial.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`acquire`](RateLimiter::acquire). A permit that was free when the future was dropped is free for the next.
+    pub fn acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> AcquirePermit<A> {
+        self.asking(key, 1, None, false)
+    }
+
+    /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come; or, if
+    /// [so built](Builder::when_closed), those who come pass uncounted.
+    ///
+    /// For a server that shuts down: what it holds in line would keep it from ending. A layer answers 503, gRPC `UNAVAILABLE`. Calls in progress go on, and
+    /// what was admitted before stays so. Such a denial is [told as one](Decision::is_closed), has no `retry_after`, and counts nowhere.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// use tower_throttle::algorithm::LeakyBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_hour(1)));
+    /// let _ = limiter.acquire("user:42").await;
+    /// let waiting = tokio::spawn(limiter.acquire("user:42"));
+    /// tokio::task::yield_now().await;
+    /// limiter.close();
+    /// assert!(waiting.await.unwrap().is_closed());
+    /// assert!(limiter.check("user:7").is_closed());
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        MemoryStore::close(&self.context);
+    }
+
+    /// How many calls wait in line now, for all keys together. Never above [`max_waiting`](Builder::max_waiting).
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.context.store().waiting()
     }
 
     /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
@@ -247,6 +328,14 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
         self.context.is_replaced()
     }
 
+    /// What a call will hold that is let in later.
+    pub(crate) fn to_hold<K: ?Sized>(&self, key: &K, call: Call<'_, A>) -> Permit
+    where
+        S: Store<A, K>,
+    {
+        S::permit(&self.context, key, call)
+    }
+
     /// Takes what the call costs now, or later, as the store can.
     #[inline]
     pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Call<'_, A>) -> Answer<S::Wait>
@@ -276,6 +365,8 @@ pub struct Builder<A> {
     algorithm: A,
     clock: AnyClock,
     max_keys: usize,
+    max_waiting: Option<usize>,
+    when_closed: WhenClosed,
 }
 
 impl<A: Algorithm> Builder<A> {
@@ -292,10 +383,25 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
+    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is refused, and told when it would pass without waiting.
+    ///
+    /// 10,000 unless set, or as many as the algorithm lets wait for one key, if that is more. Each costs some 150 bytes here, and its request, and its connection.
+    pub fn max_waiting(mut self, max_waiting: usize) -> Self {
+        self.max_waiting = Some(max_waiting);
+        self
+    }
+
+    /// What becomes of new calls once the limiter is [closed](RateLimiter::close): they are refused, unless set.
+    pub fn when_closed(mut self, when_closed: WhenClosed) -> Self {
+        self.when_closed = when_closed;
+        self
+    }
+
     /// The limiter. A key never seen counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        let store = MemoryStore::new(&self.algorithm, self.max_keys);
+        let Self { max_keys, max_waiting, when_closed, .. } = self;
+        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed);
         RateLimiter::assemble(self.algorithm, self.clock, store)
     }
 }
@@ -310,7 +416,32 @@ pin_project! {
         A: Algorithm,
     {
         #[pin]
-        state: Stage<A>,
+        wait: AcquirePermit<A>,
+    }
+}
+
+impl<A: Algorithm> Future for Acquire<A> {
+    type Output = Decision;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
+        let (decision, permit) = ready!(self.project().wait.poll_both(cx));
+        // Held until it is refunded.
+        drop(permit.unarmed());
+        Poll::Ready(decision)
+    }
+}
+
+pin_project! {
+    /// A pending [`RateLimiter::acquire_permit`].
+    ///
+    /// Borrows neither the key nor the limiter.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AcquirePermit<A>
+    where
+        A: Algorithm,
+    {
+        #[pin]
+        stage: Stage<A>,
     }
 }
 
@@ -321,41 +452,58 @@ pin_project! {
         A: Algorithm,
     {
         Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
-        Waiting { #[pin] wait: MemoryWait<A> },
+        Waiting { #[pin] wait: MemoryWait<A>, permit: Permit },
         Done,
     }
 }
 
-impl<A: Algorithm> Future for Acquire<A> {
-    type Output = Decision;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
+impl<A: Algorithm> AcquirePermit<A> {
+    fn poll_both(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
         let mut this = self.project();
         loop {
-            let decision = match this.state.as_mut().project() {
+            let decided = match this.stage.as_mut().project() {
                 StageProj::Asking { context, key, cost, rule, priority } => {
-                    match MemoryStore::enter(context, *key, Call::with(*cost, rule.as_ref(), *priority)) {
-                        Answer::Now(decision) => decision,
+                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting();
+                    match MemoryStore::enter(context, *key, call) {
+                        Answer::Now(decision) => (decision, Permit::default()),
+                        Answer::Holding(decision, permit) => (decision, permit),
                         Answer::Later(wait) => {
-                            this.state.set(Stage::Waiting { wait });
+                            let permit = MemoryStore::to_hold(context, *key, call);
+                            this.stage.set(Stage::Waiting { wait, permit });
                             continue;
                         }
                     }
                 }
-                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
-                    Ok(decision) => decision,
+                StageProj::Waiting { wait, permit } => match ready!(wait.poll(cx)) {
+                    Ok(decision) if decision.is_allowed() => (decision, mem::take(permit).armed()),
+                    Ok(decision) => (decision, Permit::default()),
                     Err(never) => match never {},
                 },
                 StageProj::Done => panic!("polled after it was ready"),
             };
-            this.state.set(Stage::Done);
-            return Poll::Ready(decision);
+            this.stage.set(Stage::Done);
+            return Poll::Ready(decided);
         }
+    }
+}
+
+impl<A: Algorithm> Future for AcquirePermit<A> {
+    type Output = Result<Permit, Decision>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        let (decision, permit) = ready!(self.poll_both(cx));
+        Poll::Ready(if decision.is_allowed() { Ok(permit) } else { Err(decision) })
     }
 }
 
 impl<A: Algorithm> fmt::Debug for Acquire<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire").finish_non_exhaustive()
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for AcquirePermit<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquirePermit").finish_non_exhaustive()
     }
 }

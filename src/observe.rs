@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::store::BoxError;
 
@@ -35,6 +36,20 @@ impl Observer {
             );
         }
     }
+}
+
+impl Observer {
+    /// A call was held. Told each time: whoever asks for events of that level wants them all.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
+        let delay = decision.delay();
+        if !delay.is_zero() {
+            tracing::debug!(policy, ?delay, "tower-throttle: held");
+        }
+    }
+
+    #[cfg(not(feature = "tracing"))]
+    pub(crate) fn waited(&self, _: &str, _: &Decision) {}
 }
 
 fn first(said: &AtomicBool) -> bool {

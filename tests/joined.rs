@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::{Hand, Random};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, advance};
+use tokio::time::Instant;
 use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{
@@ -337,17 +337,20 @@ async fn smooth_waits_in_line_with_others_too() {
     assert_eq!(smooth.check(&()).retry_after(), Some(MS * 200));
 }
 
+/// Held in a layer are those calls only that each member was told to let wait.
 #[tokio::test(start_paused = true)]
-async fn a_tuple_with_a_line_in_it_lets_nobody_wait() {
-    let limiter = RateLimiter::new((queue(), TokenBucket::new(Quota::per_hour(5))));
-    assert!(limiter.acquire(&()).await.is_allowed());
+async fn a_tuple_holds_requests_if_each_member_was_told_to() {
+    let bucket = || TokenBucket::new(Quota::per_hour(5));
     let start = Instant::now();
-    let decision = limiter.acquire(&()).await;
-    assert_eq!((decision.is_allowed(), decision.retry_after()), (false, Some(INTERVAL)));
-    assert_eq!((start.elapsed(), decision.index()), (Duration::ZERO, 0));
-    advance(INTERVAL).await;
-    assert_eq!(limiter.acquire(&()).await.remaining(), 0);
-    assert_eq!(limiter.peek(&()).retry_after(), Some(INTERVAL));
+    let mut refuses = RateLimitLayer::new(Global, (queue(), bucket())).responder(ErrorResponder).layer(answers());
+    assert!(refuses.call(()).await.is_ok());
+    let Err(Error::Limited(decision)) = refuses.call(()).await else { panic!("it waited") };
+    assert_eq!((decision.retry_after(), decision.index()), (Some(INTERVAL), 0));
+    let tuple = (queue(), bucket().queue(3));
+    let mut holds = RateLimitLayer::new(Global, tuple).responder(ErrorResponder).layer(answers());
+    assert!(holds.call(()).await.is_ok() && start.elapsed().is_zero());
+    assert!(holds.call(()).await.is_ok());
+    assert_eq!(start.elapsed(), INTERVAL);
 }
 
 #[tokio::test(start_paused = true)]

@@ -137,12 +137,18 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             let is_due = line.is_due(&state, 1);
             let aheads = [0, 0, 1, 5, u128::from(u64::MAX), 5 * u128::from(u64::MAX)];
             let ahead = if is_due { 0 } else { random.one_of(&aheads) };
-            let (told, due) = (line.turn(&state, ahead, 1).0.max(exact.last), exact.turn(ahead));
+            let (mut tail, mut before) = (state.clone(), ahead);
+            while before > 0 {
+                let cost = u64::try_from(before).unwrap_or(u64::MAX);
+                line.follow(&mut tail, Nanos(exact.last), cost);
+                before -= u128::from(cost);
+            }
+            let (told, due) = (line.turn(&tail, 1).0.max(exact.last), exact.turn(ahead));
             assert!(told >= due && told - due <= late, "turn {told} for {due}, {ahead} ahead: {what}");
             assert!(!is_due || exact.next <= exact.now, "due too early: {what}");
             let overdue = &exact.now - &exact.next >= BigInt::from(late) * limit;
             assert!(is_due || !overdue, "not due in time: {what}");
-            let room = line.room(&state, ahead, Nanos(now));
+            let room = line.room(&tail, Nanos(now), max_wait);
             let patience = BigInt::from(max_wait) - behind;
             let (least, most) = (exact.room(ahead, &patience - late), exact.room(ahead, patience));
             // Those that pass at once wait for nothing, even if the clock is behind.

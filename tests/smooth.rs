@@ -141,7 +141,7 @@ fn a_line_that_was_late_does_not_warm_a_cold_limiter() {
     line.observe(&mut state, later);
     line.leave(&mut state, later, 2);
     // In real arithmetic it is 34,135,469 and seven hundred-thousandths.
-    assert_eq!(line.turn(&state, 0, 1), Nanos(34_135_470));
+    assert_eq!(line.turn(&state, 1), Nanos(34_135_470));
 }
 
 /// A clock that is set back leaves a cold limiter as cold as it was, and what is stored where it is.

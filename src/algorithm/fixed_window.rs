@@ -25,8 +25,10 @@
 //!
 //! **Cost.** Constant time, no division, 24 bytes a key.
 
+use crate::algorithm::patience::waits;
+use crate::algorithm::room::waits_for_room;
 use crate::algorithm::time::{Step, step};
-use crate::algorithm::{Algorithm, Lends, Policy};
+use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -57,6 +59,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
+    patience: Patience,
     aligned: bool,
 }
 
@@ -73,7 +76,7 @@ impl FixedWindow {
     /// Windows that begin with the first admitted request after the last one ended.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, aligned: false }
+        Self { quota, aligned: false, patience: Patience::unasked(quota.limit()) }
     }
 
     /// Windows at multiples of the period: of Unix time, or of a clock's own zero.
@@ -183,7 +186,16 @@ impl Algorithm for FixedWindow {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.quota.limit(), window: self.quota.period() }
+        Policy::new(self.quota.limit(), self.quota.period())
+    }
+
+    fn line(&self) -> Option<&dyn Line<FixedWindowState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
     }
 }
 
@@ -210,8 +222,7 @@ impl Lends for FixedWindow {
             false => self.quota.period_nanos() - state.age,
         }
     }
-
-    fn memory(&self) -> u64 {
-        self.quota.period_nanos()
-    }
 }
+
+waits!(FixedWindow, "as many calls as the limit");
+waits_for_room!(FixedWindow, FixedWindowState);

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Line, Policy};
+use crate::algorithm::{Algorithm, Line, Overflow, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -73,8 +73,7 @@ use crate::quota::Quota;
 pub struct LeakyBucket {
     quota: Quota,
     rate: Rate,
-    places: u64,
-    max_wait: u64,
+    patience: Patience,
     capacity: u64,
 }
 
@@ -126,25 +125,34 @@ impl LeakyBucket {
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let places = quota.capacity();
-        Self { quota, rate: Rate::of(quota), places, max_wait: u64::MAX, capacity: places.saturating_add(1) }
+        let patience = Patience::asked(places);
+        Self { quota, rate: Rate::of(quota), patience, capacity: places.saturating_add(1) }
     }
 
     /// How many calls may wait, per key. 0: none, whoever cannot leave at once is refused.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
-        self.places = places;
+        self.patience = self.patience.queue(places);
         self.measured()
     }
 
     /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = Nanos::from(max_wait).0;
+        self.patience = self.patience.within(max_wait);
         self.measured()
     }
 
+    /// Who is refused when the line is full; whoever comes, unless set.
+    #[must_use]
+    pub const fn overflow(mut self, overflow: Overflow) -> Self {
+        self.patience = self.patience.overflowing(overflow);
+        self
+    }
+
     fn measured(mut self) -> Self {
-        self.capacity = self.places.min(self.intervals(self.max_wait)).saturating_add(1);
+        let patience = self.patience;
+        self.capacity = patience.places().min(self.intervals(patience.max_wait())).saturating_add(1);
         self
     }
 
@@ -252,7 +260,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.capacity, window: Duration::from_nanos(self.rate.time(self.capacity)) }
+        Policy::new(self.capacity, Duration::from_nanos(self.rate.time(self.capacity)))
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
@@ -265,12 +273,8 @@ impl Algorithm for LeakyBucket {
 }
 
 impl Line<LeakyBucketState> for LeakyBucket {
-    fn places(&self, _state: &LeakyBucketState) -> u64 {
-        self.places
-    }
-
-    fn max_wait(&self, _state: &LeakyBucketState) -> u64 {
-        self.max_wait
+    fn patience(&self, _state: &LeakyBucketState) -> Patience {
+        self.patience
     }
 
     fn capacity(&self, _state: &LeakyBucketState) -> u64 {
@@ -281,8 +285,12 @@ impl Line<LeakyBucketState> for LeakyBucket {
         1
     }
 
-    fn turn(&self, state: &LeakyBucketState, ahead: u128, _cost: u64) -> Nanos {
-        match state.next.plus(ahead.saturating_mul(u128::from(self.rate.period))) {
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, state: &LeakyBucketState, _cost: u64) -> Nanos {
+        match state.next.plus(0) {
             Ok(until) => state.last.after(self.rate.time_of(until)),
             Err(past) => {
                 let (past, _) = div_rem(past, self.rate.limit);
@@ -301,6 +309,21 @@ impl Line<LeakyBucketState> for LeakyBucket {
         state.next = Slot::new(slot.saturating_add(signed(self.rate.units(cost))));
     }
 
+    fn follow(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
+        self.leave(state, arrived, cost);
+    }
+
+    /// Slots follow on each other without a gap.
+    fn unfollow(&self, state: &mut LeakyBucketState, cost: u64) -> bool {
+        let next = state.next.grains();
+        // What was too much to count cannot be taken off.
+        let counted = next < i128::MAX;
+        if counted {
+            state.next = Slot::new(next - signed(self.rate.units(cost)));
+        }
+        counted
+    }
+
     fn keep(&self, state: &LeakyBucketState) -> Option<LeakyBucketState> {
         Some(state.clone())
     }
@@ -309,20 +332,24 @@ impl Line<LeakyBucketState> for LeakyBucket {
         u64::from(self.is_due(state, 1))
     }
 
-    fn room(&self, state: &LeakyBucketState, ahead: u128, now: Nanos) -> u64 {
-        if self.max_wait == u64::MAX {
+    fn room(&self, state: &LeakyBucketState, now: Nanos, wait: u64) -> u64 {
+        if wait == u64::MAX {
             return u64::MAX;
         }
-        let first = state.next.plus(ahead.saturating_mul(u128::from(self.rate.period))).unwrap_or(0);
+        let first = state.next.plus(0).unwrap_or(0);
         let behind = self.rate.grains(state.last.since(now));
-        let latest = self.rate.grains(self.max_wait).checked_sub(behind);
+        let latest = self.rate.grains(wait).checked_sub(behind);
         let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
         let (intervals, _) = div_rem(spare, self.rate.period);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    fn in_time(&self, state: &LeakyBucketState, ahead: u128, _cost: u64, now: Nanos) -> bool {
-        self.room(state, ahead, now) > 0
+    fn in_time(&self, state: &LeakyBucketState, _cost: u64, now: Nanos, wait: u64) -> bool {
+        self.room(state, now, wait) > 0
+    }
+
+    fn time(&self, state: &LeakyBucketState) -> Nanos {
+        state.last
     }
 
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {

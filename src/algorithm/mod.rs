@@ -59,11 +59,15 @@
 //! behind is taken as a clock that was set back: the key keeps its level, and time goes on from there.
 
 mod blocking;
+mod concurrency;
+mod crowd;
 mod fixed_window;
 mod leaky_bucket;
 mod line;
+mod patience;
 mod priority;
 mod rate;
+mod room;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
@@ -80,9 +84,13 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub use blocking::{BlockFor, Blocking, BlockingState};
+pub use concurrency::{Concurrency, ConcurrencyState};
+pub(crate) use crowd::Crowd;
+pub use crowd::Place;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use line::Line;
+pub use patience::{Overflow, Patience};
 pub use priority::{Lends, Priority};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
@@ -190,6 +198,29 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     fn line(&self) -> Option<&dyn Line<Self::State>> {
         None
     }
+
+    /// Whether calls wait in that line that do not ask for it: those of a layer.
+    #[inline]
+    fn queues(&self) -> bool {
+        self.line().is_some()
+    }
+
+    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release) once.
+    #[inline]
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// A call of `cost` is over.
+    fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
+
+    /// Makes the state new, but for what calls in progress hold.
+    fn renew(&self, state: &mut Self::State, fresh: Self::State) {
+        *state = fresh;
+    }
+
+    /// The state was a copy of that of others: what their calls hold is not in it.
+    fn move_out(&self, _state: &mut Self::State) {}
 }
 
 /// A quota as clients are told of it.
@@ -197,8 +228,35 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 pub struct Policy {
     /// The most that can be admitted at one instant.
     pub quota: u64,
-    /// The time in which that much comes back.
+    /// The time in which that much comes back. Of no meaning where [concurrent](Unit::ConcurrentRequests) requests are counted.
     pub window: Duration,
+    /// What is counted.
+    pub unit: Unit,
+}
+
+/// What a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unit {
+    /// Requests, or the units that they cost.
+    #[default]
+    Requests,
+    /// Requests in progress.
+    ConcurrentRequests,
+}
+
+impl Policy {
+    /// So many requests come back in `window`.
+    #[must_use]
+    pub const fn new(quota: u64, window: Duration) -> Self {
+        Self { quota, window, unit: Unit::Requests }
+    }
+
+    /// So many requests at a time.
+    #[must_use]
+    pub const fn concurrent(quota: u64) -> Self {
+        Self { quota, window: Duration::ZERO, unit: Unit::ConcurrentRequests }
+    }
 }
 
 #[cfg(test)]
@@ -214,6 +272,7 @@ mod tests {
         assert_eq!(size_of::<SlidingCounterState>(), 32);
         assert_eq!(size_of::<SlidingLogState>(), 64);
         assert_eq!(size_of::<SmoothState>(), 48);
+        assert_eq!(size_of::<ConcurrencyState>(), 16);
     }
 
     #[test]

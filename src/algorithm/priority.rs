@@ -29,7 +29,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, FixedWindow, Line, Policy, SlidingCounter, SlidingLog, SlidingWindow};
+use crate::algorithm::{
+    Algorithm, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow,
+};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -81,10 +83,6 @@ pub trait Lends: Algorithm + sealed::Sealed {
     /// How long until so many units fit, from the state's own time on; `u64::MAX` if never.
     #[doc(hidden)]
     fn room_in(&self, state: &Self::State, units: u64) -> u64;
-
-    /// How long units count, at most.
-    #[doc(hidden)]
-    fn memory(&self) -> u64;
 }
 
 mod sealed {
@@ -155,77 +153,75 @@ impl<A: Lends> Algorithm for Priority<A> {
     }
 }
 
-/// A line for calls with priority.
+impl<A: Lends> Priority<A> {
+    fn inner(&self) -> &dyn Line<A::State> {
+        match self.rule.line() {
+            Some(line) => line,
+            None => unreachable!("a window has a line"),
+        }
+    }
+}
+
+/// A line for calls with priority: the window's, but that the share bounds it.
 impl<A: Lends> Line<A::State> for Priority<A> {
-    fn places(&self, _state: &A::State) -> u64 {
-        0
+    fn patience(&self, _state: &A::State) -> Patience {
+        Patience::asked(0)
     }
 
-    fn max_wait(&self, _state: &A::State) -> u64 {
-        u64::MAX
+    fn capacity(&self, state: &A::State) -> u64 {
+        self.inner().capacity(state)
     }
 
-    fn capacity(&self, _state: &A::State) -> u64 {
-        self.rule.limit()
+    fn at_once(&self, state: &A::State) -> u64 {
+        self.inner().at_once(state)
     }
 
-    fn at_once(&self, _state: &A::State) -> u64 {
-        self.rule.limit()
-    }
-
-    fn fits(&self, _state: &A::State, cost: u64) -> bool {
-        cost <= self.rule.limit()
+    fn fits(&self, state: &A::State, cost: u64) -> bool {
+        self.inner().fits(state, cost)
     }
 
     fn lends(&self, _state: &A::State) -> Option<u64> {
         Some(self.units)
     }
 
-    /// Those ahead and the call itself, if they fit together; else the call once those ahead have left.
-    fn turn(&self, state: &A::State, ahead: u128, cost: u64) -> Nanos {
-        let (seen, limit) = (self.rule.seen(state), self.rule.limit());
-        let (ahead, cost) = (u64::try_from(ahead).map_or(limit, |ahead| ahead.min(limit)), cost.min(limit));
-        if cost <= limit - ahead {
-            return seen.after(self.rule.room_in(state, ahead + cost));
-        }
-        let (left, mut state) = (seen.after(self.rule.room_in(state, ahead)), state.clone());
-        let _ = self.rule.check(&mut state, left, ahead);
-        left.after(self.rule.room_in(&state, cost))
+    fn is_plain(&self) -> bool {
+        false
     }
 
-    /// A call of more than the limit came by another rule than this: it leaves when it has all of it.
+    fn turn(&self, state: &A::State, cost: u64) -> Nanos {
+        self.inner().turn(state, cost)
+    }
+
     fn is_due(&self, state: &A::State, cost: u64) -> bool {
-        self.rule.room_in(state, cost.min(self.rule.limit())) == 0
+        self.inner().is_due(state, cost)
     }
 
-    fn leave(&self, state: &mut A::State, _arrived: Nanos, cost: u64) {
-        let seen = self.rule.seen(state);
-        let _ = self.rule.check(state, seen, cost.min(self.rule.limit()));
+    fn leave(&self, state: &mut A::State, arrived: Nanos, cost: u64) {
+        self.inner().leave(state, arrived, cost);
     }
 
-    fn keep(&self, _state: &A::State) -> Option<A::State> {
-        None
+    fn passing(&self, state: &A::State, seen: Nanos) -> u64 {
+        self.inner().passing(state, seen)
+    }
+
+    fn reset(&self, state: &A::State, now: Nanos) -> u64 {
+        self.inner().reset(state, now)
+    }
+
+    fn keep(&self, state: &A::State) -> Option<A::State> {
+        self.inner().keep(state)
     }
 
     fn take_back(&self, state: &mut A::State, cost: u64, released: Nanos) {
-        let seen = self.rule.seen(state);
-        self.rule.give_back(state, seen, cost.min(self.rule.limit()), released);
+        self.inner().take_back(state, cost, released);
     }
 
-    fn passing(&self, state: &A::State, _seen: Nanos) -> u64 {
-        self.rule.left(state)
-    }
-
-    fn reset(&self, state: &A::State, ahead: u128, now: Nanos) -> u64 {
-        match ahead {
-            0 => self.rule.seen(state).after(self.rule.reset_in(state)).since(now),
-            _ => self.turn(state, ahead, 0).since(now).saturating_add(self.rule.memory()),
-        }
+    fn time(&self, state: &A::State) -> Nanos {
+        self.inner().time(state)
     }
 
     fn observe(&self, state: &mut A::State, now: Nanos) -> Nanos {
-        let _ = self.rule.peek(state, now, 0);
-        self.rule.seen(state)
+        self.inner().observe(state, now)
     }
 }
 

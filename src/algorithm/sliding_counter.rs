@@ -27,9 +27,11 @@
 //!
 //! **Cost.** Constant time, 32 bytes a key.
 
+use crate::algorithm::patience::waits;
 use crate::algorithm::rate::div_rem;
+use crate::algorithm::room::waits_for_room;
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Policy};
+use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -59,6 +61,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
+    patience: Patience,
 }
 
 /// What a [`SlidingCounter`] remembers of a key.
@@ -75,7 +78,7 @@ impl SlidingCounter {
     /// Two windows, weighted.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota }
+        Self { quota, patience: Patience::unasked(quota.limit()) }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -217,7 +220,16 @@ impl Algorithm for SlidingCounter {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.quota.limit(), window: self.quota.period() }
+        Policy::new(self.quota.limit(), self.quota.period())
+    }
+
+    fn line(&self) -> Option<&dyn Line<SlidingCounterState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
     }
 }
 
@@ -241,8 +253,7 @@ impl Lends for SlidingCounter {
             false => self.until(state, units),
         }
     }
-
-    fn memory(&self) -> u64 {
-        2 * self.quota.period_nanos()
-    }
 }
+
+waits!(SlidingCounter, "as many calls as the limit");
+waits_for_room!(SlidingCounter, SlidingCounterState);

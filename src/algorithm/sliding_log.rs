@@ -25,8 +25,10 @@
 
 use std::collections::VecDeque;
 
+use crate::algorithm::patience::waits;
+use crate::algorithm::room::waits_for_room;
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Policy};
+use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -56,6 +58,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
+    patience: Patience,
 }
 
 /// What a [`SlidingLog`] remembers of a key.
@@ -82,7 +85,7 @@ impl SlidingLog {
     /// An exact window.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota }
+        Self { quota, patience: Patience::unasked(quota.limit()) }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -221,7 +224,16 @@ impl Algorithm for SlidingLog {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.quota.limit(), window: self.quota.period() }
+        Policy::new(self.quota.limit(), self.quota.period())
+    }
+
+    fn line(&self) -> Option<&dyn Line<SlidingLogState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
     }
 }
 
@@ -245,8 +257,7 @@ impl Lends for SlidingLog {
             Some(short) => self.until(state, short),
         }
     }
-
-    fn memory(&self) -> u64 {
-        self.quota.period_nanos()
-    }
 }
+
+waits!(SlidingLog, "as many calls as the limit");
+waits_for_room!(SlidingLog, SlidingLogState);

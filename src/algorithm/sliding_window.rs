@@ -31,8 +31,10 @@
 
 use std::mem;
 
+use crate::algorithm::patience::waits;
+use crate::algorithm::room::waits_for_room;
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Policy};
+use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -65,6 +67,7 @@ const MOST: u64 = 1_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
+    patience: Patience,
     slices: u32,
     /// The length of a slice.
     width: u64,
@@ -93,7 +96,7 @@ impl SlidingWindow {
     /// A window of ten slices.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self::sliced(quota, 10)
+        Self::sliced(quota, Patience::unasked(quota.limit()), 10)
     }
 
     /// How finely the window slides: more slices give a unit back sooner, for 8 bytes each per key.
@@ -111,15 +114,15 @@ impl SlidingWindow {
             n as u64 <= MOST,
             "a window of over 1,000 slices costs over 8 kB per key: give 1 to 1,000 slices"
         );
-        Self::sliced(self.quota, n as u64)
+        Self::sliced(self.quota, self.patience, n as u64)
     }
 
-    const fn sliced(quota: Quota, n: u64) -> Self {
+    const fn sliced(quota: Quota, patience: Patience, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
         // No more slices than cover the period, so that the oldest ends its period within the open one.
         let slices = period.div_ceil(width);
-        Self { quota, slices: slices as u32, width, edge: period - 1 - (slices - 1) * width }
+        Self { quota, patience, slices: slices as u32, width, edge: period - 1 - (slices - 1) * width }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -335,7 +338,16 @@ impl Algorithm for SlidingWindow {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.quota.limit(), window: self.quota.period() }
+        Policy::new(self.quota.limit(), self.quota.period())
+    }
+
+    fn line(&self) -> Option<&dyn Line<SlidingWindowState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
     }
 }
 
@@ -359,8 +371,7 @@ impl Lends for SlidingWindow {
             Some(short) => self.free_after(state, short).0,
         }
     }
-
-    fn memory(&self) -> u64 {
-        self.quota.period_nanos() + self.width
-    }
 }
+
+waits!(SlidingWindow, "as many calls as the limit");
+waits_for_room!(SlidingWindow, SlidingWindowState);

@@ -23,7 +23,7 @@ use std::iter;
 use std::mem;
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Line, Policy};
+use crate::algorithm::{Algorithm, Line, Patience, Place, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -240,8 +240,45 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.rule.window(decision)
     }
 
+    fn holds(&self) -> bool {
+        self.rule.holds()
+    }
+
+    /// What is over is over for each rule.
+    fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        let others = state.others.iter_mut().map(|(rule, state)| (&*rule, state));
+        for (rule, state) in iter::once((&state.by, &mut state.state)).chain(others) {
+            rule.release(state, now, cost);
+        }
+    }
+
+    fn renew(&self, state: &mut TieredState<A>, fresh: TieredState<A>) {
+        if !self.holds() {
+            *state = fresh;
+            return;
+        }
+        let TieredState { by, state: mine, others } = state;
+        for (rule, state) in
+            iter::once((&*by, mine)).chain(others.iter_mut().map(|(rule, state)| (&*rule, state)))
+        {
+            let mut new = fresh.state.clone();
+            rule.adapt(&mut new, &fresh.by, rule.seen(state));
+            rule.renew(state, new);
+        }
+    }
+
+    fn move_out(&self, state: &mut TieredState<A>) {
+        state.by.move_out(&mut state.state);
+        state.others.iter_mut().for_each(|(rule, state)| rule.move_out(state));
+    }
+
     fn line(&self) -> Option<&dyn Line<TieredState<A>>> {
         self.rule.line().map(|_| self as &dyn Line<TieredState<A>>)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.rule.queues()
     }
 }
 
@@ -255,12 +292,57 @@ fn line<A: Algorithm>(rule: &A) -> &dyn Line<A::State> {
 
 /// That of the rule that the key was asked by last.
 impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
-    fn places(&self, state: &TieredState<A>) -> u64 {
-        line(&state.by).places(&state.state)
+    fn patience(&self, state: &TieredState<A>) -> Patience {
+        line(&state.by).patience(&state.state)
     }
 
-    fn max_wait(&self, state: &TieredState<A>) -> u64 {
-        line(&state.by).max_wait(&state.state)
+    fn bottleneck(&self, state: &TieredState<A>, cost: u64) -> usize {
+        line(&state.by).bottleneck(&state.state, cost)
+    }
+
+    fn is_timed(&self) -> bool {
+        line(&self.rule).is_timed()
+    }
+
+    fn keeps_schedule(&self) -> bool {
+        line(&self.rule).keeps_schedule()
+    }
+
+    fn is_plain(&self) -> bool {
+        false
+    }
+
+    fn follow(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {
+        line(&state.by).follow(&mut state.state, arrived, cost);
+        state.count(state.by.seen(&state.state), cost);
+    }
+
+    fn join(&self, cost: u64) -> Option<Place> {
+        line(&self.rule).join(cost)
+    }
+
+    fn end(&self, state: &mut TieredState<A>, cost: u64) {
+        let now = state.by.seen(&state.state);
+        self.release(state, now, cost);
+    }
+
+    fn take(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Decision> {
+        let decision = line(&state.by).take(&mut state.state, now, cost)?;
+        state.count(now, cost);
+        Some(state.told(now, decision))
+    }
+
+    fn look(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Decision> {
+        let decision = line(&state.by).look(&mut state.state, now, cost)?;
+        Some(state.told(now, decision))
+    }
+
+    fn time(&self, state: &TieredState<A>) -> Nanos {
+        line(&state.by).time(&state.state)
+    }
+
+    fn approach(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Nanos {
+        line(&state.by).approach(&mut state.state, now, cost)
     }
 
     fn capacity(&self, state: &TieredState<A>) -> u64 {
@@ -279,8 +361,8 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).lends(&state.state)
     }
 
-    fn turn(&self, state: &TieredState<A>, ahead: u128, cost: u64) -> Nanos {
-        line(&state.by).turn(&state.state, ahead, cost)
+    fn turn(&self, state: &TieredState<A>, cost: u64) -> Nanos {
+        line(&state.by).turn(&state.state, cost)
     }
 
     fn is_due(&self, state: &TieredState<A>, cost: u64) -> bool {
@@ -316,17 +398,17 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).passing(&state.state, seen)
     }
 
-    fn in_time(&self, state: &TieredState<A>, ahead: u128, cost: u64, now: Nanos) -> bool {
-        line(&state.by).in_time(&state.state, ahead, cost, now)
+    fn in_time(&self, state: &TieredState<A>, cost: u64, now: Nanos, wait: u64) -> bool {
+        line(&state.by).in_time(&state.state, cost, now, wait)
     }
 
-    fn room(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
-        line(&state.by).room(&state.state, ahead, now)
+    fn room(&self, state: &TieredState<A>, now: Nanos, wait: u64) -> u64 {
+        line(&state.by).room(&state.state, now, wait)
     }
 
-    fn reset(&self, state: &TieredState<A>, ahead: u128, now: Nanos) -> u64 {
-        let others = state.others.iter().map(|(rule, state)| line(rule).reset(state, 0, now));
-        others.fold(line(&state.by).reset(&state.state, ahead, now), u64::max)
+    fn reset(&self, state: &TieredState<A>, now: Nanos) -> u64 {
+        let others = state.others.iter().map(|(rule, state)| line(rule).reset(state, now));
+        others.fold(line(&state.by).reset(&state.state, now), u64::max)
     }
 
     fn bars(&self, state: &TieredState<A>) -> bool {

@@ -36,9 +36,10 @@
 
 use std::time::Duration;
 
+use crate::algorithm::patience::waits;
 use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -67,6 +68,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
+    patience: Patience,
     rate: Rate,
     empty: bool,
 }
@@ -85,7 +87,7 @@ impl TokenBucket {
     /// A bucket that holds the quota's burst, refilled at its rate, full at first.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, rate: Rate::of(quota), empty: false }
+        Self { quota, rate: Rate::of(quota), empty: false, patience: Patience::unasked(quota.capacity()) }
     }
 
     /// The bucket is empty when the limiter is built.
@@ -255,10 +257,99 @@ impl Algorithm for TokenBucket {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.burst(), window: Duration::from_nanos(self.rate.time(self.burst())) }
+        Policy::new(self.burst(), Duration::from_nanos(self.rate.time(self.burst())))
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
         self.rate.window(decision)
+    }
+
+    fn line(&self) -> Option<&dyn Line<TokenBucketState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
+    }
+}
+
+waits!(TokenBucket, "as many calls as the burst");
+
+/// Calls leave when their tokens are there. Those are theirs from then on, however late a timer is; so nothing that flows in meanwhile is lost
+/// on a bucket that is full.
+impl Line<TokenBucketState> for TokenBucket {
+    fn patience(&self, _state: &TokenBucketState) -> Patience {
+        self.patience
+    }
+
+    fn capacity(&self, _state: &TokenBucketState) -> u64 {
+        self.burst()
+    }
+
+    fn at_once(&self, _state: &TokenBucketState) -> u64 {
+        self.burst()
+    }
+
+    fn fits(&self, _state: &TokenBucketState, cost: u64) -> bool {
+        cost <= self.burst()
+    }
+
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
+        state.last.after(self.rate.time_of(self.until(state, cost.min(self.burst()))))
+    }
+
+    /// A call of more than the burst came by another rule than this: it leaves when it has all of it.
+    fn is_due(&self, state: &TokenBucketState, cost: u64) -> bool {
+        cost.min(self.burst()) <= self.available(state)
+    }
+
+    fn leave(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {
+        state.used += cost.min(self.available(state));
+    }
+
+    fn take(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Decision> {
+        Some(self.check(state, now, cost))
+    }
+
+    fn look(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Decision> {
+        Some(self.peek(state, now, cost))
+    }
+
+    fn passing(&self, state: &TokenBucketState, _seen: Nanos) -> u64 {
+        self.available(state)
+    }
+
+    fn reset(&self, state: &TokenBucketState, now: Nanos) -> u64 {
+        state.last.after(self.rate.time_of(self.missing(state))).since(now)
+    }
+
+    fn keep(&self, state: &TokenBucketState) -> Option<TokenBucketState> {
+        Some(state.clone())
+    }
+
+    fn restore(&self, state: &mut TokenBucketState, before: TokenBucketState) {
+        // As full as it would be, had the call never left.
+        let now = state.last;
+        *state = before;
+        self.advance(state, now);
+    }
+
+    fn time(&self, state: &TokenBucketState) -> Nanos {
+        state.last
+    }
+
+    fn observe(&self, state: &mut TokenBucketState, now: Nanos) -> Nanos {
+        self.advance(state, now);
+        state.last
+    }
+
+    fn approach(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Nanos {
+        let turn = self.turn(state, cost);
+        self.observe(state, now.min(turn))
     }
 }

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Policy};
+use crate::algorithm::{Algorithm, Line, Patience, Place, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -33,7 +33,7 @@ struct Together {
 impl Together {
     /// One more says `decision`, and stands for so many limits.
     fn and(mut self, decision: Decision, limits: usize, window: Option<Duration>) -> Self {
-        let index = u8::try_from(self.limits + decision.index()).unwrap_or(u8::MAX);
+        let index = self.limits + decision.index();
         let decision = decision.with_index(index);
         self.limits += limits;
         self.reset = self.reset.max(nanos(decision.reset_after()));
@@ -51,7 +51,7 @@ impl Together {
                 .with_next(self.window.map_or(0, nanos)),
             false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
         };
-        decision.with_index(told.index() as u8)
+        decision.with_index(told.index())
     }
 }
 
@@ -69,6 +69,14 @@ fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
 
+/// That of a member of a tuple that has one.
+fn line<A: Algorithm>(member: &A) -> &dyn Line<A::State> {
+    match member.line() {
+        Some(line) => line,
+        None => unreachable!("a tuple has a line if all its members have one"),
+    }
+}
+
 fn limits(algorithm: &impl Algorithm) -> usize {
     let mut limits = 0;
     algorithm.policies(&mut |_| limits += 1);
@@ -78,8 +86,12 @@ fn limits(algorithm: &impl Algorithm) -> usize {
 /// All or none: a call passes when each member lets it pass, and then draws on each; else it draws on none.
 ///
 /// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`, and [`index`](Decision::index),
-/// are those of the one limit that matters most now. Nobody waits in line: a [`LeakyBucket`](crate::algorithm::LeakyBucket) in a tuple refuses
-/// what comes before its slot.
+/// are those of the one limit that matters most now.
+///
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call waits in line until all members let it pass; the shortest of their lines bounds it, and the shortest
+/// patience. A layer holds requests only if each member is told to let them wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` refuses what
+/// comes before its slot. Nobody waits where a member blocks or lends ([`Blocking`](crate::algorithm::Blocking), [`Priority`](crate::algorithm::Priority)); a
+/// block around the tuple lets them.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
@@ -153,6 +165,143 @@ macro_rules! tuple {
                     true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
                     false => decision.retry_after(),
                 }
+            }
+
+            fn holds(&self) -> bool {
+                $(self.$at.holds())||+
+            }
+
+            fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.release(&mut state.$at, now, cost);)+
+            }
+
+            fn renew(&self, state: &mut Self::State, fresh: Self::State) {
+                $(self.$at.renew(&mut state.$at, fresh.$at);)+
+            }
+
+            fn move_out(&self, state: &mut Self::State) {
+                $(self.$at.move_out(&mut state.$at);)+
+            }
+
+            /// If each member has one, that asks nothing but when.
+            fn line(&self) -> Option<&dyn Line<Self::State>> {
+                let all = $(self.$at.line().is_some_and(|line| line.is_plain()))&&+;
+                all.then_some(self)
+            }
+
+            fn queues(&self) -> bool {
+                $(self.$at.queues())&&+
+            }
+        }
+
+        /// A call leaves when all members let it.
+        impl<$($part: Algorithm),+> Line<($($part::State,)+)> for ($($part,)+) {
+            fn patience(&self, state: &($($part::State,)+)) -> Patience {
+                let all = [$(line(&self.$at).patience(&state.$at)),+];
+                let [first, others @ ..] = all;
+                others.into_iter().fold(first, Patience::and)
+            }
+
+            fn capacity(&self, state: &($($part::State,)+)) -> u64 {
+                u64::MAX$(.min(line(&self.$at).capacity(&state.$at)))+
+            }
+
+            fn at_once(&self, state: &($($part::State,)+)) -> u64 {
+                u64::MAX$(.min(line(&self.$at).at_once(&state.$at)))+
+            }
+
+            fn bottleneck(&self, state: &($($part::State,)+), cost: u64) -> usize {
+                let (mut before, mut latest) = (0, (Nanos::ZERO, 0));
+                $(
+                    let turn = line(&self.$at).turn(&state.$at, cost);
+                    let index = before + line(&self.$at).bottleneck(&state.$at, cost);
+                    // Of two alike, the first.
+                    if turn > latest.0 {
+                        latest = (turn, index);
+                    }
+                    before += limits(&self.$at);
+                )+
+                let _ = before;
+                latest.1
+            }
+
+            fn fits(&self, state: &($($part::State,)+), cost: u64) -> bool {
+                $(line(&self.$at).fits(&state.$at, cost))&&+
+            }
+
+            fn is_timed(&self) -> bool {
+                $(line(&self.$at).is_timed())&&+
+            }
+
+            fn turn(&self, state: &($($part::State,)+), cost: u64) -> Nanos {
+                Nanos::ZERO$(.max(line(&self.$at).turn(&state.$at, cost)))+
+            }
+
+            fn is_due(&self, state: &($($part::State,)+), cost: u64) -> bool {
+                $(line(&self.$at).is_due(&state.$at, cost))&&+
+            }
+
+            /// By each member's schedule, but not before all members let it.
+            fn leave(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
+                let due = self.turn(state, cost).max(arrived).min(self.time(state));
+                $(line(&self.$at).leave(&mut state.$at, due, cost);)+
+            }
+
+            /// Others must not wait for what nobody knows.
+            fn follow(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
+                let turn = self.turn(state, cost).max(self.time(state));
+                if turn < Nanos::MAX {
+                    self.observe(state, turn);
+                    return self.leave(state, arrived, cost);
+                }
+                $(line(&self.$at).follow(&mut state.$at, arrived, cost);)+
+            }
+
+            fn join(&self, cost: u64) -> Option<Place> {
+                let mut places = Place::default();
+                $(places.and(line(&self.$at).join(cost)?);)+
+                Some(places)
+            }
+
+            fn take(&self, state: &mut ($($part::State,)+), now: Nanos, cost: u64) -> Option<Decision> {
+                Some(self.check(state, now, cost))
+            }
+
+            fn look(&self, state: &mut ($($part::State,)+), now: Nanos, cost: u64) -> Option<Decision> {
+                Some(self.peek(state, now, cost))
+            }
+
+            fn passing(&self, state: &($($part::State,)+), seen: Nanos) -> u64 {
+                u64::MAX$(.min(line(&self.$at).passing(&state.$at, seen)))+
+            }
+
+            fn reset(&self, state: &($($part::State,)+), now: Nanos) -> u64 {
+                0$(.max(line(&self.$at).reset(&state.$at, now)))+
+            }
+
+            fn keep(&self, state: &($($part::State,)+)) -> Option<($($part::State,)+)> {
+                Some(($(line(&self.$at).keep(&state.$at)?,)+))
+            }
+
+            fn restore(&self, state: &mut ($($part::State,)+), before: ($($part::State,)+)) {
+                $(line(&self.$at).restore(&mut state.$at, before.$at);)+
+            }
+
+            fn take_back(&self, state: &mut ($($part::State,)+), cost: u64, released: Nanos) {
+                let now = self.time(state);
+                $(self.$at.give_back(&mut state.$at, now, cost, released);)+
+            }
+
+            fn end(&self, state: &mut ($($part::State,)+), cost: u64) {
+                $(line(&self.$at).end(&mut state.$at, cost);)+
+            }
+
+            fn time(&self, state: &($($part::State,)+)) -> Nanos {
+                Nanos::ZERO$(.max(line(&self.$at).time(&state.$at)))+
+            }
+
+            fn observe(&self, state: &mut ($($part::State,)+), now: Nanos) -> Nanos {
+                Nanos::ZERO$(.max(line(&self.$at).observe(&mut state.$at, now)))+
             }
         }
     };

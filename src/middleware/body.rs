@@ -1,18 +1,22 @@
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::store::Permit;
+
 pin_project! {
     /// The body of a limited HTTP service: that of the service behind, or that of a refusal.
     ///
-    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is.
+    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is. What the call holds
+    /// it keeps until it has ended, failed, or was dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
+        permit: Permit,
     }
 }
 
@@ -27,15 +31,21 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self { kind: Kind::Inner { body }, permit: Permit::default() }
+    }
+
+    pub(super) fn holding(mut self, permit: Permit) -> Self {
+        self.permit = permit;
+        self
     }
 
     pub(super) fn full(bytes: Bytes) -> Self {
-        Self { kind: Kind::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+        let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
+        Self { kind: Kind::Full { bytes }, permit: Permit::default() }
     }
 
     pub(super) fn empty() -> Self {
-        Self { kind: Kind::Full { bytes: None } }
+        Self { kind: Kind::Full { bytes: None }, permit: Permit::default() }
     }
 }
 
@@ -53,8 +63,15 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().kind.project() {
-            KindProj::Inner { body } => body.poll_frame(cx),
+        let this = self.project();
+        match this.kind.project() {
+            KindProj::Inner { body } => {
+                let frame = ready!(body.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    *this.permit = Permit::default();
+                }
+                Poll::Ready(frame)
+            }
             KindProj::Full { bytes } => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
         }
     }

@@ -25,7 +25,7 @@ pub struct ErrorResponder;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A policy denied the call.
+    /// A policy denied the call, or the limiter was [closed](Decision::is_closed).
     Limited(Decision),
     /// The call's key could not be had.
     Key(KeyError),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
+use crate::algorithm::{Policy, Unit};
+
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MOST: u64 = 999_999_999_999_999;
 
@@ -25,9 +27,14 @@ pub(super) fn delay(span: Duration) -> HeaderValue {
 }
 
 /// An item of `RateLimit-Policy`.
-pub(super) fn policy(name: &str, quota: u64, window: Duration) -> HeaderValue {
-    let (name, quota, window) = (quoted(name), quota.min(MOST), seconds(window).min(MOST));
-    value(format!("{name};q={quota};w={window}").into_bytes())
+pub(super) fn policy(name: &str, policy: Policy) -> HeaderValue {
+    let (name, quota, window) = (quoted(name), policy.quota.min(MOST), seconds(policy.window).min(MOST));
+    let text = match policy.unit {
+        Unit::Requests => format!("{name};q={quota};w={window}"),
+        // There is no time in which they come back.
+        Unit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
+    };
+    value(text.into_bytes())
 }
 
 /// An item of `RateLimit`, up to the number that remains.
@@ -112,10 +119,15 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_numbers_fit() {
-        let field = policy(r#"a"b\c"#, u64::MAX, Duration::from_nanos(1));
+        let field = policy(r#"a"b\c"#, Policy::new(u64::MAX, Duration::from_nanos(1)));
         assert_eq!(field, r#""a\"b\\c";q=999999999999999;w=1"#);
         let field = item(&item_start("x"), u64::MAX, Some(Duration::MAX));
         assert_eq!(field, r#""x";r=999999999999999;t=999999999999999"#);
+    }
+
+    #[test]
+    fn concurrent_requests_have_a_unit_and_no_window() {
+        assert_eq!(policy("x", Policy::concurrent(7)), r#""x";q=7;qu="concurrent-requests""#);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,6 +10,7 @@ use tower_service::Service;
 
 use super::policies::{Policies, Waited};
 use super::responder::{Refusal, Responder};
+use crate::store::Permit;
 
 pin_project! {
     /// The answer of a limited service, to come.
@@ -16,7 +18,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// Dropped while the call waits in line, it has charged nothing and those behind move up; the service behind is not called. Dropped
-    /// later, its units stay charged.
+    /// later, its units stay charged; a permit it holds is free again.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -40,6 +42,7 @@ pin_project! {
             #[pin]
             response: F,
             told: Option<D>,
+            permit: Permit,
         },
         Answered { answer: Option<T> },
     }
@@ -64,10 +67,11 @@ where
     pub(super) fn calling(
         response: Svc::Future,
         told: Option<P::Told>,
+        permit: Permit,
         policies: &Arc<P>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, told };
+        let stage = Stage::Calling { response, told, permit };
         Self { stage, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
@@ -108,11 +112,15 @@ where
                 StageProj::Waiting { held } => {
                     let held = held.as_mut().project();
                     let waited = ready!(held.wait.poll(cx));
-                    let Some((mut ready, request)) = held.call.take() else { unreachable!("it calls once") };
+                    let Some((mut ready, mut request)) = held.call.take() else {
+                        unreachable!("it calls once")
+                    };
                     match waited.map(|waited| policies.waited(waited)) {
-                        Ok(Waited::Admitted(told)) => {
+                        Ok(Waited::Admitted(told, permit)) => {
+                            policies.observe_wait(&told);
+                            policies.report(&told, |reports| responder.admit(&mut request, reports));
                             let response = ready.call(request);
-                            this.stage.set(Stage::Calling { response, told: Some(told) });
+                            this.stage.set(Stage::Calling { response, told: Some(told), permit });
                             continue;
                         }
                         Ok(Waited::Denied(told)) => {
@@ -126,9 +134,13 @@ where
                         }
                     }
                 }
-                StageProj::Calling { response, told } => match (ready!(response.poll(cx)), &*told) {
+                StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), &*told) {
                     (Ok(response), Some(told)) => {
-                        Ok(policies.report(told, |reports| responder.admitted(reports, response)))
+                        let response = policies.report(told, |reports| responder.admitted(reports, response));
+                        Ok(match permit.is_empty() {
+                            true => response,
+                            false => responder.hold(response, mem::take(permit)),
+                        })
                     }
                     (Ok(response), None) => Ok(responder.admitted(&[], response)),
                     (Err(error), _) => Err(responder.failed(error)),

@@ -1,10 +1,13 @@
 //! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2 protocol).
 
+use std::time::Duration;
+
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
@@ -22,6 +25,26 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
         // gRPC-Web clients insist on their own.
         [b'-', b'w', b'e', b'b', ..] => Some(asked.clone()),
         [] | [b'+' | b';', ..] => Some(HeaderValue::from_static("application/grpc")),
+        _ => None,
+    }
+}
+
+/// How long a gRPC caller waits for its answer: at most eight digits and a unit. What is no timeout is none.
+pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(TIMEOUT)?.to_str().ok()?;
+    content_type(headers)?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3_600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
         _ => None,
     }
 }
@@ -67,6 +90,33 @@ mod tests {
             assert_eq!(content_type(&headers), answered.map(HeaderValue::from_static), "{asked}");
         }
         assert_eq!(content_type(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        let grpc = |timeout: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert(TIMEOUT, HeaderValue::from_bytes(timeout).unwrap());
+            super::timeout(&headers)
+        };
+        for (text, told) in [
+            ("1H", Duration::from_secs(3_600)),
+            ("2M", Duration::from_secs(120)),
+            ("99999999S", Duration::from_secs(99_999_999)),
+            ("100m", Duration::from_millis(100)),
+            ("7u", Duration::from_micros(7)),
+            ("0n", Duration::ZERO),
+        ] {
+            assert_eq!(grpc(text.as_bytes()), Some(told), "{text}");
+        }
+        for text in ["", "S", "1", "123456789S", "1s", "-1S", "+1S", "1 S", "1.5S", "S1", "1SS"] {
+            assert_eq!(grpc(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(grpc(b"1\xff"), None);
+        let mut headers = HeaderMap::new();
+        headers.insert(TIMEOUT, HeaderValue::from_static("1S"));
+        assert_eq!(super::timeout(&headers), None, "only gRPC has it");
     }
 
     #[test]

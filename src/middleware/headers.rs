@@ -18,7 +18,7 @@ pub(super) fn add_fields(headers: &mut HeaderMap, reports: &[Report<'_>]) {
         for (label, quota) in report.limits() {
             let value = match quota {
                 None => label.policy_field.clone(),
-                Some(quota) => field::policy(label.name(), quota.quota, quota.window),
+                Some(quota) => field::policy(label.name(), quota),
             };
             headers.append(RATELIMIT_POLICY, value);
         }

@@ -1,3 +1,6 @@
+use std::cmp::Reverse;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -6,6 +9,7 @@ use super::body::ResponseBody;
 use super::grpc::{self, Code};
 use super::responder::{Refusal, Report, Responder};
 use super::{headers, problem};
+use crate::store::Permit;
 
 /// Answers refused HTTP requests, and never changes the service's error type.
 ///
@@ -14,6 +18,10 @@ use super::{headers, problem};
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help), problem+json | 8 `RESOURCE_EXHAUSTED` |
 /// | without a key | 500, problem+json that names the fix | 13 `INTERNAL` |
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
+/// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
+///
+/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is refused at once. The [`Decision`](crate::Decision) on
+/// a call that was admitted is in its request's extensions: of several policies, the one that held it longest, or else is nearest to exhaustion.
 ///
 /// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
 /// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx). They are added to what is there, never put in its place.
@@ -32,6 +40,23 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
         response.map(ResponseBody::inner)
     }
 
+    fn patience(&self, request: &Request<ReqBody>) -> Option<Duration> {
+        grpc::timeout(request.headers())
+    }
+
+    #[inline]
+    fn admit(&self, request: &mut Request<ReqBody>, reports: &[Report<'_>]) {
+        let pressing =
+            |report: &&Report<'_>| (report.decision().delay(), Reverse(report.decision().remaining()));
+        if let Some(report) = reports.iter().max_by_key(pressing) {
+            request.extensions_mut().insert(*report.decision());
+        }
+    }
+
+    fn hold(&self, response: Self::Response, permit: Permit) -> Self::Response {
+        response.map(|body| body.holding(permit))
+    }
+
     #[inline]
     fn failed(&self, error: Err) -> Err {
         error
@@ -39,6 +64,11 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
 
     fn refused(&self, request: &Request<ReqBody>, refusal: Refusal<'_>) -> Result<Self::Response, Err> {
         let mut answer = match &refusal {
+            Refusal::Limit(reports) if is_closed(reports) => {
+                let closed = reports.iter().find(|report| report.decision().is_closed());
+                let body = closed.map_or_else(Bytes::new, |closed| closed.label().reduced.clone());
+                Answer::new(StatusCode::SERVICE_UNAVAILABLE, body, Code::Unavailable, "shutting down")
+            }
             Refusal::Limit(reports) => {
                 let denials = || reports.iter().filter(|report| !report.decision().is_allowed());
                 let body = match (denials().next(), denials().nth(1)) {
@@ -65,7 +95,9 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
             ),
         }
         .into_response(request);
-        if let Refusal::Limit(reports) = refusal {
+        if let Refusal::Limit(reports) = refusal
+            && !is_closed(reports)
+        {
             let waits = reports.iter().filter(|report| !report.decision().is_allowed());
             // All that denied must allow: the longest wait, and none if one never will.
             let wait = waits.map(|report| report.decision().retry_after()).try_fold(None, |longest, wait| {
@@ -76,6 +108,10 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
         }
         Ok(answer)
     }
+}
+
+fn is_closed(reports: &[Report<'_>]) -> bool {
+    reports.iter().any(|report| report.decision().is_closed())
 }
 
 /// One refusal, in both languages.

@@ -85,7 +85,7 @@ impl Label {
 
     fn printable(name: &str, policy: Policy) -> Self {
         Self {
-            policy_field: field::policy(name, policy.quota, policy.window),
+            policy_field: field::policy(name, policy),
             item: field::item_start(name),
             exceeded: problem::quota_exceeded(&[name]),
             reduced: problem::reduced_capacity(name),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_name_that_no_header_can_carry_is_an_error() {
-        let policy = Policy { quota: 1, window: Duration::from_secs(1) };
+        let policy = Policy::new(1, Duration::from_secs(1));
         for name in ["é", "a\nb", "a\r\nb", "", "\u{7f}", &"x".repeat(257)] {
             assert!(Label::new(name, policy).is_err(), "{name:?}");
         }

@@ -1,10 +1,11 @@
 use std::collections::HashSet;
 use std::future::Future;
+use std::time::Duration;
 
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Few, Part};
+use crate::store::{BoxError, Decided, Few, Part, Permit};
 
 /// What a layer asks before it lets a request pass. Implemented by this crate only.
 pub trait Policies<Req>: sealed::Sealed {
@@ -19,7 +20,7 @@ pub trait Policies<Req>: sealed::Sealed {
     type Wait: Future<Output = Result<Self::Waited, Self::Error>>;
 
     #[doc(hidden)]
-    fn decide(&self, request: &Req) -> Verdict<Self::Told, Self::Wait>;
+    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, Self::Wait>;
 
     #[doc(hidden)]
     fn waited(&self, waited: Self::Waited) -> Waited<Self::Told>;
@@ -32,7 +33,13 @@ pub trait Policies<Req>: sealed::Sealed {
 
     #[doc(hidden)]
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_>;
+
+    #[doc(hidden)]
+    fn observe_wait(&self, told: &Self::Told);
 }
+
+/// How long a caller is willing to wait: asked only where calls wait.
+pub(super) type Patience<'a> = &'a dyn Fn() -> Option<Duration>;
 
 pub(super) mod sealed {
     pub trait Sealed {}
@@ -43,7 +50,7 @@ pub(super) mod sealed {
 pub enum Verdict<T, W> {
     /// It is not limited.
     Pass,
-    Admitted(T),
+    Admitted(T, Permit),
     Denied(T),
     Later(W),
     NoKey(KeyError),
@@ -52,7 +59,7 @@ pub enum Verdict<T, W> {
 /// What became of a request that waited.
 #[derive(Debug)]
 pub enum Waited<T> {
-    Admitted(T),
+    Admitted(T, Permit),
     Denied(T),
 }
 
@@ -72,7 +79,12 @@ pub trait Names {
 pub trait Member<Req>: Names + sealed::Sealed {
     /// What is to be asked for a request. `None`: it is not limited.
     #[doc(hidden)]
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError>;
+    fn gather<'a>(
+        &'a self,
+        request: &Req,
+        patience: Patience<'_>,
+        parts: &mut Few<Option<Part<'a>>>,
+    ) -> Result<(), KeyError>;
 
     #[doc(hidden)]
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>);
@@ -82,6 +94,9 @@ pub trait Member<Req>: Names + sealed::Sealed {
 
     #[doc(hidden)]
     fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>);
+
+    #[doc(hidden)]
+    fn observe_waits(&self, told: &mut dyn Iterator<Item = &Option<Told>>);
 
     #[doc(hidden)]
     fn blame(&self, error: BoxError) -> StoreFailure<'_>;

@@ -1,23 +1,25 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use super::label::Labels;
-use super::policies::{Member, Names, Policies, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Patience, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::terms::{One, Terms};
 use super::told::Told;
 use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::error::NameError;
 use crate::key::{KeyError, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Store};
+use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Permit, Store};
 
 /// One policy: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
@@ -57,8 +59,15 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
+    /// Whether a call by that rule, or the limiter's, may be held.
+    #[inline]
+    fn may_wait(&self, rule: Option<&A>) -> bool {
+        rule.map_or_else(|| self.limiter.algorithm().queues(), A::queues)
+    }
+
     fn observe(&self, decision: &Decision) {
-        if !decision.is_allowed() && decision.retry_after().is_none() {
+        let denied = !decision.is_allowed() && decision.retry_after().is_none();
+        if denied && !decision.is_closed() && !self.limiter.algorithm().holds() {
             self.observer.never_fits(self.labels.first().name());
         }
     }
@@ -78,12 +87,12 @@ where
     S: Store<A, K::Key>,
 {
     type Told = Told;
-    type Waited = (Decision, Option<A>);
+    type Waited = (Decision, Option<A>, Permit);
     type Error = S::Error;
     type Wait = Waiting<S::Wait, A>;
 
     #[inline]
-    fn decide(&self, request: &Req) -> Verdict<Told, Self::Wait> {
+    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Told, Self::Wait> {
         let key = match self.key.extract(request) {
             Ok(Some(key)) => key,
             Ok(None) => return Verdict::Pass,
@@ -94,18 +103,30 @@ where
         };
         let rule = self.terms.rule(request, &key);
         let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
-        match self.limiter.decide(&key, Call::with(cost, rule.as_ref(), priority)) {
+        let mut call = Call::with(cost, rule.as_ref(), priority);
+        if self.may_wait(rule.as_ref())
+            && let Some(patience) = patience()
+        {
+            call = call.within(patience);
+        }
+        match self.limiter.decide(&key, call) {
             Answer::Now(decision) if decision.is_allowed() => {
-                Verdict::Admitted(self.told(decision, rule.as_ref()))
+                Verdict::Admitted(self.told(decision, rule.as_ref()), Permit::default())
+            }
+            Answer::Holding(decision, permit) => {
+                Verdict::Admitted(self.told(decision, rule.as_ref()), permit)
             }
             Answer::Now(decision) => Verdict::Denied(self.told(decision, rule.as_ref())),
-            Answer::Later(wait) => Verdict::Later(Waiting { wait, rule }),
+            Answer::Later(wait) => {
+                let permit = self.limiter.to_hold(&key, call);
+                Verdict::Later(Waiting { wait, rule, permit })
+            }
         }
     }
 
-    fn waited(&self, (decision, rule): (Decision, Option<A>)) -> Waited<Told> {
+    fn waited(&self, (decision, rule, permit): (Decision, Option<A>, Permit)) -> Waited<Told> {
         let told = self.told(decision, rule.as_ref());
-        if decision.is_allowed() { Waited::Admitted(told) } else { Waited::Denied(told) }
+        if decision.is_allowed() { Waited::Admitted(told, permit.armed()) } else { Waited::Denied(told) }
     }
 
     #[inline]
@@ -115,6 +136,10 @@ where
 
     fn observe_denial(&self, told: &Told) {
         self.observe(&told.decision);
+    }
+
+    fn observe_wait(&self, told: &Told) {
+        self.observer.waited(self.labels.first().name(), &told.decision);
     }
 
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
@@ -129,12 +154,19 @@ where
     A: Algorithm,
     C: Terms<Req, K::Key, A>,
 {
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError> {
+    fn gather<'a>(
+        &'a self,
+        request: &Req,
+        patience: Patience<'_>,
+        parts: &mut Few<Option<Part<'a>>>,
+    ) -> Result<(), KeyError> {
         match self.key.extract(request) {
             Ok(Some(key)) => {
                 let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
                 let priority = self.terms.has_priority(request);
-                parts.push(Some(self.limiter.part(&key, cost, rule, priority)));
+                let patience = if self.may_wait(rule.as_ref()) { patience() } else { None };
+                let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
+                parts.push(Some(self.limiter.part(&key, cost, rule, priority, patience)));
             }
             Ok(None) => parts.push(None),
             Err(error) => {
@@ -166,6 +198,12 @@ where
     fn observe_denials(&self, told: &mut dyn Iterator<Item = &Option<Told>>) {
         if let Some(Some(told)) = told.next() {
             self.observe(&told.decision);
+        }
+    }
+
+    fn observe_waits(&self, told: &mut dyn Iterator<Item = &Option<Told>>) {
+        if let Some(Some(told)) = told.next() {
+            self.observer.waited(self.labels.first().name(), &told.decision);
         }
     }
 
@@ -202,12 +240,13 @@ impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
 }
 
 pin_project! {
-    /// A store's answer to come, and the rule that the call goes by.
+    /// A store's answer to come, the rule that the call goes by, and what it will hold.
     #[derive(Debug)]
     pub struct Waiting<W, A> {
         #[pin]
         wait: W,
         rule: Option<A>,
+        permit: Permit,
     }
 }
 
@@ -215,11 +254,11 @@ impl<W, A, E> Future for Waiting<W, A>
 where
     W: Future<Output = Result<Decision, E>>,
 {
-    type Output = Result<(Decision, Option<A>), E>;
+    type Output = Result<(Decision, Option<A>, Permit), E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let decision = ready!(this.wait.poll(cx))?;
-        Poll::Ready(Ok((decision, this.rule.take())))
+        Poll::Ready(Ok((decision, this.rule.take(), mem::take(this.permit))))
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::label::{Label, Labels};
 use super::told::Told;
-use crate::algorithm::Policy;
+use crate::algorithm::{Policy, Unit};
 use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::store::BoxError;
+use crate::store::{BoxError, Permit};
 
 /// Makes the answers: of calls that were admitted, and of those that were refused.
 ///
@@ -22,6 +22,20 @@ pub trait Responder<Req, Res, Err> {
     type Response;
     /// How the limited service fails.
     type Error;
+
+    /// How long the caller is willing to wait in line; `None`: as long as the rule lets it. Asked only where calls wait.
+    fn patience(&self, _request: &Req) -> Option<Duration> {
+        None
+    }
+
+    /// A request that was admitted, before it is passed on: what is to be known of that is put into it.
+    fn admit(&self, _request: &mut Req, _reports: &[Report<'_>]) {}
+
+    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there is a response.
+    fn hold(&self, response: Self::Response, permit: Permit) -> Self::Response {
+        drop(permit);
+        response
+    }
 
     /// The response of the service behind, to a call that was admitted. No reports: it was not limited.
     fn admitted(&self, reports: &[Report<'_>], response: Res) -> Self::Response;
@@ -104,6 +118,12 @@ impl<'a> Report<'a> {
     pub fn policy(&self) -> Policy {
         let index = self.told.decision.index();
         self.limits().nth(index).and_then(|(_, quota)| quota).unwrap_or(self.label().policy())
+    }
+
+    /// Whether it counts requests in progress.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        self.policy().unit == Unit::ConcurrentRequests
     }
 
     /// Its decision.

@@ -8,6 +8,7 @@ use tower_service::Service;
 use super::future::ResponseFuture;
 use super::policies::{Policies, Verdict};
 use super::responder::{Refusal, Responder};
+use crate::store::Permit;
 
 /// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -49,15 +50,17 @@ where
         self.inner.poll_ready(cx).map_err(|error| self.responder.failed(error))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let policies = &self.policies;
-        let refused = match policies.decide(&request) {
+        let refused = match policies.decide(&request, &|| self.responder.patience(&request)) {
             Verdict::Pass => {
-                return ResponseFuture::calling(self.inner.call(request), None, policies, &self.responder);
-            }
-            Verdict::Admitted(told) => {
                 let response = self.inner.call(request);
-                return ResponseFuture::calling(response, Some(told), policies, &self.responder);
+                return ResponseFuture::calling(response, None, Permit::default(), policies, &self.responder);
+            }
+            Verdict::Admitted(told, permit) => {
+                policies.report(&told, |reports| self.responder.admit(&mut request, reports));
+                let response = self.inner.call(request);
+                return ResponseFuture::calling(response, Some(told), permit, policies, &self.responder);
             }
             Verdict::Later(wait) => {
                 // The service that was readied is the one to be called; the clone is readied for the next.

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 
-use super::policies::{Member, Names, Policies, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Patience, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Few, Part, Together, TogetherWait, decide_together};
+use crate::store::{AllDecided, BoxError, Decided, Few, Part, Together, TogetherWait, decide_together};
 
 /// Two policies, or more: each may be two again. Made by [`and`](super::RateLimitLayer::and).
 ///
@@ -33,9 +33,14 @@ impl<P: Names, Q: Names> Names for Both<P, Q> {
 }
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
-    fn gather<'a>(&'a self, request: &Req, parts: &mut Few<Option<Part<'a>>>) -> Result<(), KeyError> {
-        self.0.gather(request, parts)?;
-        self.1.gather(request, parts)
+    fn gather<'a>(
+        &'a self,
+        request: &Req,
+        patience: Patience<'_>,
+        parts: &mut Few<Option<Part<'a>>>,
+    ) -> Result<(), KeyError> {
+        self.0.gather(request, patience, parts)?;
+        self.1.gather(request, patience, parts)
     }
 
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
@@ -57,6 +62,11 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
         self.1.observe_denials(told);
     }
 
+    fn observe_waits(&self, told: &mut dyn Iterator<Item = &Option<Told>>) {
+        self.0.observe_waits(told);
+        self.1.observe_waits(told);
+    }
+
     fn blame(&self, error: BoxError) -> StoreFailure<'_> {
         self.0.blame(error)
     }
@@ -75,28 +85,29 @@ impl<P, Q> Both<P, Q> {
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     type Told = Vec<Option<Told>>;
-    type Waited = Few<Option<Decided>>;
+    type Waited = AllDecided;
     type Error = Infallible;
     type Wait = TogetherWait;
 
-    fn decide(&self, request: &Req) -> Verdict<Self::Told, TogetherWait> {
+    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, TogetherWait> {
         let mut parts = Few::new();
-        if let Err(error) = self.gather(request, &mut parts) {
+        if let Err(error) = self.gather(request, patience, &mut parts) {
             return Verdict::NoKey(error);
         }
         if parts.iter().all(Option::is_none) {
             return Verdict::Pass;
         }
         match decide_together(parts) {
-            Together::Admitted(decided) => Verdict::Admitted(self.told(decided)),
+            Together::Admitted((decided, permit)) => Verdict::Admitted(self.told(decided), permit),
             Together::Denied(decided) => Verdict::Denied(self.told(decided)),
             Together::Later(wait) => Verdict::Later(wait),
         }
     }
 
-    /// Nobody is refused after having waited.
-    fn waited(&self, waited: Few<Option<Decided>>) -> Waited<Self::Told> {
-        Waited::Admitted(self.told(waited))
+    fn waited(&self, (decided, permit): AllDecided) -> Waited<Self::Told> {
+        let all = decided.iter().flatten().all(|decided| decided.decision.is_allowed());
+        let told = self.told(decided);
+        if all { Waited::Admitted(told, permit) } else { Waited::Denied(told) }
     }
 
     fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
@@ -107,6 +118,10 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
 
     fn observe_denial(&self, told: &Self::Told) {
         self.observe_denials(&mut told.iter());
+    }
+
+    fn observe_wait(&self, told: &Self::Told) {
+        self.observe_waits(&mut told.iter());
     }
 
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {

@@ -1,17 +1,28 @@
 //! What a line means to a call: whether it passes, waits or is refused, and what it is told.
 
-use crate::algorithm::Line;
+use super::Queue;
+use crate::algorithm::{Line, Overflow, Patience};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A line as one sees it who comes now: how many wait, and at what cost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outlook {
-    pub(super) waiting: u64,
-    pub(super) ahead: u128,
-    /// The units that must leave before there is a place for one who comes now, if there is none. In a line with so many places: before the one
-    /// leaves who frees a place.
-    pub(super) lead: u128,
+/// A line as one sees it who comes now.
+#[derive(Debug)]
+pub(crate) struct Outlook<'a, S> {
+    line: &'a dyn Line<S>,
+    state: &'a mut S,
+    /// `None`: nobody waits.
+    before: Option<Before<'a, S>>,
+}
+
+/// Those who stand before it.
+#[derive(Debug)]
+struct Before<'a, S> {
+    queue: &'a Queue<S>,
+    /// So many of the line are as good as gone.
+    gone: usize,
+    waiting: usize,
+    /// What they cost.
+    ahead: u128,
 }
 
 /// A call that comes.
@@ -20,141 +31,261 @@ pub(crate) struct Comer {
     pub(crate) now: Nanos,
     pub(crate) cost: u64,
     pub(crate) priority: bool,
+    /// Whether it waits if there is a place.
+    pub(crate) waits: bool,
+    /// How long it waits at most, in nanoseconds, if the line is longer; `u64::MAX`: as long as it takes.
+    pub(crate) patience: u64,
 }
 
-enum Fate {
+impl Comer {
+    /// A call that waits as long as the line lets it.
+    pub(crate) fn new(now: Nanos, cost: u64) -> Self {
+        Self { now, cost, priority: false, waits: true, patience: u64::MAX }
+    }
+
+    /// How long it waits in a line of that patience.
+    pub(super) fn patience(&self, line: Patience) -> u64 {
+        self.patience.min(line.max_wait())
+    }
+}
+
+/// What becomes of a call.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// It passes at once, or is refused at once.
+    Decided(Decision),
+    Waits,
+    /// It would wait, if there were a place.
+    Full,
+}
+
+enum Course {
     Passes,
     Waits,
+    Full,
     Refused,
 }
 
-impl Outlook {
+impl<'a, S: Clone> Outlook<'a, S> {
     /// Nobody waits.
-    pub(crate) const EMPTY: Self = Self { waiting: 0, ahead: 0, lead: 0 };
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.waiting == 0
+    pub(crate) fn alone(line: &'a dyn Line<S>, state: &'a mut S) -> Self {
+        Self { line, state, before: None }
     }
 
-    /// Whether a call passes at once or is refused at once; `None` if it is to wait.
-    pub(crate) fn decide<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Option<Decision> {
+    /// Behind all of a line but so many, that are as good as gone. It must have been looked ahead.
+    pub(super) fn behind(line: &'a dyn Line<S>, state: &'a mut S, queue: &'a Queue<S>, gone: usize) -> Self {
+        let waiting = queue.waiting.len() - gone;
+        let left = queue.waiting.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
+        let before = Before { queue, gone, waiting, ahead: queue.ahead - left };
+        Self { line, state, before: Some(before).filter(|before| before.waiting > 0) }
+    }
+
+    /// As it was when so many stood in the line, and cost so much.
+    pub(super) fn with(mut self, waiting: usize, ahead: u128) -> Self {
+        if let Some(before) = &mut self.before {
+            (before.waiting, before.ahead) = (waiting, ahead);
+        }
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// The state as it will be when all before it have left.
+    fn tail(&self) -> &S {
+        self.before.as_ref().and_then(|before| before.queue.tail.as_ref()).unwrap_or(self.state)
+    }
+
+    fn waiting(&self) -> u64 {
+        self.before.as_ref().map_or(0, |before| before.waiting as u64)
+    }
+
+    fn ahead(&self) -> u128 {
+        self.before.as_ref().map_or(0, |before| before.ahead)
+    }
+
+    /// Decides on a call, taking its units if it passes.
+    pub(crate) fn decide(&mut self, comer: Comer) -> Fate {
         let Comer { now, cost, .. } = comer;
-        let decision = match self.fate(line, state, comer) {
-            Fate::Passes => {
-                if cost > 0 {
-                    let seen = line.observe(state, now);
-                    line.leave(state, seen, cost);
+        let decision = match self.course(comer) {
+            Course::Waits => return Fate::Waits,
+            Course::Full => return Fate::Full,
+            Course::Refused => return Fate::Decided(self.refuse(comer)),
+            Course::Passes => match self.line.take(self.state, now, cost) {
+                Some(decision) => self.among_others(decision, now),
+                None => {
+                    if cost > 0 {
+                        let seen = self.line.observe(self.state, now);
+                        self.line.leave(self.state, seen, cost);
+                    }
+                    self.admitted(now, comer.priority)
                 }
-                self.admitted(line, state, comer)
-            }
-            Fate::Waits => return None,
-            Fate::Refused => self.refused(line, state, comer),
+            },
         };
-        Some(line.answer(state, now, cost, true, decision))
+        Fate::Decided(self.line.answer(self.state, now, cost, true, decision))
     }
 
-    /// What a call would be told, taking nothing; `None` if it would wait.
-    pub(crate) fn foretell<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Option<Decision> {
-        let decision = match self.fate(line, state, comer) {
-            Fate::Passes => self.admitted(line, state, comer),
-            Fate::Waits => return None,
-            Fate::Refused => self.refused(line, state, comer),
-        };
-        Some(line.answer(state, comer.now, comer.cost, false, decision))
-    }
-
-    fn fate<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Fate {
-        let Comer { now, cost, priority } = comer;
-        line.observe(state, now);
-        if cost > 0 && (line.bars(state) || !line.fits(state, cost)) {
-            return Fate::Refused;
-        }
-        if cost == 0 || self.waiting == 0 && line.is_due(state, cost) {
-            return Fate::Passes;
-        }
-        let place = match line.lends(state) {
-            None => self.waiting < line.places(state),
-            Some(units) => priority && self.ahead + u128::from(cost) <= u128::from(units),
-        };
-        match place && line.in_time(state, self.ahead, cost, now) {
-            true => Fate::Waits,
-            false => Fate::Refused,
-        }
-    }
-
-    /// What a call is told where nobody can wait: it passes at once, or is refused.
-    pub(crate) fn decide_at_once<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
-        match self.decide(line, state, comer) {
-            Some(decision) => decision,
-            None => {
-                let blocked = self.blocked(line, state, comer);
-                line.answer(state, comer.now, comer.cost, true, blocked)
-            }
-        }
-    }
-
-    /// What `check` says while calls wait: nobody overtakes them.
-    pub(crate) fn blocked<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> Decision {
+    /// What a call would be told, taking nothing.
+    pub(crate) fn foretell(&mut self, comer: Comer) -> Fate {
         let Comer { now, cost, .. } = comer;
-        let until = line.fits(state, cost).then(|| line.turn(state, self.ahead, cost).since(now));
-        Decision::deny(line.at_once(state), 0, until, line.reset(state, self.ahead, now))
+        let decision = match self.course(comer) {
+            Course::Waits => return Fate::Waits,
+            Course::Full => return Fate::Full,
+            Course::Refused => self.refused(comer),
+            Course::Passes => self.admitted(now, comer.priority),
+        };
+        Fate::Decided(self.line.answer(self.state, now, cost, false, decision))
     }
 
-    pub(crate) fn admitted<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
-        let reset = line.reset(state, self.ahead, comer.now);
-        let remaining = self.remaining(line, state, comer);
-        let decision = Decision::allow(Self::limit(line, state, comer), remaining, reset);
+    fn course(&mut self, comer: Comer) -> Course {
+        let Comer { now, cost, .. } = comer;
+        let line = self.line;
+        line.observe(self.state, now);
+        if cost > 0 && (line.bars(self.state) || !line.fits(self.state, cost)) {
+            return Course::Refused;
+        }
+        if cost == 0 || self.is_empty() && line.is_due(self.state, cost) {
+            return Course::Passes;
+        }
+        let patience = line.patience(self.state);
+        if !comer.waits || !line.in_time(self.tail(), cost, now, comer.patience(patience)) {
+            return Course::Refused;
+        }
+        match line.lends(self.state) {
+            None if self.waiting() < patience.places() => Course::Waits,
+            None if patience.places() > 0 => Course::Full,
+            Some(units) if comer.priority && self.ahead() + u128::from(cost) <= u128::from(units) => {
+                Course::Waits
+            }
+            _ => Course::Refused,
+        }
+    }
+
+    /// Whether a newcomer has the oldest refused, where the line is full.
+    pub(crate) fn drops_oldest(&self) -> bool {
+        self.line.patience(self.state).overflow() == Overflow::DropOldest
+    }
+
+    /// What a call would be told that would be refused.
+    pub(crate) fn would_refuse(&mut self, comer: Comer) -> Decision {
+        let decision = self.refused(comer);
+        self.line.answer(self.state, comer.now, comer.cost, false, decision)
+    }
+
+    /// What a call is told that is refused, and counts as refused.
+    pub(crate) fn refuse(&mut self, comer: Comer) -> Decision {
+        let decision = self.refused(comer);
+        self.line.answer(self.state, comer.now, comer.cost, true, decision)
+    }
+
+    /// What a call that does not wait is told while others do: nobody overtakes them.
+    pub(crate) fn blocked(&self, comer: Comer) -> Decision {
+        let Comer { now, cost, .. } = comer;
+        let line = self.line;
+        let may = line.fits(self.state, cost) && line.is_timed();
+        let until = may.then(|| line.turn(self.tail(), cost).since(now));
+        Decision::deny(line.at_once(self.state), 0, until, line.reset(self.tail(), now))
+            .with_index(line.bottleneck(self.tail(), cost))
+    }
+
+    pub(crate) fn admitted(&mut self, now: Nanos, priority: bool) -> Decision {
+        if let Some(decision) = self.line.look(self.state, now, 0) {
+            return self.among_others(decision, now);
+        }
+        let comer = Comer { priority, ..Comer::new(now, 1) };
+        let reset = self.line.reset(self.tail(), now);
+        let remaining = self.remaining(comer);
+        let decision = Decision::allow(self.limit(comer), remaining, reset);
         match remaining {
-            0 => decision.with_next(self.retry(line, state, Comer { cost: 1, ..comer })),
+            0 => decision.with_next(self.retry(comer)),
             _ => decision,
         }
     }
 
-    fn refused<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Decision {
-        let reset = line.reset(state, self.ahead, comer.now);
-        let remaining = self.remaining(line, state, comer);
-        let retry = line.fits(state, comer.cost).then(|| self.retry(line, state, comer));
-        Decision::deny(Self::limit(line, state, comer), remaining, retry, reset)
+    /// The rule's own decision, where others wait.
+    fn among_others(&self, decision: Decision, now: Nanos) -> Decision {
+        match self.is_empty() {
+            true => decision,
+            false => decision.with_nothing_left().with_reset_of(self.line.reset(self.tail(), now)),
+        }
+    }
+
+    fn refused(&mut self, comer: Comer) -> Decision {
+        let Comer { now, cost, .. } = comer;
+        let may = self.line.fits(self.state, cost) && self.line.is_timed();
+        let retry = may.then(|| self.retry(comer));
+        if self.is_empty()
+            && let Some(decision) = self.line.look(self.state, now, cost)
+        {
+            return decision.with_retry_of(retry);
+        }
+        if self.line.look(self.state, now, 0).is_some() {
+            return self.blocked(comer).with_retry_of(retry);
+        }
+        let reset = self.line.reset(self.tail(), now);
+        Decision::deny(self.limit(comer), self.remaining(comer), retry, reset)
     }
 
     /// What calls with priority may borrow.
-    fn lent<S>(line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
-        line.lends(state).filter(|_| comer.priority).unwrap_or(0)
+    fn lent(&self, comer: Comer) -> u64 {
+        self.line.lends(self.state).filter(|_| comer.priority).unwrap_or(0)
     }
 
-    fn limit<S>(line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
-        line.capacity(state).saturating_add(Self::lent(line, state, comer))
+    fn limit(&self, comer: Comer) -> u64 {
+        self.line.capacity(self.state).saturating_add(self.lent(comer))
     }
 
-    fn remaining<S>(self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> u64 {
-        let seen = line.observe(state, comer.now);
-        let at_once = if self.waiting == 0 { line.passing(state, seen) } else { 0 };
-        let taken = u64::try_from(self.ahead).unwrap_or(u64::MAX);
-        let lent = Self::lent(line, state, comer).saturating_sub(taken);
-        let places = line.places(state).saturating_sub(self.waiting).max(lent).saturating_add(at_once);
+    fn remaining(&mut self, comer: Comer) -> u64 {
+        let line = self.line;
+        let seen = line.observe(self.state, comer.now);
+        let patience = line.patience(self.state);
+        let at_once = if self.is_empty() { line.passing(self.state, seen) } else { 0 };
+        let taken = u64::try_from(self.ahead()).unwrap_or(u64::MAX);
+        let lent = self.lent(comer).saturating_sub(taken);
+        let places = if line.lends(self.state).is_some() { 0 } else { patience.places() };
+        let places = places.saturating_sub(self.waiting()).max(lent).saturating_add(at_once);
         // What passes at once does not wait, however far the clock is behind.
-        places.min(line.room(state, self.ahead, comer.now).max(at_once))
+        places.min(line.room(self.tail(), comer.now, patience.max_wait()).max(at_once))
     }
 
     /// When a newcomer finds a free place and a wait that is short enough.
-    fn retry<S>(self, line: &dyn Line<S>, state: &S, comer: Comer) -> u64 {
-        let Comer { now, cost, priority } = comer;
-        let turn = line.turn(state, self.ahead, cost).since(now);
-        match line.lends(state) {
+    fn retry(&self, comer: Comer) -> u64 {
+        let Comer { now, cost, .. } = comer;
+        let patience = self.line.patience(self.state);
+        let turn = self.line.turn(self.tail(), cost).since(now);
+        if !comer.waits {
+            return turn;
+        }
+        match self.line.lends(self.state) {
             // Enough of those who wait have left.
-            Some(units) if priority && cost <= units => line.turn(state, self.lead, 0).since(now),
+            Some(units) if comer.priority && cost <= units => {
+                self.freed(now, |_, ahead| ahead + u128::from(cost) <= u128::from(units))
+            }
             Some(_) => turn,
+            // Without a place to wait in, it must be one's turn.
+            None if patience.places() == 0 => turn,
             None => {
-                let early_enough = turn.saturating_sub(line.max_wait(state));
-                let free = match line.places(state) {
-                    places if self.waiting < places => 0,
-                    // Without a place to wait in, it must be one's turn.
-                    0 => turn,
-                    // Whoever leaves after those, and that is mostly the first, frees one.
-                    _ => line.turn(state, self.lead, 1).since(now),
-                };
-                early_enough.max(free)
+                let early_enough = turn.saturating_sub(comer.patience(patience));
+                early_enough.max(self.freed(now, |waiting, _| waiting < patience.places()))
             }
         }
+    }
+
+    /// When so many have left that there is a place.
+    fn freed(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
+        let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
+        let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
+        let Queue { waiting: waiters, since, .. } = before.queue;
+        let (mut state, seen) = (self.state.clone(), self.line.time(self.state));
+        for waiter in waiters.iter().skip(before.gone) {
+            let turn = self.line.turn(&state, waiter.cost);
+            (waiting, ahead) = (waiting - 1, ahead - u128::from(waiter.cost));
+            if is_place(waiting, ahead) {
+                return turn.since(now);
+            }
+            self.line.follow(&mut state, waiter.owed_from(*since, seen), waiter.cost);
+        }
+        0
     }
 }

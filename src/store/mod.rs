@@ -15,18 +15,22 @@
 
 mod context;
 mod memory;
+mod permit;
 
 use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub use context::Context;
+pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide as decide_together};
 pub use memory::{Decided, Few, Part, TogetherWait};
-pub(crate) use memory::{Identity as MemoryIdentity, Together, decide as decide_together};
-pub use memory::{MemoryStore, MemoryWait};
+pub use memory::{MemoryStore, MemoryWait, WhenClosed};
+pub use permit::Permit;
 
 /// What a store's or a service's failure is told as.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -48,6 +52,11 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
+
+    /// What a call that is let in later will hold until it is over, for rules that [hold](Algorithm::holds) something: nothing, unless implemented.
+    fn permit(_context: &Arc<Context<A, Self>>, _key: &K, _call: Call<'_, A>) -> Permit {
+        Permit::default()
+    }
 }
 
 /// What a call asks for.
@@ -56,17 +65,31 @@ pub struct Call<'a, A> {
     cost: u64,
     rule: Option<&'a A>,
     priority: bool,
+    waits: bool,
+    patience: u64,
 }
 
 impl<'a, A: Algorithm> Call<'a, A> {
     /// So many units, by the limiter's rule.
     #[must_use]
     pub fn new(cost: u64) -> Self {
-        Self { cost, rule: None, priority: false }
+        Self { cost, rule: None, priority: false, waits: false, patience: u64::MAX }
     }
 
     pub(crate) fn with(cost: u64, rule: Option<&'a A>, priority: bool) -> Self {
-        Self { cost, rule, priority }
+        Self { rule, priority, ..Self::new(cost) }
+    }
+
+    /// The same call, which waits though the rule was not told to let calls wait.
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Self { waits: true, ..self }
+    }
+
+    /// The same call, which waits so long at most.
+    #[must_use]
+    pub fn within(self, patience: Duration) -> Self {
+        Self { patience: Nanos::from(patience).0, ..self }
     }
 
     /// The same call, with priority.
@@ -93,6 +116,18 @@ impl<'a, A: Algorithm> Call<'a, A> {
         self.priority
     }
 
+    /// Whether it waits where the rule was not told to let calls wait.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// How long it waits at most; `None`: as long as the rule lets it.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        (self.patience < u64::MAX).then(|| Duration::from_nanos(self.patience))
+    }
+
     /// The rule it goes by, if that is not the limiter's.
     #[must_use]
     pub fn rule(&self) -> Option<&'a A> {
@@ -113,6 +148,8 @@ impl<A> Copy for Call<'_, A> {}
 pub enum Answer<W> {
     /// Decided at once.
     Now(Decision),
+    /// Let in at once, holding something until it is over.
+    Holding(Decision, Permit),
     /// To be decided.
     Later(W),
 }

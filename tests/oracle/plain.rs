@@ -141,6 +141,6 @@ impl Algorithm for Plain {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.limit, window: Duration::from_nanos(self.period) }
+        Policy::new(self.limit, Duration::from_nanos(self.period))
     }
 }

@@ -1,5 +1,5 @@
 use super::{Blocking, BlockingState};
-use crate::algorithm::{Algorithm, Line};
+use crate::algorithm::{Algorithm, Line, Patience, Place};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -14,12 +14,57 @@ impl<A: Algorithm> Blocking<A> {
 
 /// The line of the rule inside, but for those who are blocked.
 impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
-    fn places(&self, state: &BlockingState<A::State>) -> u64 {
-        self.inner().places(&state.state)
+    fn patience(&self, state: &BlockingState<A::State>) -> Patience {
+        self.inner().patience(&state.state)
     }
 
-    fn max_wait(&self, state: &BlockingState<A::State>) -> u64 {
-        self.inner().max_wait(&state.state)
+    fn bottleneck(&self, state: &BlockingState<A::State>, cost: u64) -> usize {
+        self.inner().bottleneck(&state.state, cost)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.inner().is_timed()
+    }
+
+    fn keeps_schedule(&self) -> bool {
+        self.inner().keeps_schedule()
+    }
+
+    fn is_plain(&self) -> bool {
+        false
+    }
+
+    fn follow(&self, state: &mut BlockingState<A::State>, arrived: Nanos, cost: u64) {
+        self.inner().follow(&mut state.state, arrived, cost);
+    }
+
+    fn unfollow(&self, state: &mut BlockingState<A::State>, cost: u64) -> bool {
+        self.inner().unfollow(&mut state.state, cost)
+    }
+
+    fn join(&self, cost: u64) -> Option<Place> {
+        self.inner().join(cost)
+    }
+
+    fn end(&self, state: &mut BlockingState<A::State>, cost: u64) {
+        self.inner().end(&mut state.state, cost);
+    }
+
+    fn take(&self, state: &mut BlockingState<A::State>, now: Nanos, cost: u64) -> Option<Decision> {
+        self.inner().take(&mut state.state, now, cost)
+    }
+
+    fn look(&self, state: &mut BlockingState<A::State>, now: Nanos, cost: u64) -> Option<Decision> {
+        self.inner().look(&mut state.state, now, cost)
+    }
+
+    fn time(&self, state: &BlockingState<A::State>) -> Nanos {
+        self.inner().time(&state.state)
+    }
+
+    fn approach(&self, state: &mut BlockingState<A::State>, now: Nanos, cost: u64) -> Nanos {
+        self.advance(&mut state.count, now);
+        self.inner().approach(&mut state.state, now, cost)
     }
 
     fn capacity(&self, state: &BlockingState<A::State>) -> u64 {
@@ -38,8 +83,8 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
         self.inner().lends(&state.state)
     }
 
-    fn turn(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64) -> Nanos {
-        self.inner().turn(&state.state, ahead, cost)
+    fn turn(&self, state: &BlockingState<A::State>, cost: u64) -> Nanos {
+        self.inner().turn(&state.state, cost)
     }
 
     fn is_due(&self, state: &BlockingState<A::State>, cost: u64) -> bool {
@@ -54,16 +99,16 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
         self.inner().passing(&state.state, seen)
     }
 
-    fn room(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
-        self.inner().room(&state.state, ahead, now)
+    fn room(&self, state: &BlockingState<A::State>, now: Nanos, wait: u64) -> u64 {
+        self.inner().room(&state.state, now, wait)
     }
 
-    fn in_time(&self, state: &BlockingState<A::State>, ahead: u128, cost: u64, now: Nanos) -> bool {
-        self.inner().in_time(&state.state, ahead, cost, now)
+    fn in_time(&self, state: &BlockingState<A::State>, cost: u64, now: Nanos, wait: u64) -> bool {
+        self.inner().in_time(&state.state, cost, now, wait)
     }
 
-    fn reset(&self, state: &BlockingState<A::State>, ahead: u128, now: Nanos) -> u64 {
-        self.inner().reset(&state.state, ahead, now)
+    fn reset(&self, state: &BlockingState<A::State>, now: Nanos) -> u64 {
+        self.inner().reset(&state.state, now)
     }
 
     fn observe(&self, state: &mut BlockingState<A::State>, now: Nanos) -> Nanos {

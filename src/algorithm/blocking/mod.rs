@@ -166,7 +166,7 @@ impl<A: Algorithm> Blocking<A> {
                 Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
             }
         };
-        denied.with_index(decision.index() as u8).with_reset_of(rest)
+        denied.with_index(decision.index()).with_reset_of(rest)
     }
 
     /// A cost of 0 passes; nothing else would.
@@ -177,7 +177,7 @@ impl<A: Algorithm> Blocking<A> {
             left => {
                 let rest = left.saturating_add(behind);
                 let allowed = Decision::allow(decision.limit(), 0, reset).with_next(rest);
-                allowed.with_index(decision.index() as u8).with_reset_of(rest)
+                allowed.with_index(decision.index()).with_reset_of(rest)
             }
         }
     }
@@ -288,8 +288,30 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         }
     }
 
+    fn holds(&self) -> bool {
+        self.rule.holds()
+    }
+
+    fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.rule.release(&mut state.state, now, cost);
+    }
+
+    fn renew(&self, state: &mut Self::State, fresh: Self::State) {
+        state.count = fresh.count;
+        self.rule.renew(&mut state.state, fresh.state);
+    }
+
+    fn move_out(&self, state: &mut Self::State) {
+        self.rule.move_out(&mut state.state);
+    }
+
     fn line(&self) -> Option<&dyn Line<Self::State>> {
         self.rule.line().map(|_| self as &dyn Line<Self::State>)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.rule.queues()
     }
 }
 

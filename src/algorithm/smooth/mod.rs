@@ -49,7 +49,7 @@ use self::reserve::{FINE, Reserve};
 use self::wide::product_over;
 use crate::algorithm::rate::{Rate, div_rem};
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Line, Policy};
+use crate::algorithm::{Algorithm, Line, Overflow, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -92,8 +92,7 @@ pub struct Smooth {
     quota: Quota,
     rate: Rate,
     reserve: Reserve,
-    places: u64,
-    max_wait: u64,
+    patience: Patience,
     /// The most that is stored, in fine units.
     most: u128,
     /// The most that `check` lets in at one instant.
@@ -131,15 +130,16 @@ impl Smooth {
     }
 
     fn with(quota: Quota, reserve: Reserve) -> Self {
-        let (rate, places) = (Rate::of(quota), quota.capacity());
-        Self { quota, rate, reserve, places, max_wait: u64::MAX, most: 0, at_once: 0, capacity: 0 }.measured()
+        let (rate, patience) = (Rate::of(quota), Patience::asked(quota.capacity()));
+        Self { quota, rate, reserve, patience, most: 0, at_once: 0, capacity: 0 }.measured()
     }
 
     fn measured(mut self) -> Self {
         self.most = self.reserve.most();
         self.at_once = self.with_stored(self.most);
         let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.most };
-        self.capacity = self.at_once.saturating_add(self.places).min(self.room(&full, 0, Nanos::ZERO));
+        let room = self.room(&full, Nanos::ZERO, self.patience.max_wait());
+        self.capacity = self.at_once.saturating_add(self.patience.places()).min(room);
         self
     }
 
@@ -164,15 +164,22 @@ impl Smooth {
     /// How many calls may wait, per key; the quota's burst unless set. 0: none.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
-        self.places = places;
+        self.patience = self.patience.queue(places);
         self.measured()
     }
 
     /// How long a call may wait. One whose turn would come later is refused at once: Guava's try-acquire with a timeout.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = Nanos::from(max_wait).0;
+        self.patience = self.patience.within(max_wait);
         self.measured()
+    }
+
+    /// Who is refused when the line is full; whoever comes, unless set.
+    #[must_use]
+    pub const fn overflow(mut self, overflow: Overflow) -> Self {
+        self.patience = self.patience.overflowing(overflow);
+        self
     }
 
     /// The time of `units` at the interval, rounded up.
@@ -200,7 +207,18 @@ impl Smooth {
     }
 
     fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
-        self.turn(state, 0, 1).since(now)
+        self.turn(state, 1).since(now)
+    }
+
+    /// When a call may leave that has so many units before it.
+    fn turn_after(&self, state: &SmoothState, units: u64) -> Nanos {
+        if units == 0 {
+            return self.turn(state, 1);
+        }
+        let (mut state, seen) = (state.clone(), state.last);
+        self.catch_up(&mut state, seen);
+        let next = state.next.saturating_add(self.spend(&mut state.stored, u128::from(units)));
+        ceil(self.exact(next))
     }
 
     /// The time until the key is as if never seen.
@@ -251,13 +269,13 @@ impl Algorithm for Smooth {
         let seen = self.observe(state, now);
         let passes = self.is_due(state, 1);
         if cost > 0 && !passes {
-            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, 0, now));
+            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
         }
         if cost > 0 {
             self.leave(state, seen, cost);
         }
         let remaining = self.passing(state, seen);
-        let decision = Decision::allow(self.at_once, remaining, self.reset(state, 0, now));
+        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
         if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
     }
 
@@ -265,9 +283,9 @@ impl Algorithm for Smooth {
         let seen = self.observe(state, now);
         match self.passing(state, seen) {
             0 if cost > 0 => {
-                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, 0, now))
+                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
             }
-            passing => Decision::allow(self.at_once, passing, self.reset(state, 0, now)),
+            passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
         }
     }
 
@@ -324,7 +342,7 @@ impl Algorithm for Smooth {
 
     fn policy(&self) -> Policy {
         let quota = self.capacity;
-        Policy { quota, window: Duration::from_nanos(self.rate.time(quota)) }
+        Policy::new(quota, Duration::from_nanos(self.rate.time(quota)))
     }
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
@@ -337,12 +355,8 @@ impl Algorithm for Smooth {
 }
 
 impl Line<SmoothState> for Smooth {
-    fn places(&self, _state: &SmoothState) -> u64 {
-        self.places
-    }
-
-    fn max_wait(&self, _state: &SmoothState) -> u64 {
-        self.max_wait
+    fn patience(&self, _state: &SmoothState) -> Patience {
+        self.patience
     }
 
     fn capacity(&self, _state: &SmoothState) -> u64 {
@@ -353,13 +367,12 @@ impl Line<SmoothState> for Smooth {
         self.at_once
     }
 
-    fn turn(&self, state: &SmoothState, ahead: u128, _cost: u64) -> Nanos {
-        if ahead == 0 {
-            return ceil(self.exact(state.next));
-        }
-        let (mut state, seen) = (state.clone(), state.last);
-        self.catch_up(&mut state, seen);
-        ceil(self.exact(state.next.saturating_add(self.spend(&mut state.stored, ahead))))
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, state: &SmoothState, _cost: u64) -> Nanos {
+        ceil(self.exact(state.next))
     }
 
     fn is_due(&self, state: &SmoothState, _cost: u64) -> bool {
@@ -370,6 +383,31 @@ impl Line<SmoothState> for Smooth {
         self.catch_up(state, arrived);
         let time = self.spend(&mut state.stored, u128::from(cost));
         state.next = state.next.saturating_add(time).min(END);
+    }
+
+    fn follow(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
+        self.leave(state, arrived, cost);
+    }
+
+    /// By halves: whoever comes later does not leave sooner.
+    fn room(&self, state: &SmoothState, now: Nanos, wait: u64) -> u64 {
+        if wait == u64::MAX {
+            return u64::MAX;
+        }
+        let latest = now.after(wait).min(Nanos(u64::MAX - 1));
+        let (mut fit, mut beyond) = (0, u64::MAX);
+        while fit < beyond {
+            let middle = fit + (beyond - fit) / 2;
+            match self.turn_after(state, middle) <= latest {
+                true => fit = middle + 1,
+                false => beyond = middle,
+            }
+        }
+        fit
+    }
+
+    fn time(&self, state: &SmoothState) -> Nanos {
+        state.last
     }
 
     fn keep(&self, state: &SmoothState) -> Option<SmoothState> {
@@ -397,12 +435,10 @@ impl Line<SmoothState> for Smooth {
         state.last
     }
 
-    fn reset(&self, state: &SmoothState, ahead: u128, now: Nanos) -> u64 {
+    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
         let mut state = state.clone();
         let seen = state.last;
         self.catch_up(&mut state, seen);
-        let time = self.spend(&mut state.stored, ahead);
-        state.next = state.next.saturating_add(time).min(END);
         self.full(&state, now)
     }
 }

@@ -8,7 +8,7 @@ fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
         .iter()
         .map(|(pause, permits)| {
             now = now.after(pause * 10_000_000);
-            let leaves = limiter.turn(&state, 0, *permits).max(now);
+            let leaves = limiter.turn(&state, *permits).max(now);
             limiter.observe(&mut state, leaves);
             limiter.leave(&mut state, now, *permits);
             let wait = leaves.since(now);

@@ -2,6 +2,7 @@
 
 mod fingerprint;
 mod home;
+mod house;
 mod joint;
 mod round;
 mod seat;
@@ -15,16 +16,19 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use self::fingerprint::{Fingerprint, Seed};
+use self::home::Home;
+use self::house::House;
 use self::table::Table;
-use super::{Answer, Call, Store};
-use crate::algorithm::Algorithm;
+use super::{Answer, Call, Permit, Store};
+use crate::algorithm::{Algorithm, Crowd};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Comer, Entered, Outlook, Turn};
+use crate::queue::{Comer, Entered, Fate, Outlook, Turn};
 use crate::store::context::Context;
 
+pub use house::WhenClosed;
+pub(crate) use joint::{AllDecided, Together, decide};
 pub use joint::{Decided, Few, Part, TogetherWait};
-pub(crate) use joint::{Together, decide};
 pub use wait::MemoryWait;
 
 /// The state of keys in this process: bounded, and kept clean without a thread or a runtime.
@@ -60,10 +64,34 @@ impl<A: Algorithm> MemoryStore<A> {
     /// The number of keys kept by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
+    /// The number of calls that may wait by default, for all keys together; or as many as the rule lets wait for one, if that is more.
+    pub const DEFAULT_MAX_WAITING: usize = 10_000;
+
     /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.
     #[must_use]
     pub fn new(algorithm: &A, max_keys: usize) -> Self {
-        Self { seed: Seed::random(), table: Table::new(max_keys, algorithm) }
+        Self::with(algorithm, max_keys, None, WhenClosed::default())
+    }
+
+    pub(crate) fn with(
+        algorithm: &A,
+        max_keys: usize,
+        max_waiting: Option<usize>,
+        when_closed: WhenClosed,
+    ) -> Self {
+        let most = max_waiting.map_or_else(|| default_max_waiting(algorithm), |most| most as u64);
+        let house = House { crowd: Crowd::new(most), when_closed };
+        Self { seed: Seed::random(), table: Table::new(max_keys, algorithm, house) }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        usize::try_from(self.table.house.crowd.len()).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn close(context: &Own<A>) {
+        let wake = context.store().table.close(context);
+        // Nothing is held any more: a waker may run anything.
+        wake.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -125,8 +153,9 @@ impl<A: Algorithm> MemoryStore<A> {
         cost: u64,
         rule: Option<A>,
         priority: bool,
+        patience: u64,
     ) -> Part<'a> {
-        Part::new(context, context.store().seed.fingerprint(key), cost, rule, priority)
+        Part::new(context, context.store().seed.fingerprint(key), cost, rule, priority, patience)
     }
 
     pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
@@ -137,12 +166,18 @@ impl<A: Algorithm> MemoryStore<A> {
     #[inline]
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let Identity(key) = key;
-        let Call { cost, rule, priority } = call;
-        let known = context.store().table.known(context, key, rule, |rule, state, now| {
+        let known = context.store().table.known(context, key, call.rule, |rule, state, now| {
+            if rule.holds() {
+                return None;
+            }
             let before = rule.claim(state, now);
-            let decision = match rule.line() {
-                None => Some(rule.check(state, now, cost)),
-                Some(line) => Outlook::EMPTY.decide(line, state, Comer { now, cost, priority }),
+            let waits = call.waits || rule.queues();
+            let decision = match rule.line().filter(|_| waits) {
+                None => Some(rule.check(state, now, call.cost)),
+                Some(line) => match Outlook::alone(line, state).decide(call.comer(now, waits)) {
+                    Fate::Decided(decision) => Some(decision),
+                    Fate::Waits | Fate::Full => None,
+                },
             };
             if let Some(before) = before
                 && !decision.is_some_and(|decision| decision.is_allowed())
@@ -160,10 +195,48 @@ impl<A: Algorithm> MemoryStore<A> {
     #[cold]
     fn enter_any(context: &Arc<Own<A>>, key: Fingerprint, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let table = &context.store().table;
-        let Call { cost, rule, priority } = call;
-        match table.with(context, key, rule, |seat, now| seat.enter(Comer { now, cost, priority })) {
+        let (entered, home, holds) = table.with(context, key, call.rule, |seat, now| {
+            let (home, holds) = (seat.home(), seat.rule.holds());
+            let waits = call.waits || seat.rule.queues();
+            (seat.enter(call.comer(now, waits)), home, holds)
+        });
+        match entered {
+            Entered::Decided(decision) if holds && decision.is_allowed() && call.cost > 0 => {
+                Answer::Holding(decision, Self::held(context, home, call))
+            }
             Entered::Decided(decision) => Answer::Now(decision),
             Entered::Waits(ticket) => Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket)),
+        }
+    }
+
+    /// Takes `cost` units or none; and what the call holds.
+    pub(crate) fn enter_at_once(
+        context: &Arc<Own<A>>,
+        Identity(key): Identity,
+        call: Call<'_, A>,
+    ) -> (Decision, Permit) {
+        let (decision, home, holds) = context.store().table.with(context, key, call.rule, |seat, now| {
+            let (home, holds) = (seat.home(), seat.rule.holds());
+            (seat.check(now, call.cost), home, holds)
+        });
+        match holds && decision.is_allowed() {
+            true => (decision, Self::held(context, home, call)),
+            false => (decision, Permit::default()),
+        }
+    }
+
+    /// What a call holds that was let in.
+    fn held(context: &Arc<Own<A>>, home: Home, call: Call<'_, A>) -> Permit {
+        let (context, rule) = (Arc::clone(context), call.rule.cloned());
+        Permit::new(move || context.store().table.end(&context, home, rule.as_ref(), call.cost))
+    }
+
+    /// What a call will hold that waits: for its own key, for nobody waits in a shared bucket.
+    pub(crate) fn to_hold(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Permit {
+        let rule = call.rule.cloned();
+        match rule.as_ref().map_or_else(|| context.algorithm().holds(), Algorithm::holds) {
+            true => Self::held(context, Home::Own(key.0), call).unarmed(),
+            false => Permit::default(),
         }
     }
 
@@ -190,4 +263,22 @@ impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
         let key = context.store().identify(key);
         Self::enter(context, key, call)
     }
+
+    fn permit(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Permit {
+        Self::to_hold(context, context.store().identify(key), call)
+    }
+}
+
+impl<A> Call<'_, A> {
+    fn comer(&self, now: Nanos, waits: bool) -> Comer {
+        let Self { cost, priority, patience, .. } = *self;
+        Comer { now, cost, priority, waits, patience }
+    }
+}
+
+/// As many as a line is long, if that was said, and never few.
+fn default_max_waiting<A: Algorithm>(rule: &A) -> u64 {
+    let least = MemoryStore::<A>::DEFAULT_MAX_WAITING as u64;
+    let state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
+    rule.line().map_or(least, |line| line.patience(&state).places().max(least))
 }

@@ -3,15 +3,21 @@
 use std::task::Waker;
 
 use super::fingerprint::Fingerprint;
+use super::home::Home;
+use super::house::{House, WhenClosed};
 use super::shard::Lines;
+use super::table::SHARED_BITS;
 use crate::algorithm::{Algorithm, Line};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Comer, Entered, Outlook, Queue, Turn};
+use crate::queue::{Comer, Entered, Fate, Outlook, Queue, Turn};
 
 pub(super) struct Seat<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
     pub(super) rule: &'a A,
+    /// What holds for all keys.
+    pub(super) house: &'a House,
+    pub(super) closed: bool,
     pub(super) state: &'a mut A::State,
     /// `None` in a shared bucket: there, nobody waits.
     pub(super) lines: Option<&'a mut Lines<A>>,
@@ -22,14 +28,15 @@ pub(super) struct Seat<'a, A: Algorithm> {
 /// What would become of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Foretold {
-    /// It would pass, or wait in line.
     Passes(Decision),
+    /// It would wait in line.
+    Waits(Decision),
     Refused(Decision),
 }
 
 impl Foretold {
     pub(super) fn decision(self) -> Decision {
-        let (Self::Passes(decision) | Self::Refused(decision)) = self;
+        let (Self::Passes(decision) | Self::Waits(decision) | Self::Refused(decision)) = self;
         decision
     }
 
@@ -58,10 +65,13 @@ impl<A: Algorithm> Standing<'_, A> {
 impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units if they are there and nobody waits for them.
     pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
-        let comer = Comer { now, cost, priority: false };
+        if let Some(decision) = self.when_closed(now, cost) {
+            return decision;
+        }
+        let comer = Comer { waits: false, ..Comer::new(now, cost) };
         let check = |seat: &mut Self| match seat.standing() {
-            Some(standing) if cost > 0 && !standing.queue.outlook().is_empty() => {
-                let blocked = standing.queue.outlook().blocked(standing.line, standing.state, comer);
+            Some(standing) if standing.queue.is_waited_in() && cost > 0 => {
+                let blocked = standing.queue.outlook(standing.line, standing.state, now).blocked(comer);
                 standing.line.answer(standing.state, now, cost, true, blocked)
             }
             _ => {
@@ -69,7 +79,7 @@ impl<A: Algorithm> Seat<'_, A> {
                 if cost > 0 && decision.is_allowed() {
                     seat.seal();
                 }
-                let waits = seat.standing().is_some_and(|standing| !standing.queue.outlook().is_empty());
+                let waits = seat.standing().is_some_and(|standing| standing.queue.is_waited_in());
                 if waits { decision.with_nothing_left() } else { decision }
             }
         };
@@ -77,20 +87,26 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// What [`check`](Seat::check) would say. Nobody is released by a look.
-    pub(super) fn peek(self, now: Nanos, cost: u64) -> Decision {
-        let queue = self.lines.and_then(|lines| lines.get(&self.key));
+    pub(super) fn peek(mut self, now: Nanos, cost: u64) -> Decision {
+        if let Some(decision) = self.when_closed(now, cost) {
+            return decision;
+        }
+        let queue = self.lines.and_then(|lines| lines.get_mut(&self.key));
         let (Some(line), Some(queue)) = (self.rule.line(), queue) else {
             return self.rule.peek(self.state, now, cost);
         };
         let mut state = self.state.clone();
         // Those who wait leave by the rule that they came by.
-        let outlook = queue.foresee(line, &mut state, now);
-        let _ = self.rule.claim(&mut state, now);
-        match (outlook.is_empty(), cost) {
-            (true, _) => self.rule.peek(&mut state, now, cost),
-            (false, 0) => self.rule.peek(&mut state, now, 0).with_nothing_left(),
-            (false, _) => {
-                let blocked = outlook.blocked(line, &state, Comer { now, cost, priority: false });
+        let waited_in = !queue.foresee(line, &mut state, now).is_empty();
+        if let Some(_before) = self.rule.claim(&mut state, now) {
+            queue.unsettle();
+        }
+        match (waited_in, cost) {
+            (false, _) => self.rule.peek(&mut state, now, cost),
+            (true, 0) => self.rule.peek(&mut state, now, 0).with_nothing_left(),
+            (true, _) => {
+                let comer = Comer { waits: false, ..Comer::new(now, cost) };
+                let blocked = queue.foresee(line, &mut state, now).blocked(comer);
                 line.answer(&mut state, now, cost, false, blocked)
             }
         }
@@ -99,18 +115,27 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units, or joins the line.
     pub(super) fn enter(mut self, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
+        if let Some(decision) = self.when_closed(now, cost) {
+            return Entered::Decided(decision);
+        }
         let enter = |seat: &mut Self| {
             let Some(line) = seat.rule.line() else {
                 return Entered::Decided(seat.rule.check(seat.state, now, cost));
             };
             let Some(lines) = &mut seat.lines else {
-                return Entered::Decided(Outlook::EMPTY.decide_at_once(line, seat.state, comer));
+                // Nobody waits here: those who share a bucket have no order.
+                let comer = Comer { waits: false, ..comer };
+                return Entered::Decided(match Outlook::alone(line, seat.state).decide(comer) {
+                    Fate::Decided(decision) => decision,
+                    Fate::Waits | Fate::Full => unreachable!("it does not wait"),
+                });
             };
+            let crowd = &seat.house.crowd;
             match lines.get_mut(&seat.key) {
-                Some(queue) => queue.enter(line, seat.state, comer),
-                None => match Outlook::EMPTY.decide(line, seat.state, comer) {
-                    Some(decision) => Entered::Decided(decision),
-                    None => lines.entry(seat.key).or_default().enter(line, seat.state, comer),
+                Some(queue) => queue.enter(line, seat.state, comer, crowd, seat.wake),
+                None => match Outlook::alone(line, seat.state).decide(comer) {
+                    Fate::Decided(decision) => Entered::Decided(decision),
+                    _ => lines.entry(seat.key).or_default().enter(line, seat.state, comer, crowd, seat.wake),
                 },
             }
         };
@@ -123,20 +148,47 @@ impl<A: Algorithm> Seat<'_, A> {
     /// What [`enter`](Seat::enter) would say, taking nothing.
     pub(super) fn foretell(&mut self, comer: Comer) -> Foretold {
         let Comer { now, cost, .. } = comer;
+        if let Some(decision) = self.when_closed(now, cost) {
+            return Foretold::of(decision);
+        }
         let foretell = |seat: &mut Self| {
             let Some(line) = seat.rule.line() else {
                 return Foretold::of(seat.rule.peek(seat.state, now, cost));
             };
-            let outlook = seat
-                .standing()
-                .map_or(Outlook::EMPTY, |standing| standing.queue.outlook_of(line, standing.state, cost));
-            match outlook.foretell(line, seat.state, comer) {
-                Some(decision) => Foretold::of(decision),
-                None if seat.lines.is_some() => Foretold::Passes(outlook.admitted(line, seat.state, comer)),
-                None => Foretold::Refused(outlook.blocked(line, seat.state, comer)),
+            let waits = comer.waits && seat.lines.is_some();
+            let comer = Comer { waits, ..comer };
+            let mut outlook = match seat.standing() {
+                Some(standing) => standing.queue.outlook(standing.line, standing.state, now),
+                None => Outlook::alone(line, seat.state),
+            };
+            match outlook.foretell(comer) {
+                Fate::Decided(decision) => Foretold::of(decision),
+                Fate::Waits => Foretold::Waits(outlook.admitted(now, comer.priority)),
+                // The oldest would be refused in its stead.
+                Fate::Full if outlook.drops_oldest() => {
+                    Foretold::Waits(outlook.admitted(now, comer.priority))
+                }
+                Fate::Full => Foretold::of(outlook.would_refuse(comer)),
             }
         };
         self.asked(now, foretell, |_| false)
+    }
+
+    /// Where it is.
+    pub(super) fn home(&self) -> Home {
+        match self.lines {
+            Some(_) => Home::Own(self.key),
+            None => Home::Shared(self.key.coarse(SHARED_BITS)),
+        }
+    }
+
+    /// What a call is told once the limiter is closed.
+    fn when_closed(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
+        match self.house.when_closed {
+            _ if !self.closed || cost == 0 => None,
+            WhenClosed::Refuse => Some(Decision::closed(self.rule.policy().quota)),
+            WhenClosed::Pass => Some(self.rule.peek(self.state, now, 0)),
+        }
     }
 
     /// Asks by the rule of the call. Those whose turn has come leave first, by the rule that they came by; and if the call is not let in, they
@@ -149,8 +201,12 @@ impl<A: Algorithm> Seat<'_, A> {
     ) -> R {
         self.release(now);
         let before = self.rule.claim(self.state, now);
+        if before.is_some() {
+            self.unsettle();
+        }
         let result = ask(self);
         if let Some(before) = before {
+            self.unsettle();
             match is_let_in(&result) {
                 // What was released before was released by another rule.
                 true => self.seal(),
@@ -159,6 +215,13 @@ impl<A: Algorithm> Seat<'_, A> {
         }
         self.release(now);
         result
+    }
+
+    /// The state goes by another rule.
+    fn unsettle(&mut self) {
+        if let Some(standing) = self.standing() {
+            standing.queue.unsettle();
+        }
     }
 
     /// What was released before can no longer be taken back.
@@ -199,6 +262,23 @@ impl<A: Algorithm> Seat<'_, A> {
             standing.queue.seal();
             take_back(standing.state);
         });
+    }
+
+    /// A call of `cost` is over.
+    pub(super) fn end(mut self, now: Nanos, cost: u64) {
+        self.rule.release(self.state, now, cost);
+        self.unsettle();
+        self.release(now);
+    }
+
+    /// Refuses everyone who waits.
+    pub(super) fn close(mut self, now: Nanos) {
+        self.release(now);
+        let refusal = Decision::closed(self.rule.policy().quota);
+        if let Some(standing) = self.standing() {
+            standing.queue.close(now, refusal, standing.wake);
+        }
+        self.tidy();
     }
 
     /// Releases everyone whose turn has come.

@@ -29,6 +29,7 @@ pub(super) struct Law<A: Algorithm> {
     pub(super) generation: u64,
     /// Once it was: the state of a key never seen, carried over as others were.
     pub(super) first: Option<A::State>,
+    pub(super) closed: bool,
 }
 
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl<A: Algorithm> Shards<A> {
     pub(super) fn new(count: usize, rule: &A) -> Self {
         let shard = |_| {
             Apart(Mutex::new(Shard {
-                law: Law { rule: rule.clone(), generation: 0, first: None },
+                law: Law { rule: rule.clone(), generation: 0, first: None, closed: false },
                 states: HashMap::with_hasher(Direct),
                 lines: HashMap::with_hasher(Direct),
             }))

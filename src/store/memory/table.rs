@@ -17,10 +17,12 @@ use std::task::Waker;
 
 use super::Own;
 use super::fingerprint::Fingerprint;
+use super::home::Home;
+use super::house::House;
 use super::round::Round;
 use super::seat::Seat;
-use super::shard::{Law, Shard, Shards, lock};
-use crate::algorithm::Algorithm;
+use super::shard::{Law, Lines, Shard, Shards, lock};
+use crate::algorithm::{Algorithm, Unit};
 use crate::clock::Nanos;
 
 /// The longest that a key rests: ten seconds.
@@ -48,12 +50,14 @@ pub(super) struct Table<A: Algorithm> {
     horizon: AtomicU64,
     /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
     rest: AtomicU64,
+    pub(super) house: House,
 }
 
 impl<A: Algorithm> Table<A> {
     /// A table of at most `max_keys`.
-    pub(super) fn new(max_keys: usize, rule: &A) -> Self {
+    pub(super) fn new(max_keys: usize, rule: &A, house: House) -> Self {
         Self {
+            house,
             horizon: AtomicU64::new(0),
             rest: AtomicU64::new(rest(rule)),
             keys: Shards::new(SHARDS, rule),
@@ -85,7 +89,7 @@ impl<A: Algorithm> Table<A> {
         let mut shard = self.keys.lock(&key);
         let Shard { law, states, lines } = &mut *shard;
         let (rule, state) = (rule.unwrap_or(&law.rule), states.get_mut(&key)?);
-        if rule.line().is_some() && lines.contains_key(&key) {
+        if law.closed || lines.contains_key(&key) {
             return None;
         }
         let late = now < rule.seen(state);
@@ -107,8 +111,8 @@ impl<A: Algorithm> Table<A> {
             let Shard { law, states, lines } = &mut *shard;
             match states.get_mut(&key) {
                 Some(state) => {
-                    let (rule, now) = (rule.unwrap_or(&law.rule), context.clock().now());
-                    change(Seat { key, rule, state, lines: Some(lines), wake: &mut wake }, now)
+                    let now = context.clock().now();
+                    change(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
                 }
                 None => {
                     drop(shard);
@@ -138,14 +142,14 @@ impl<A: Algorithm> Table<A> {
                 Entry::Occupied(mut known) => {
                     let now = context.clock().now();
                     let state = known.get_mut();
-                    (change(Seat { key, rule: own, state, lines: Some(lines), wake }, now), false)
+                    (change(self.seat(key, law, rule, state, Some(lines), wake), now), false)
                 }
                 Entry::Vacant(vacant) if self.reserve() => {
                     // Should the rule panic, the place is free again.
                     let place = Place(&self.len);
                     let now = context.clock().now();
                     let mut state = self.unknown(context, key, law, own, now);
-                    let seat = Seat { key, rule: own, state: &mut state, lines: Some(&mut *lines), wake };
+                    let seat = self.seat(key, law, rule, &mut state, Some(&mut *lines), wake);
                     let result = change(seat, now);
                     let kept = !own.is_fresh(&state, now) || lines.contains_key(&key);
                     mem::forget(place);
@@ -162,11 +166,11 @@ impl<A: Algorithm> Table<A> {
                     let bucket = key.coarse(SHARED_BITS);
                     let mut shared = self.shared.lock(&bucket);
                     let Shard { law, states, .. } = &mut *shared;
-                    let rule = rule.unwrap_or(&law.rule);
+                    let own = rule.unwrap_or(&law.rule);
                     // Read while the bucket is held, too: other keys draw on it.
                     let now = context.clock().now();
-                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, law, rule, now));
-                    (change(Seat { key, rule, state, lines: None, wake }, now), false)
+                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, law, own, now));
+                    (change(self.seat(key, law, rule, state, None, wake), now), false)
                 }
             }
         };
@@ -187,17 +191,69 @@ impl<A: Algorithm> Table<A> {
         let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
         let Shard { law, states, lines } = &mut *shard;
-        let rule = rule.unwrap_or(&law.rule);
         let mut unknown;
         let state = match states.get_mut(&key) {
             Some(known) => known,
             None => {
-                unknown = self.unknown(context, key, law, rule, now);
+                unknown = self.unknown(context, key, law, rule.unwrap_or(&law.rule), now);
                 &mut unknown
             }
         };
         // Nobody is released, so nobody is woken.
-        look(Seat { key, rule, state, lines: Some(lines), wake: &mut Vec::new() }, now)
+        look(self.seat(key, law, rule, state, Some(lines), &mut Vec::new()), now)
+    }
+
+    /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
+    pub(super) fn end(&self, context: &Own<A>, home: Home, rule: Option<&A>, cost: u64) {
+        let mut wake = Vec::new();
+        {
+            let (Home::Own(key) | Home::Shared(key)) = home;
+            let mut shard = lock(self.shard(home));
+            let now = context.clock().now();
+            let Shard { law, states, lines } = &mut *shard;
+            // Whose state is gone, for the limiter was built anew or the rule panicked, has its total still.
+            let mut gone;
+            let state = match states.get_mut(&key) {
+                Some(known) => known,
+                None => {
+                    gone = self.fresh(context, law, rule.unwrap_or(&law.rule), now);
+                    &mut gone
+                }
+            };
+            self.seat(key, law, rule, state, Some(lines), &mut wake).end(now, cost);
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Refuses all who wait, and all who come. Whom to wake, once nothing is held.
+    pub(super) fn close(&self, context: &Own<A>) -> Vec<Waker> {
+        let mut wake = Vec::new();
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            let now = context.clock().now();
+            let Shard { law, states, lines } = &mut *shard;
+            law.closed = true;
+            let waited_for: Vec<_> = lines.keys().copied().collect();
+            for key in waited_for {
+                if let Some(state) = states.get_mut(&key) {
+                    self.seat(key, law, None, state, Some(&mut *lines), &mut wake).close(now);
+                }
+            }
+        }
+        wake
+    }
+
+    /// A key that is held. The rule is `rule`, or else the limiter's.
+    pub(super) fn seat<'a>(
+        &'a self,
+        key: Fingerprint,
+        law: &'a Law<A>,
+        rule: Option<&'a A>,
+        state: &'a mut A::State,
+        lines: Option<&'a mut Lines<A>>,
+        wake: &'a mut Vec<Waker>,
+    ) -> Seat<'a, A> {
+        let rule = rule.unwrap_or(&law.rule);
+        Seat { key, rule, house: &self.house, closed: law.closed, state, lines, wake }
     }
 
     /// Makes the key as good as new.
@@ -209,15 +265,16 @@ impl<A: Algorithm> Table<A> {
             let now = context.clock().now();
             let Shard { law, states, lines } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
-            if lines.contains_key(&key) || self.crowded.load(Ordering::Relaxed) {
-                // It keeps its place: for those who wait, or since a key that comes to a crowded table starts with what others have used.
+            if lines.contains_key(&key) || law.rule.holds() || self.crowded.load(Ordering::Relaxed) {
+                // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
+                // have used.
                 if let Some(queue) = lines.get_mut(&key) {
                     queue.restart(now);
                 }
                 let state = known.get_mut();
                 let rule = &law.rule;
-                let seat = Seat { key, rule, state, lines: Some(lines), wake: &mut wake };
-                seat.change(now, |state| *state = self.fresh(context, law, rule, now));
+                let seat = self.seat(key, law, None, state, Some(lines), &mut wake);
+                seat.change(now, |state| rule.renew(state, self.fresh(context, law, rule, now)));
             } else {
                 known.remove();
                 round.leave(key);
@@ -235,14 +292,14 @@ impl<A: Algorithm> Table<A> {
             let Shard { law, states, lines } = &mut *shard;
             for (key, state) in states {
                 let wake = &mut wake;
-                Seat { key: *key, rule: &law.rule, state, lines: Some(&mut *lines), wake: &mut *wake }
-                    .release(now);
-                let seat = Seat { key: *key, rule: new, state, lines: Some(lines), wake };
+                self.seat(*key, law, None, state, Some(&mut *lines), &mut *wake).release(now);
+                let seat = self.seat(*key, law, Some(new), state, Some(lines), wake);
                 seat.change(now, |state| new.adapt(state, &law.rule, now));
             }
             let mut first = self.fresh(context, law, &law.rule, now);
             new.adapt(&mut first, &law.rule, now);
-            *law = Law { rule: new.clone(), generation: law.generation + 1, first: Some(first) };
+            let (generation, closed) = (law.generation + 1, law.closed);
+            *law = Law { rule: new.clone(), generation, first: Some(first), closed };
         }
         self.rest.store(rest(new), Ordering::Relaxed);
         wake
@@ -287,6 +344,7 @@ impl<A: Algorithm> Table<A> {
                     // The rule is being replaced, and has come to one of the two only.
                     law.rule.adapt(&mut state, &shared.law.rule, now);
                 }
+                law.rule.move_out(&mut state);
                 return state;
             }
         }
@@ -344,7 +402,10 @@ impl Drop for Place<'_> {
 /// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
 fn rest<A: Algorithm>(rule: &A) -> u64 {
     let mut longest = 0;
-    rule.policies(&mut |policy| longest = Nanos::from(policy.window).0.max(longest));
+    rule.policies(&mut |policy| match policy.unit {
+        Unit::ConcurrentRequests => longest = LONGEST_REST,
+        _ => longest = Nanos::from(policy.window).0.max(longest),
+    });
     longest.min(LONGEST_REST)
 }
 

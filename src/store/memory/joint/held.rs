@@ -17,7 +17,8 @@ use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::home::Home;
 use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
-use crate::store::memory::{MemoryWait, Own};
+use crate::store::memory::{MemoryStore, MemoryWait, Own};
+use crate::store::{Call, Permit};
 
 /// A rule of a call's own, of whatever kind.
 pub(crate) type Rule = Box<dyn Any + Send + Sync>;
@@ -28,6 +29,7 @@ pub(super) struct Ask<'a> {
     pub(super) home: Home,
     pub(super) cost: u64,
     pub(super) priority: bool,
+    pub(super) patience: u64,
     pub(super) rule: Option<&'a Rule>,
 }
 
@@ -40,6 +42,8 @@ pub(super) trait Limiter: fmt::Debug {
     fn hold(&self, home: Home) -> Box<dyn Held + '_>;
     fn add(&self, key: Fingerprint);
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting;
+    /// What a call holds that was let in, by a rule that holds something.
+    fn held(&self, home: Home, cost: u64, rule: Option<&Rule>) -> Permit;
     fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack;
 }
 
@@ -52,6 +56,8 @@ pub(super) type GiveBack = Box<dyn FnOnce(u64) + Send>;
 pub(super) trait Held {
     /// The one reading of the clock for all that is asked of the shard.
     fn now(&self) -> Nanos;
+    /// Whether a call will hold something until it is over.
+    fn holds(&self, rule: Option<&Rule>) -> bool;
     /// Gives the key a state, unless there is no place for it.
     fn settle(&mut self, home: Home) -> bool;
     fn foretell(&mut self, ask: Ask<'_>) -> Foretold;
@@ -82,17 +88,23 @@ impl<A: Algorithm> Holding<'_, A> {
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
         let (Home::Own(key) | Home::Shared(key)) = ask.home;
         let Shard { law, states, lines } = &mut *self.shard;
-        let rule = ask.rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
+        let rule = ask.rule.and_then(|rule| rule.downcast_ref());
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
         let lines = matches!(ask.home, Home::Own(_)).then_some(lines);
-        let comer = Comer { now: self.now, cost: ask.cost, priority: ask.priority };
-        change(Seat { key, rule, state, lines, wake: &mut self.wake }, comer)
+        let seat = self.context.store().table.seat(key, law, rule, state, lines, &mut self.wake);
+        let Ask { cost, priority, patience, .. } = ask;
+        let comer = Comer { now: self.now, cost, priority, waits: seat.rule.queues(), patience };
+        change(seat, comer)
     }
 }
 
 impl<A: Algorithm> Held for Holding<'_, A> {
     fn now(&self) -> Nanos {
         self.now
+    }
+
+    fn holds(&self, rule: Option<&Rule>) -> bool {
+        rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&self.shard.law.rule).holds()
     }
 
     fn settle(&mut self, home: Home) -> bool {
@@ -157,6 +169,11 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
                 Err(never) => match never {},
             }
         })
+    }
+
+    fn held(&self, home: Home, cost: u64, rule: Option<&Rule>) -> Permit {
+        let rule = rule.and_then(|rule| rule.downcast_ref::<A>());
+        MemoryStore::held(self, home, Call::with(cost, rule, false))
     }
 
     fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack {

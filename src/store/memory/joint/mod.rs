@@ -20,9 +20,12 @@ use super::fingerprint::Fingerprint;
 use super::home::Home;
 use super::seat::Foretold;
 use crate::algorithm::Algorithm;
+use crate::decision::Decision;
 use crate::queue::Entered;
+use crate::store::Permit;
 
 pub use few::Few;
+pub(crate) use wait::AllDecided;
 pub use wait::{Decided, TogetherWait};
 
 /// One of several calls.
@@ -33,12 +36,13 @@ pub struct Part<'a> {
     cost: u64,
     rule: Option<Rule>,
     priority: bool,
+    patience: u64,
 }
 
 /// What became of all of them. `None` stands for those that are not limited.
 #[derive(Debug)]
 pub(crate) enum Together {
-    Admitted(Few<Option<Decided>>),
+    Admitted(AllDecided),
     Denied(Few<Option<Decided>>),
     Later(TogetherWait),
 }
@@ -50,8 +54,9 @@ impl<'a> Part<'a> {
         cost: u64,
         rule: Option<A>,
         priority: bool,
+        patience: u64,
     ) -> Self {
-        Self { limiter, key, cost, rule: rule.map(|rule| Box::new(rule) as Rule), priority }
+        Self { limiter, key, cost, rule: rule.map(|rule| Box::new(rule) as Rule), priority, patience }
     }
 }
 
@@ -73,8 +78,13 @@ impl<'p, 'a> Call<'p, 'a> {
     }
 
     fn ask(&self, cost: u64) -> Ask<'_> {
-        let Part { rule, priority, .. } = self.part;
-        Ask { home: self.home, cost, priority: *priority, rule: rule.as_ref() }
+        let Part { rule, priority, patience, .. } = self.part;
+        Ask { home: self.home, cost, priority: *priority, patience: *patience, rule: rule.as_ref() }
+    }
+
+    /// Whether it tells of itself, though it draws on the state of another call: by a rule of its own, or if nothing is charged.
+    fn has_own_say(&self, at: usize, denied: bool) -> bool {
+        self.leader == at || denied || self.part.rule.is_some()
     }
 
     fn draws_with(&self, other: &Call<'_, '_>) -> bool {
@@ -126,61 +136,119 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     let foretold: Few<Foretold> =
         calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused(_)));
-
-    let mut wait = TogetherWait::default();
-    let mut leaders = Few::new();
-    let mut counted = Few::new();
-    for (at, (call, foretold)) in calls.iter().zip(foretold).enumerate() {
-        let mut leader = at;
-        let decision = match foretold {
-            Foretold::Passes(decision) if denied => Some(decision),
-            // It is charged with its leader; by a rule of its own, it tells what that leaves.
-            Foretold::Passes(_) if call.leader != at => match &call.part.rule {
-                Some(_) => Some(shelf.of(call).foretell(call.ask(0)).decision()),
-                None => {
-                    leader = call.leader;
-                    None
-                }
-            },
-            Foretold::Refused(decision) if counted.contains(&call.leader) => Some(decision),
-            // Those that refuse are asked as well, but once for each state: it may count it.
-            _ => match shelf.of(call).enter(call.ask(call.total)) {
-                Entered::Decided(decision) => Some(decision),
-                Entered::Waits(ticket) => {
-                    wait.waits.push((at, call.part.limiter.wait(call.part.key, ticket)));
-                    None
-                }
-            },
-        };
-        if matches!(foretold, Foretold::Refused(_)) {
-            counted.push(call.leader);
+    let wait = TogetherWait::default();
+    let mut charge = Charge { calls: &calls, shelf: &mut shelf, foretold: &foretold, denied, wait };
+    charge.all();
+    let (denied, mut wait) = (charge.denied, charge.wait);
+    if denied {
+        for (decision, foretold) in wait.decisions.iter_mut().zip(&foretold) {
+            decision.get_or_insert(foretold.decision());
         }
-        wait.decisions.push(decision);
-        leaders.push(leader);
     }
-    if !wait.waits.is_empty() {
-        wait.charged = calls
-            .iter()
-            .enumerate()
-            .map(|(at, call)| {
-                let taken = shelf.of(call).now();
-                (call.leader == at).then(|| {
-                    let Part { limiter, key, rule, .. } = call.part;
-                    limiter.give_back(*key, call.total, taken, rule.as_ref())
-                })
-            })
-            .collect();
-    }
+    let leaders: Few<usize> = calls
+        .iter()
+        .enumerate()
+        .map(|(at, call)| if call.has_own_say(at, denied) { at } else { call.leader })
+        .collect();
     drop(calls);
     shelf.release();
+    if denied {
+        // What was foretold and did not come true: places that all keys share were taken meanwhile. The others have charged nothing.
+        wait.call_off();
+    }
 
     let mut leaders = leaders.into_iter();
     let of_part = |part: Option<Part<'_>>| part.map_or((None, None), |part| (leaders.next(), part.rule));
     wait.parts = parts.into_iter().map(of_part).collect();
     match (denied, wait.waits.is_empty()) {
         (true, _) => Together::Denied(wait.decided()),
-        (false, true) => Together::Admitted(wait.decided()),
+        (false, true) => Together::Admitted((wait.decided(), wait.hold())),
         (false, false) => Together::Later(wait),
+    }
+}
+
+/// Several calls that are charged, or told why not.
+struct Charge<'c, 'p, 'a> {
+    calls: &'c [Call<'p, 'a>],
+    shelf: &'c mut Shelf<'a>,
+    foretold: &'c [Foretold],
+    denied: bool,
+    wait: TogetherWait,
+}
+
+impl Charge<'_, '_, '_> {
+    fn all(&mut self) {
+        let count = self.calls.len();
+        self.wait.decisions = (0..count).map(|_| None).collect();
+        self.wait.charged.resize_with(count, || None);
+        self.wait.permits.resize_with(count, || None);
+        // First those that may yet be refused, for they draw on what no shard holds.
+        let is_sure = |at: &usize| matches!(self.foretold[*at], Foretold::Passes(_)) && !self.holds(*at);
+        let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
+        for at in unsure.into_iter().chain(sure) {
+            self.one(at);
+        }
+    }
+
+    fn one(&mut self, at: usize) {
+        let call = &self.calls[at];
+        let decision = match self.foretold[at] {
+            Foretold::Passes(decision) | Foretold::Waits(decision) if self.denied => Some(decision),
+            // It is charged with its leader; by a rule of its own, it tells what that leaves.
+            Foretold::Passes(_) | Foretold::Waits(_) if call.leader != at => {
+                match call.has_own_say(at, self.denied) {
+                    true => Some(self.shelf.of(call).foretell(call.ask(0)).decision()),
+                    false => None,
+                }
+            }
+            Foretold::Refused(decision) if self.is_counted(at) => Some(decision),
+            // Those that refuse are asked as well, but once for each state: it may count it.
+            _ => self.enter(at),
+        };
+        self.wait.decisions[at] = decision;
+    }
+
+    /// Whether a call will hold something until it is over.
+    fn holds(&self, at: usize) -> bool {
+        let call = &self.calls[at];
+        call.total > 0 && self.shelf.held[call.held].2.holds(call.part.rule.as_ref())
+    }
+
+    /// Whether a refusal by the same state was counted.
+    fn is_counted(&self, at: usize) -> bool {
+        let leader = self.calls[at].leader;
+        let refused = |other: usize| matches!(self.foretold[other], Foretold::Refused(_));
+        (0..at).any(|other| self.calls[other].leader == leader && refused(other))
+    }
+
+    fn enter(&mut self, at: usize) -> Option<Decision> {
+        let call = &self.calls[at];
+        let Part { limiter, key, rule, .. } = call.part;
+        let entered = self.shelf.of(call).enter(call.ask(call.total));
+        let holds = self.holds(at);
+        let permit = || holds.then(|| limiter.held(call.home, call.total, rule.as_ref()));
+        let taken = self.shelf.of(call).now();
+        let charged = || Some(limiter.give_back(*key, call.total, taken, rule.as_ref()));
+        match entered {
+            Entered::Decided(decision) if decision.is_allowed() => {
+                self.wait.permits[at] = permit();
+                let waits = |foretold: &Foretold| matches!(foretold, Foretold::Waits(_));
+                if holds || self.foretold.iter().any(waits) {
+                    self.wait.charged[at] = charged();
+                }
+                Some(decision)
+            }
+            Entered::Decided(decision) => {
+                self.denied = true;
+                Some(decision)
+            }
+            Entered::Waits(ticket) => {
+                self.wait.permits[at] = permit().map(Permit::unarmed);
+                self.wait.charged[at] = charged();
+                self.wait.waits.push((at, limiter.wait(*key, ticket)));
+                None
+            }
+        }
     }
 }
 

@@ -1,0 +1,296 @@
+//! # Concurrency
+//!
+//! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a server can bear, whether they
+//! take a second each or an hour.
+//!
+//! **Naive answer.** Count up when a call comes, and down when the handler returns.
+//!
+//! **Where it breaks.** The handler returns when the head of the answer is there; a download goes on for minutes after that. And a handler that panics, a
+//! client that hangs up, a stream that is reset: each leaves by a door where nobody counts down, until the count is full and stays so.
+//!
+//! **The idea.** What a call takes is a thing, a [`Permit`](crate::store::Permit), that gives it back when it is dropped: by the end of
+//! the answer's body, its last byte included, or by whatever ends it before. The state is how many are out.
+//!
+//! ```text
+//!   2 per key
+//!
+//!   in progress   1   2       2       1   2
+//!                 ①───┼───────╯ body ends
+//!                     ②───────┼───────────╮
+//!                         ③ ✗             │
+//!                                 ④ ──────┴──
+//!                                 passes: ① is over
+//! ```
+//!
+//! **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than that for all keys together.
+//!
+//! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that all keys change.
+//!
+//! Nobody can say when a call will be over: so a denial has no `retry_after`, and clients are told neither a window nor a time to come back.
+
+use crate::algorithm::crowd::{Crowd, Place};
+use crate::algorithm::patience::waits;
+use crate::algorithm::{Algorithm, Line, Patience, Policy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// At most so many calls at a time.
+///
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped. In code, [`permit`](crate::limiter::RateLimiter::permit)
+/// gives one that is held until it is dropped; a [`check`](crate::limiter::RateLimiter::check) that is allowed is held until it is
+/// [refunded](crate::limiter::RateLimiter::refund).
+///
+/// Told to [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
+/// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a refusal. Beside a rate, join
+/// layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
+///
+/// What is in progress cannot be forgotten: a [`reset`](crate::limiter::RateLimiter::reset) does not concern it.
+///
+/// ```
+/// use tower_throttle::RateLimiter;
+/// use tower_throttle::algorithm::Concurrency;
+///
+/// let limiter = RateLimiter::new(Concurrency::per_key(2).total(100));
+/// let first = limiter.permit("user:42").unwrap();
+/// let second = limiter.permit("user:42").unwrap();
+/// assert!(!limiter.permit("user:42").unwrap_err().is_allowed());
+/// drop(first);
+/// assert!(limiter.permit("user:42").is_ok());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Concurrency {
+    limit: u64,
+    total: Option<Crowd>,
+    patience: Patience,
+}
+
+/// What a [`Concurrency`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct ConcurrencyState {
+    last: Nanos,
+    /// How many are in progress.
+    held: u64,
+}
+
+impl Concurrency {
+    /// At most `limit` at a time, for each key.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_key(limit: u64) -> Self {
+        assert!(limit > 0, "a limit of 0 calls at a time lets nobody in: give at least 1");
+        Self { limit, total: None, patience: Patience::unasked(limit) }
+    }
+
+    /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit count, too.
+    ///
+    /// A total below the limit per key is the limit of a key as well. A [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made
+    /// of the old one; calls in progress when a total is first set are not counted in it.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn total(mut self, most: u64) -> Self {
+        assert!(most > 0, "a total of 0 calls at a time lets nobody in: give at least 1");
+        self.total = Some(match self.total {
+            Some(total) => total.of(most),
+            None => Crowd::new(most),
+        });
+        self
+    }
+
+    fn limit(&self) -> u64 {
+        self.total.as_ref().map_or(self.limit, |total| self.limit.min(total.most()))
+    }
+
+    fn left(&self, state: &ConcurrencyState) -> u64 {
+        let left = self.limit().saturating_sub(state.held);
+        self.total.as_ref().map_or(left, |total| left.min(total.room()))
+    }
+
+    fn deny(&self, state: &ConcurrencyState) -> Decision {
+        Decision::deny(self.limit(), self.left(state), None, 0)
+    }
+}
+
+waits!(Concurrency, "as many as the limit");
+
+impl Algorithm for Concurrency {
+    type State = ConcurrencyState;
+
+    fn fresh(&self, _built: Nanos, now: Nanos) -> ConcurrencyState {
+        ConcurrencyState { last: now, held: 0 }
+    }
+
+    #[inline]
+    fn seen(&self, state: &ConcurrencyState) -> Nanos {
+        state.last
+    }
+
+    #[inline]
+    fn check(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Decision {
+        state.last = now;
+        let fits = self.limit().checked_sub(state.held).is_some_and(|left| cost <= left);
+        if cost > 0 && (!fits || self.total.as_ref().is_some_and(|total| !total.enter(cost))) {
+            return self.deny(state);
+        }
+        state.held += cost;
+        Decision::allow(self.limit(), self.left(state), 0)
+    }
+
+    fn peek(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Decision {
+        state.last = now;
+        match self.left(state) {
+            left if cost > left => self.deny(state),
+            left => Decision::allow(self.limit(), left, 0),
+        }
+    }
+
+    /// So many are over.
+    fn refund(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
+        self.release(state, now, cost.min(state.held));
+    }
+
+    /// A call that gives up drops its permit.
+    fn give_back(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _taken: Nanos) {}
+
+    fn absorb(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
+        state.last = now;
+        state.held = state.held.saturating_add(cost);
+    }
+
+    /// What is in progress goes on.
+    fn adapt(&self, _state: &mut ConcurrencyState, _from: &Self, _now: Nanos) {}
+
+    fn is_fresh(&self, state: &ConcurrencyState, _now: Nanos) -> bool {
+        state.held == 0
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::concurrent(self.limit())
+    }
+
+    fn window(&self, _decision: &Decision) -> Option<std::time::Duration> {
+        None
+    }
+
+    fn holds(&self) -> bool {
+        true
+    }
+
+    fn release(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
+        state.last = now;
+        state.held = state.held.saturating_sub(cost);
+        if let Some(total) = &self.total {
+            total.leave(cost);
+        }
+    }
+
+    fn renew(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
+
+    fn move_out(&self, state: &mut ConcurrencyState) {
+        state.held = 0;
+    }
+
+    fn line(&self) -> Option<&dyn Line<ConcurrencyState>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn queues(&self) -> bool {
+        self.patience.is_asked()
+    }
+}
+
+impl Line<ConcurrencyState> for Concurrency {
+    fn patience(&self, _state: &ConcurrencyState) -> Patience {
+        self.patience
+    }
+
+    fn capacity(&self, _state: &ConcurrencyState) -> u64 {
+        self.limit()
+    }
+
+    fn at_once(&self, _state: &ConcurrencyState) -> u64 {
+        self.limit()
+    }
+
+    fn fits(&self, _state: &ConcurrencyState, cost: u64) -> bool {
+        cost <= self.limit()
+    }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, state: &ConcurrencyState, cost: u64) -> Nanos {
+        if self.is_due(state, cost) { state.last } else { Nanos::MAX }
+    }
+
+    /// Whoever waits is counted in the total already. A cost above a limit that was lowered passes alone.
+    fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
+        state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
+    }
+
+    fn leave(&self, state: &mut ConcurrencyState, _arrived: Nanos, cost: u64) {
+        state.held = state.held.saturating_add(cost);
+    }
+
+    fn follow(&self, state: &mut ConcurrencyState, arrived: Nanos, cost: u64) {
+        self.leave(state, arrived, cost);
+    }
+
+    fn unfollow(&self, state: &mut ConcurrencyState, cost: u64) -> bool {
+        state.held = state.held.saturating_sub(cost);
+        true
+    }
+
+    fn join(&self, cost: u64) -> Option<Place> {
+        match &self.total {
+            Some(total) => total.join(cost),
+            None => Some(Place::default()),
+        }
+    }
+
+    fn take(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Decision> {
+        Some(self.check(state, now, cost))
+    }
+
+    fn look(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Decision> {
+        Some(self.peek(state, now, cost))
+    }
+
+    fn passing(&self, state: &ConcurrencyState, _seen: Nanos) -> u64 {
+        self.left(state)
+    }
+
+    fn reset(&self, _state: &ConcurrencyState, _now: Nanos) -> u64 {
+        0
+    }
+
+    fn keep(&self, _state: &ConcurrencyState) -> Option<ConcurrencyState> {
+        None
+    }
+
+    fn end(&self, state: &mut ConcurrencyState, cost: u64) {
+        state.held = state.held.saturating_sub(cost);
+    }
+
+    fn time(&self, state: &ConcurrencyState) -> Nanos {
+        state.last
+    }
+
+    fn observe(&self, state: &mut ConcurrencyState, now: Nanos) -> Nanos {
+        state.last = now;
+        now
+    }
+}

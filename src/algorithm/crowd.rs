@@ -1,0 +1,79 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::{SmallVec, smallvec};
+
+/// So many calls of all keys together, and no more: those that wait for a limiter, or those in progress.
+#[derive(Clone, Debug)]
+pub(crate) struct Crowd {
+    count: Arc<AtomicU64>,
+    most: u64,
+}
+
+/// A call's place in a crowd, free again when dropped.
+#[derive(Debug, Default)]
+pub struct Place {
+    /// In each crowd, and how much of it.
+    taken: SmallVec<[(Arc<AtomicU64>, u64); 1]>,
+}
+
+impl Crowd {
+    pub(crate) fn new(most: u64) -> Self {
+        Self { count: Arc::default(), most }
+    }
+
+    /// The same, of at most so many.
+    pub(crate) fn of(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// A place for a call of `cost`; `None`: there is no room.
+    pub(crate) fn join(&self, cost: u64) -> Option<Place> {
+        self.enter(cost).then(|| Place { taken: smallvec![(Arc::clone(&self.count), cost)] })
+    }
+
+    /// Lets a call in that will [leave](Crowd::leave).
+    pub(crate) fn enter(&self, cost: u64) -> bool {
+        let room = |count: u64| count.checked_add(cost).filter(|count| *count <= self.most);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+    }
+
+    pub(crate) fn leave(&self, cost: u64) {
+        // Never below zero: whoever leaves twice takes nobody along.
+        let less = |count: u64| Some(count.saturating_sub(cost));
+        let _ = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn most(&self) -> u64 {
+        self.most
+    }
+
+    pub(crate) fn room(&self) -> u64 {
+        self.most.saturating_sub(self.len())
+    }
+}
+
+impl Place {
+    /// The place stays taken: the call will leave by itself.
+    pub(crate) fn keep(mut self) {
+        self.taken.clear();
+    }
+
+    /// That place as well.
+    pub(crate) fn and(&mut self, mut other: Self) {
+        self.taken.append(&mut other.taken);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for (count, cost) in self.taken.drain(..) {
+            let less = |count: u64| Some(count.saturating_sub(cost));
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+}
