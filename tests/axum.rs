@@ -20,8 +20,10 @@ use axum::routing::{any, get, post};
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::Full;
-use support::{Answer, Client1, Client2, Item, Server, VERSIONS, Version, at_once, request, send};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use support::{
+    Answer, Client1, Client2, Item, Server, VERSIONS, Version, at_once, read_until, request, send,
+};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
@@ -344,18 +346,6 @@ async fn a_refused_upload_is_not_asked_to_continue() {
 
     let (_stream, answer) = ask().await;
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
-}
-
-/// What a server sends, up to the first read after which it contains `end`.
-async fn read_until(stream: &mut TcpStream, end: &str) -> String {
-    let mut bytes = Vec::new();
-    loop {
-        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{}", bytes.escape_ascii());
-        let text = String::from_utf8_lossy(&bytes);
-        if text.contains(end) {
-            return text.into_owned();
-        }
-    }
 }
 
 #[tokio::test]

@@ -20,9 +20,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
+use tower::BoxError;
 
 pub(crate) use random::Random;
 
@@ -87,23 +89,33 @@ pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
 pub(crate) struct Client<S> {
     address: SocketAddr,
     sender: S,
-    _task: Arc<Task>,
+    task: Arc<Task>,
 }
 
 pub(crate) type Client1 = Client<http1::SendRequest<Full<Bytes>>>;
 pub(crate) type Client2 = Client<http2::SendRequest<Full<Bytes>>>;
 
-impl Client1 {
+impl<S> Client<S> {
+    /// Closes the socket, whatever is on its way.
+    pub(crate) fn close(&self) {
+        self.task.0.abort();
+    }
+}
+
+impl<B> Client<http1::SendRequest<B>>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
     pub(crate) async fn http1(address: SocketAddr) -> Self {
         let (sender, connection) = http1::handshake(TokioIo::new(connect(address).await)).await.unwrap();
         let task = Task::spawn(async move {
             // A server may close on a refused upload: the answer is what counts.
             let _ = connection.await;
         });
-        Self { address, sender, _task: Arc::new(task) }
+        Self { address, sender, task: Arc::new(task) }
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Answer {
+    pub(crate) async fn send(&mut self, mut request: Request<B>) -> Answer {
         let host = HeaderValue::try_from(self.address.to_string()).unwrap();
         request.headers_mut().insert(HOST, host);
         self.sender.ready().await.unwrap();
@@ -111,17 +123,20 @@ impl Client1 {
     }
 }
 
-impl Client2 {
+impl<B> Client<http2::SendRequest<B>>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     pub(crate) async fn http2(address: SocketAddr) -> Self {
         let io = TokioIo::new(connect(address).await);
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         let task = Task::spawn(async move {
             let _ = connection.await;
         });
-        Self { address, sender, _task: Arc::new(task) }
+        Self { address, sender, task: Arc::new(task) }
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Answer {
+    pub(crate) async fn send(&mut self, mut request: Request<B>) -> Answer {
         *request.uri_mut() = format!("http://{}{}", self.address, request.uri()).parse().unwrap();
         self.sender.ready().await.unwrap();
         Answer::read(self.sender.send_request(request).await.unwrap()).await
@@ -132,6 +147,18 @@ async fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     stream
+}
+
+/// What a server sends, up to the first read after which it contains `end`.
+pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{}", bytes.escape_ascii());
+        let text = String::from_utf8_lossy(&bytes);
+        if text.contains(end) {
+            return text.into_owned();
+        }
+    }
 }
 
 /// One request over a connection of its own.
