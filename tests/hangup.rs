@@ -69,12 +69,6 @@ impl Clients {
         }
     }
 
-    fn close(&self) {
-        if let Self::Http2(client) = self {
-            client.close();
-        }
-    }
-
     /// Aborted, it hangs up: its connection is closed, or its stream is reset.
     fn get(&self, path: &'static str) -> JoinHandle<Answer> {
         let request = request(Method::GET, path);
@@ -211,7 +205,8 @@ async fn a_stream_that_is_reset_in_line_gives_its_slot_to_the_next_of_its_connec
 #[tokio::test]
 async fn a_connection_that_is_closed_with_several_streams_in_line_gives_all_their_slots_away() {
     let lines = Lines::begin(4).await;
-    let closed = lines.clients(Version::Http2).await;
+    let connection = Client2::http2(lines.server.address).await;
+    let closed = Clients::Http2(connection.clone());
     let open = lines.clients(Version::Http2).await;
     let mut others = Vec::new();
     for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1), ("/other/4", 0)] {
@@ -224,7 +219,7 @@ async fn a_connection_that_is_closed_with_several_streams_in_line_gives_all_thei
     let stays = open.get("/line/stays");
     free_places(&lines.line, 0).await;
     // The socket first: no stream is reset by itself.
-    closed.close();
+    connection.close();
     hang_up(leave).await;
     free_places(&lines.line, 3).await;
 

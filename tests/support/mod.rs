@@ -347,6 +347,11 @@ impl Alarm {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
+    /// Whether it was woken, which it goes on to be.
+    pub(crate) fn is_set(&self) -> bool {
+        self.woken.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn times(&self) -> u64 {
         self.times.load(Ordering::SeqCst)
     }
@@ -406,6 +411,11 @@ impl<F: Future> Hand<F> {
 
     pub(crate) fn abandon(&mut self) {
         self.future = None;
+    }
+
+    /// Whether it would be polled.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.is_pending() && self.alarm.is_set()
     }
 
     pub(crate) fn is_pending(&self) -> bool {
