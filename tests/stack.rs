@@ -133,6 +133,11 @@ impl World {
         }
     }
 
+    /// How many have come to the layer, and how many have left it.
+    fn progress(&self) -> (usize, usize) {
+        (self.came.len(), self.calls.iter().filter(|call| call.left.is_some()).count())
+    }
+
     fn set_open(&mut self, open: bool) -> Vec<Waker> {
         self.open = open;
         if open { std::mem::take(&mut self.callers) } else { Vec::new() }
@@ -498,6 +503,21 @@ impl<'a> Schedule<'a> {
         self.world.lock().assert_nobody_is_late();
     }
 
+    /// Once everybody who was woken has run, nothing comes of polling the others: or they should have been
+    /// woken. But for a buffer's task: nobody wakes it when a call that it holds is given up.
+    fn assert_nobody_sleeps_through(&mut self) {
+        let before = self.world.lock().progress();
+        for caller in self.callers.iter_mut().filter(|caller| caller.state == Readiness::Asked) {
+            caller.ask();
+            assert_eq!(caller.state, Readiness::Asked, "a caller sleeps through its turn");
+        }
+        for (job, call) in &mut self.calls {
+            assert!(!call.poll(), "{job} sleeps through its turn");
+            let now = self.world.lock().progress();
+            assert_eq!(now, before, "{job} sleeps through its turn");
+        }
+    }
+
     /// Takes those who have an answer away, and looks at it.
     fn reap(&mut self) {
         let world = self.world.lock();
@@ -617,8 +637,12 @@ impl<'a> Schedule<'a> {
                     call.run();
                 });
             }
+            14 => {
+                self.settle();
+                self.assert_nobody_sleeps_through();
+            }
             _ => {
-                let by = self.random.below(10) as u32;
+                let by = self.random.below(16) as u32;
                 self.advance(by).await;
             }
         }
@@ -652,6 +676,7 @@ impl<'a> Schedule<'a> {
             if self.calls.is_empty() && self.callers.is_empty() {
                 break;
             }
+            self.assert_nobody_sleeps_through();
             let asleep: Vec<_> = self.calls.iter().map(|(job, _)| job).collect();
             assert!(
                 start.elapsed() < enough,
