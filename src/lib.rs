@@ -73,6 +73,7 @@ pub mod store;
 
 mod observe;
 mod queue;
+mod sync;
 #[cfg(feature = "tonic")]
 mod tonic;
 

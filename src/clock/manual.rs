@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{Clock, Nanos};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A clock that moves only when told to. Clones share the time.
 ///

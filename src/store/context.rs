@@ -1,9 +1,9 @@
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{PoisonError, RwLock};
 
 /// What belongs to one limiter: the algorithm, the clock, and the store of its keys.
 #[derive(Debug)]

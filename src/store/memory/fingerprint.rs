@@ -4,9 +4,11 @@
 //! each limiter; and a key of a megabyte takes as much memory as an address, and is kept nowhere.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::sync::RandomState;
 
 /// A key's identity within one limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]

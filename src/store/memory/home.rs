@@ -1,14 +1,13 @@
 //! Where a key lives, for those who hold several keys at once.
 
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
-
 use super::Own;
 use super::fingerprint::Fingerprint;
 use super::shard::{Law, Shard};
 use super::table::{SHARED_BITS, Table};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 
 /// Where a key is: in a place of its own, or in a bucket that it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 //! the addresses of their locks.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::fingerprint::{Direct, Fingerprint};
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The lines of the keys for which somebody waits.
 pub(super) type Lines<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, Direct>;

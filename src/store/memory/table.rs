@@ -11,8 +11,6 @@
 
 use std::collections::hash_map::Entry;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::Own;
@@ -24,6 +22,8 @@ use super::seat::Seat;
 use super::shard::{Law, Lines, Shard, Shards, lock};
 use crate::algorithm::{Algorithm, Unit};
 use crate::clock::Nanos;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// The longest that a key rests: ten seconds.
 const LONGEST_REST: u64 = 10_000_000_000;

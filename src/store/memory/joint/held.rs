@@ -6,7 +6,7 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
 use crate::algorithm::Algorithm;
@@ -19,6 +19,7 @@ use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
 use crate::store::memory::{MemoryStore, MemoryWait, Own};
 use crate::store::{Call, Permit};
+use crate::sync::MutexGuard;
 
 /// A rule of a call's own, of whatever kind.
 pub(crate) type Rule = Box<dyn Any + Send + Sync>;
