@@ -1,0 +1,261 @@
+//! What threads do at once, and what must hold then.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::mpsc;
+use shuttle::thread;
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
+use tower_throttle::key::from_fn;
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use super::line::{INTERVAL, Line, Real, ten_a_second};
+use super::pair::{BUDGETS, Key, Keys, Pair, call};
+use super::stage::{Stage, all, judge};
+use super::time::{Strict, Time};
+
+/// Some join and stay, others give up. As many turns come as have stayed, and no more: all have left then, and no slot is over.
+pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
+    line: impl Fn(C) -> L,
+    keys: [u64; KEYS],
+    stay: u32,
+) {
+    let stage = Stage::new(line, &keys);
+    let (joined, waits) = mpsc::channel();
+    let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
+    let stayers: Vec<_> = keys.iter().flat_map(|key| (0..stay).map(|_| *key)).collect();
+    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, joined.clone())).collect();
+    stayers.iter().for_each(|_| waits.recv().unwrap());
+    assert!(all(quit).iter().all(Option::is_none), "no turn has come");
+    (0..stay).for_each(|_| stage.turn(&keys));
+    judge(&all(stayers));
+    stage.ends(&keys);
+}
+
+/// Calls join and give up while turns come.
+pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
+    line: impl Fn(C) -> L,
+    keys: [u64; KEYS],
+) {
+    const STAY: u32 = 2;
+    let stage = Stage::new(line, &keys);
+    let (joined, waits) = mpsc::channel();
+    let turns = stage.clone();
+    let ticker = thread::spawn(move || turns.turn(&keys));
+    let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
+    let stayers: Vec<_> = keys.iter().flat_map(|key| [*key; STAY as usize]).collect();
+    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, joined.clone())).collect();
+    stayers.iter().for_each(|_| waits.recv().unwrap());
+    ticker.join().unwrap();
+    let mut passed: Vec<_> = all(quit).into_iter().flatten().collect();
+    (0..STAY).for_each(|_| stage.turn(&keys));
+    passed.extend(all(stayers));
+    judge(&passed);
+    stage.clock.tick(INTERVAL);
+    for key in keys {
+        assert!(stage.line.check(key), "a slot was lost");
+        assert!(!stage.line.check(key), "a slot was given twice");
+    }
+}
+
+/// A call is let go and dropped untold, while another joins and a third would pass at once: one of them has its slot, or the next one if that
+/// has come, and not both of them.
+pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
+    let stage = Stage::new(line, &[0]);
+    let mut untold = Box::pin(stage.line.join(0));
+    assert!(untold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    stage.clock.tick(INTERVAL);
+    stage.line.touch(0);
+    if late {
+        stage.clock.tick(INTERVAL);
+    }
+    let drops = thread::spawn(move || drop(untold));
+    let line = stage.line.clone();
+    let checks = thread::spawn(move || line.check(0));
+    let (joined, waits) = mpsc::channel();
+    let stays = stage.stays(0, joined);
+    waits.recv().unwrap();
+    drops.join().unwrap();
+    if checks.join().unwrap() {
+        stage.turn(&[0]);
+    }
+    stays.join().unwrap();
+    stage.ends(&[0]);
+}
+
+/// What a second thread does to those who wait.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Act {
+    Nothing,
+    Refund,
+    Reset,
+    /// By a rule of twice the rate.
+    Replace,
+}
+
+/// Two calls join, a third passes or not, and somebody interferes: units are counted exactly, and all leave at their turns.
+pub(crate) fn somebody_interferes<C: Time>(act: Act) {
+    let stage = Stage::new(Real::new::<C>, &[0]);
+    let (joined, waits) = mpsc::channel();
+    let limiter = stage.line.0.clone();
+    let acts = thread::spawn(move || match act {
+        Act::Nothing => {}
+        Act::Refund => limiter.refund(&0_u64, 1),
+        Act::Reset => limiter.reset(&0_u64),
+        Act::Replace => limiter.replace(LeakyBucket::new(Quota::per_second(20)).queue(8)),
+    });
+    let stayers: Vec<_> = (0..2).map(|_| stage.stays(0, joined.clone())).collect();
+    let line = stage.line.clone();
+    let passed = thread::spawn(move || line.check(0)).join().unwrap();
+    stayers.iter().for_each(|_| waits.recv().unwrap());
+    acts.join().unwrap();
+    let (interval, turns) = match act {
+        // One of the three had what came back.
+        Act::Refund | Act::Reset => (INTERVAL, if passed { 2 } else { 1 }),
+        Act::Replace => (INTERVAL / 2, 2),
+        Act::Nothing => (INTERVAL, 2),
+    };
+    assert!(!passed || matches!(act, Act::Refund | Act::Reset), "there was nothing left to pass by");
+    for turn in 0..=turns {
+        let limiter = &stage.line.0;
+        let gone = turn == turns;
+        if turn > 0 {
+            stage.clock.tick(interval);
+        }
+        if !C::RINGS {
+            stage.line.touch(0);
+        }
+        assert!(!limiter.check(&0_u64).is_allowed(), "more than was due");
+        if gone {
+            break;
+        }
+    }
+    let delays: Vec<_> = all(stayers).into_iter().map(|passed| passed.delay).collect();
+    assert!(delays.iter().all(|delay| *delay <= interval * turns), "{delays:?}");
+    stage.clock.tick(interval);
+    assert!(stage.line.check(0) && !stage.line.check(0));
+}
+
+/// Three threads take from both, in either order: as many pass as the least of the two allows, and both are charged for those.
+pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
+    let pair = pair();
+    let threads: Vec<_> = [false, true, true]
+        .into_iter()
+        .map(|crossed| {
+            let pair = pair.clone();
+            thread::spawn(move || u64::from(pair.take(crossed)))
+        })
+        .collect();
+    let here = u64::from(pair.take(false));
+    let passed = here + all(threads).into_iter().sum::<u64>();
+    assert_eq!(pair.left().map(|left| left + passed), BUDGETS, "both are charged for those who passed");
+    assert_eq!(passed, BUDGETS[1], "as many pass as the least allows");
+}
+
+/// Calls that wait in two lines at once, and in either order; one of them gives up, before turns come or meanwhile.
+pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
+    let clock = C::new();
+    let build = || RateLimiter::builder(ten_a_second()).clock(clock.clone()).build();
+    let lines = [build(), build()];
+    let [first, second] = &lines;
+    let budget = RateLimiter::builder(TokenBucket::new(Quota::per_hour(5))).clock(clock.clone()).build();
+    assert!(first.check(&0_u64).is_allowed() && second.check(&0_u64).is_allowed());
+    let (joined, waits) = mpsc::channel();
+    let layers = {
+        let key = (|_: &Keys| Some(0_u64)) as Key;
+        let (first, second, budget) = (first.clone(), second.clone(), budget.clone());
+        move |crossed| {
+            let (first, second) = if crossed { (&second, &first) } else { (&first, &second) };
+            RateLimitLayer::with_limiter(from_fn(key), first.clone())
+                .and(RateLimitLayer::with_limiter(from_fn(key), budget.clone()))
+                .and(RateLimitLayer::with_limiter(from_fn(key), second.clone()))
+                .responder(ErrorResponder)
+                .layer(service_fn(async |_: Keys| Ok::<_, ()>(())))
+        }
+    };
+    let stays: Vec<_> = [false, true]
+        .into_iter()
+        .map(|crossed| {
+            let (layers, joined) = (layers.clone(), joined.clone());
+            thread::spawn(move || {
+                let call = layers(crossed).call([0, 0]);
+                joined.send(()).unwrap();
+                assert!(block_on(call).is_ok());
+            })
+        })
+        .collect();
+    let quits = thread::spawn(move || {
+        let mut call = pin!(layers(true).call([0, 0]));
+        // It may pass at once; then it has to be told, or it is not known here that it did.
+        let polls = thread_rng().gen_range(u8::from(meanwhile)..3);
+        block_on(poll_fn(|cx| Poll::Ready((0..polls).any(|_| call.as_mut().poll(cx).is_ready()))))
+    });
+    let turn = || {
+        clock.tick(INTERVAL);
+        lines.iter().filter(|_| !C::RINGS).for_each(|line| assert!(line.check_n(&0_u64, 0).is_allowed()));
+    };
+    if meanwhile {
+        turn();
+    }
+    stays.iter().for_each(|_| waits.recv().unwrap());
+    let passed = quits.join().unwrap();
+    assert!(meanwhile || !passed, "no turn has come");
+    turn();
+    turn();
+    all(stays);
+    assert_eq!(budget.peek(&0_u64).remaining(), 3 - u64::from(passed), "charged once, or not at all");
+    if !meanwhile {
+        assert!(lines.iter().all(|line| !line.check(&0_u64).is_allowed()), "a slot was not charged");
+    }
+    clock.tick(INTERVAL);
+    assert!(lines.iter().all(|line| line.check(&0_u64).is_allowed()), "a slot was lost");
+    assert!(lines.iter().all(|line| !line.check(&0_u64).is_allowed()), "a slot was given twice");
+}
+
+/// New keys come to a table of two: one at a time, two at once in either order, in line, and one is reset.
+pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
+    let clock = Strict::new();
+    let limiter = RateLimiter::builder(ten_a_second()).clock(clock.clone()).max_keys(2).build();
+    let bounded = |limiter: &RateLimiter<LeakyBucket>| assert!(limiter.len() <= 2, "the bound is kept");
+    let together = [[alike, apart], [apart, alike]].map(|keys| {
+        let limiter = limiter.clone();
+        thread::spawn(move || {
+            // It passes, is refused, or waits and gives up.
+            let mut call = pin!(call(&limiter, &limiter, keys));
+            bounded(&limiter);
+            let passed = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true);
+            bounded(&limiter);
+            passed
+        })
+    });
+    let resets = {
+        let limiter = limiter.clone();
+        thread::spawn(move || {
+            limiter.reset(&one);
+            bounded(&limiter);
+        })
+    };
+    let passed = [one, one].map(|key| {
+        let passed = limiter.check(&key).is_allowed();
+        bounded(&limiter);
+        passed
+    });
+    // Of a new key, one call passes or waits at once, unless the bucket that it shares is empty.
+    let other = block_on(limiter.acquire(&(one + 10_000)));
+    bounded(&limiter);
+    resets.join().unwrap();
+    let passed = passed.into_iter().filter(|passed| *passed).count();
+    let together = all(together.into()).into_iter().filter(|passed| *passed).count();
+    assert!(passed <= 2 && together <= 1, "{passed} and {together} passed, and {other:?}");
+    // All is as new after a while, and all places are free again.
+    clock.tick(Duration::from_secs(100));
+    for key in 20_000..20_006_u64 {
+        let _ = limiter.check_n(&key, 0);
+    }
+    assert_eq!(limiter.len(), 0, "places were lost");
+}
