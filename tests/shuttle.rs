@@ -76,6 +76,7 @@ fn whoever_interferes_units_are_counted_exactly() {
     explore(|| somebody_interferes::<Mute>(Act::Refund));
     explore(|| somebody_interferes::<Mute>(Act::Reset));
     explore(|| somebody_interferes::<Mute>(Act::Replace));
+    explore(|| somebody_interferes::<ManualClock>(Act::Replace));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::line::{INTERVAL, Line, Real, ten_a_second};
 use super::pair::{BUDGETS, Key, Keys, Pair, call};
-use super::stage::{Stage, all, judge};
+use super::stage::{Stage, Told, all, judge};
 use super::time::{Strict, Time};
 
 /// Some join and stay, others give up. As many turns come as have stayed, and no more: all have left then, and no slot is over.
@@ -26,11 +26,11 @@ pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
     stay: u32,
 ) {
     let stage = Stage::new(line, &keys);
-    let (joined, waits) = mpsc::channel();
+    let (tells, told) = mpsc::channel();
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| (0..stay).map(|_| *key)).collect();
-    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, joined.clone())).collect();
-    stayers.iter().for_each(|_| waits.recv().unwrap());
+    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
+    Told::default().wait(&told, stayers.len(), 0);
     assert!(all(quit).iter().all(Option::is_none), "no turn has come");
     (0..stay).for_each(|_| stage.turn(&keys));
     judge(&all(stayers));
@@ -44,13 +44,13 @@ pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
 ) {
     const STAY: u32 = 2;
     let stage = Stage::new(line, &keys);
-    let (joined, waits) = mpsc::channel();
+    let (tells, told) = mpsc::channel();
     let turns = stage.clone();
     let ticker = thread::spawn(move || turns.turn(&keys));
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| [*key; STAY as usize]).collect();
-    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, joined.clone())).collect();
-    stayers.iter().for_each(|_| waits.recv().unwrap());
+    let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
+    Told::default().wait(&told, stayers.len(), 0);
     ticker.join().unwrap();
     let mut passed: Vec<_> = all(quit).into_iter().flatten().collect();
     (0..STAY).for_each(|_| stage.turn(&keys));
@@ -77,9 +77,9 @@ pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, lat
     let drops = thread::spawn(move || drop(untold));
     let line = stage.line.clone();
     let checks = thread::spawn(move || line.check(0));
-    let (joined, waits) = mpsc::channel();
-    let stays = stage.stays(0, joined);
-    waits.recv().unwrap();
+    let (tells, told) = mpsc::channel();
+    let stays = stage.stays(0, tells);
+    Told::default().wait(&told, 1, 0);
     drops.join().unwrap();
     if checks.join().unwrap() {
         stage.turn(&[0]);
@@ -98,10 +98,10 @@ pub(crate) enum Act {
     Replace,
 }
 
-/// Two calls join, a third passes or not, and somebody interferes: units are counted exactly, and all leave at their turns.
+/// Two calls join, a third passes or not, and somebody interferes: units are counted exactly, and each leaves at its turn, looked after by nobody.
 pub(crate) fn somebody_interferes<C: Time>(act: Act) {
     let stage = Stage::new(Real::new::<C>, &[0]);
-    let (joined, waits) = mpsc::channel();
+    let (tells, told) = mpsc::channel();
     let limiter = stage.line.0.clone();
     let acts = thread::spawn(move || match act {
         Act::Nothing => {}
@@ -109,36 +109,37 @@ pub(crate) fn somebody_interferes<C: Time>(act: Act) {
         Act::Reset => limiter.reset(&0_u64),
         Act::Replace => limiter.replace(LeakyBucket::new(Quota::per_second(20)).queue(8)),
     });
-    let stayers: Vec<_> = (0..2).map(|_| stage.stays(0, joined.clone())).collect();
+    let stayers: Vec<_> = (0..2).map(|_| stage.stays(0, tells.clone())).collect();
     let line = stage.line.clone();
     let passed = thread::spawn(move || line.check(0)).join().unwrap();
-    stayers.iter().for_each(|_| waits.recv().unwrap());
     acts.join().unwrap();
-    let (interval, turns) = match act {
-        // One of the three had what came back.
-        Act::Refund | Act::Reset => (INTERVAL, if passed { 2 } else { 1 }),
-        Act::Replace => (INTERVAL / 2, 2),
-        Act::Nothing => (INTERVAL, 2),
-    };
-    assert!(!passed || matches!(act, Act::Refund | Act::Reset), "there was nothing left to pass by");
-    for turn in 0..=turns {
-        let limiter = &stage.line.0;
-        let gone = turn == turns;
-        if turn > 0 {
-            stage.clock.tick(interval);
+    // One of the three had what came back.
+    let came_back = matches!(act, Act::Refund | Act::Reset);
+    assert!(came_back || !passed, "there was nothing to pass by");
+    let interval = if act == Act::Replace { INTERVAL / 2 } else { INTERVAL };
+    let mut gone = usize::from(came_back && !passed);
+    let mut due = vec![Duration::ZERO; gone];
+    let mut so_far = Told::default();
+    so_far.wait(&told, 2, gone);
+    for turn in 1.. {
+        if gone == 2 {
+            break;
         }
+        stage.clock.tick(interval);
         if !C::RINGS {
             stage.line.touch(0);
         }
-        assert!(!limiter.check(&0_u64).is_allowed(), "more than was due");
-        if gone {
-            break;
-        }
+        gone += 1;
+        due.push(interval * turn);
+        so_far.wait(&told, 2, gone);
     }
-    let delays: Vec<_> = all(stayers).into_iter().map(|passed| passed.delay).collect();
-    assert!(delays.iter().all(|delay| *delay <= interval * turns), "{delays:?}");
+    let mut delays: Vec<_> = all(stayers).into_iter().map(|passed| passed.delay).collect();
+    delays.sort();
+    assert_eq!(delays, due);
+    assert!(!stage.line.check(0), "a slot was not charged");
     stage.clock.tick(interval);
-    assert!(stage.line.check(0) && !stage.line.check(0));
+    assert!(stage.line.check(0), "a slot was lost");
+    assert!(!stage.line.check(0), "a slot was given twice");
 }
 
 /// Three threads take from both, in either order: as many pass as the least of the two allows, and both are charged for those.

@@ -78,8 +78,8 @@ impl<L: Line, C: Time> Stage<L, C> {
         Self { line, clock, stamps: Stamps::default() }
     }
 
-    /// A call that waits until it is let in, in a thread. It tells once it stands in line.
-    pub(crate) fn stays(&self, key: u64, joined: mpsc::Sender<()>) -> thread::JoinHandle<Passed> {
+    /// A call that waits until it is let in, in a thread. It tells when it stands in line, and when it leaves.
+    pub(crate) fn stays(&self, key: u64, tells: mpsc::Sender<Step>) -> thread::JoinHandle<Passed> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
             let mut call = Box::pin(line.join(key));
@@ -89,11 +89,13 @@ impl<L: Line, C: Time> Stage<L, C> {
             let first = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let stamp = stamps.next();
             let joined_at = (stamp, clock.now());
-            joined.send(()).unwrap();
+            tells.send(Step::Joined).unwrap();
             let delay = match first {
                 Poll::Ready(delay) => delay,
                 Poll::Pending => block_on(call),
             };
+            // There may be nobody left who wants to know.
+            let _ = tells.send(Step::Left);
             Passed { key, joining, joined: joined_at, delay }
         })
     }
@@ -136,6 +138,32 @@ impl<L: Line, C: Time> Stage<L, C> {
             assert!(self.line.check(*key), "a slot was lost");
             assert!(!self.line.check(*key), "a slot was given twice");
         }
+    }
+}
+
+/// What becomes of those who stay.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Step {
+    Joined,
+    Left,
+}
+
+/// Waits until so many have told that they took this step.
+#[derive(Default)]
+pub(crate) struct Told {
+    joined: usize,
+    left: usize,
+}
+
+impl Told {
+    pub(crate) fn wait(&mut self, told: &mpsc::Receiver<Step>, joined: usize, left: usize) {
+        while self.joined < joined || self.left < left {
+            match told.recv().unwrap() {
+                Step::Joined => self.joined += 1,
+                Step::Left => self.left += 1,
+            }
+        }
+        assert!(self.left <= self.joined);
     }
 }
 
