@@ -13,7 +13,7 @@ use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::{Clock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
-/// Executions of each model under each of the two schedulers: 190,000 in all.
+/// Executions of each model under each of the two schedulers: some 200,000 in all.
 const EXECUTIONS: usize = 3_000;
 
 pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
