@@ -342,7 +342,8 @@ async fn smooth_waits_in_line_with_others_too() {
 async fn a_tuple_holds_requests_if_each_member_was_told_to() {
     let bucket = || TokenBucket::new(Quota::per_hour(5));
     let start = Instant::now();
-    let mut refuses = RateLimitLayer::new(Global, (queue(), bucket())).responder(ErrorResponder).layer(answers());
+    let mut refuses =
+        RateLimitLayer::new(Global, (queue(), bucket())).responder(ErrorResponder).layer(answers());
     assert!(refuses.call(()).await.is_ok());
     let Err(Error::Limited(decision)) = refuses.call(()).await else { panic!("it waited") };
     assert_eq!((decision.retry_after(), decision.index()), (Some(INTERVAL), 0));

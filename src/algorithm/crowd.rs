@@ -1,7 +1,8 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::{SmallVec, smallvec};
+
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// So many calls of all keys together, and no more: those that wait for a limiter, or those in progress.
 #[derive(Clone, Debug)]
