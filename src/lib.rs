@@ -3,7 +3,7 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. It asks a [key extractor](key) `K` who is calling, asks an
 //! [algorithm] `A` whether the call may pass now, and then lets it through and says what is left, or answers
 //! `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`), or, with a
-//! [`LeakyBucket`](algorithm::LeakyBucket), holds the request and releases it at a steady rate.
+//! [`LeakyBucket`](algorithm::LeakyBucket) or wherever it is told to, holds the request and releases it when its turn has come.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -43,8 +43,8 @@
 //!    keeps its level and time goes on from there.
 //! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no waiter asleep and no
 //!    slot lost.
-//! 8. **Bounded**: keys, waiters per key, memory per key, and work per call: constant, but for a call that gives up its place in a line (in
-//!    proportion to the line) and for [`SlidingLog`](algorithm::SlidingLog) (amortised).
+//! 8. **Bounded**: keys, waiters per key and in total, memory per key, and work per call: constant, but for a call that gives up its place in a line, and the
+//!    one that comes after it (in proportion to the line), and for [`SlidingLog`](algorithm::SlidingLog) (amortised).
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
 //! 10. **A refused request costs little**: its body is never read.
 //!

@@ -385,7 +385,8 @@ impl<A: Algorithm> Builder<A> {
 
     /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is refused, and told when it would pass without waiting.
     ///
-    /// 10,000 unless set, or as many as the algorithm lets wait for one key, if that is more. Each costs some 150 bytes here, and its request, and its connection.
+    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs 96 bytes here (a line grows by doubling: count 100 to
+    /// 200), and its future, its request, its connection.
     pub fn max_waiting(mut self, max_waiting: usize) -> Self {
         self.max_waiting = Some(max_waiting);
         self

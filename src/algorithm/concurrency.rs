@@ -44,6 +44,9 @@ use crate::decision::Decision;
 /// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a refusal. Beside a rate, join
 /// layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
 ///
+/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. In code, prefer permits to `check` and
+/// `refund`: when the table of keys is full, keys share buckets, and only a permit knows in which it was taken.
+///
 /// What is in progress cannot be forgotten: a [`reset`](crate::limiter::RateLimiter::reset) does not concern it.
 ///
 /// ```

@@ -18,6 +18,12 @@ pub struct Place {
     taken: SmallVec<[(Arc<AtomicU64>, u64); 1]>,
 }
 
+/// One's place among those who stand in line, free again when dropped.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    crowd: Arc<AtomicU64>,
+}
+
 impl Crowd {
     pub(crate) fn new(most: u64) -> Self {
         Self { count: Arc::default(), most }
@@ -26,6 +32,11 @@ impl Crowd {
     /// The same, of at most so many.
     pub(crate) fn of(self, most: u64) -> Self {
         Self { most, ..self }
+    }
+
+    /// A place in line; `None`: there is no room.
+    pub(crate) fn stand(&self) -> Option<Standing> {
+        self.enter(1).then(|| Standing { crowd: Arc::clone(&self.count) })
     }
 
     /// A place for a call of `cost`; `None`: there is no room.
@@ -76,5 +87,11 @@ impl Drop for Place {
             let less = |count: u64| Some(count.saturating_sub(cost));
             let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.crowd.fetch_sub(1, Ordering::Relaxed);
     }
 }

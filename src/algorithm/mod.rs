@@ -16,12 +16,26 @@
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
 //! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in line | 24 bytes |
 //! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in line | 48 bytes |
+//! | so many **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: nobody knows when a call ends | 16 bytes |
 //!
 //! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
 //! if callers can come back, [`LeakyBucket`] if they should wait.
 //!
 //! All of them deny without charging, tell a `retry_after` at which the very same call is allowed, and compute
 //! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
+//!
+//! # Waiting
+//!
+//! Every one of them lets calls wait instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire), and in a layer once it is told to, by
+//! `queue(n)`, `max_wait(duration)` or `overflow(..)`. ([`LeakyBucket`] and [`Smooth`] are there to let calls wait, and need not be told.) First come, first served; a
+//! bucket lets a call go when its tokens are there, a window when it has room.
+//!
+//! | nginx | here |
+//! |---|---|
+//! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
+//! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
+//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: so many at once, the next so many are paced, the rest is refused |
+//! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
 //! # Rules made of rules
 //!
@@ -85,8 +99,8 @@ use crate::decision::Decision;
 
 pub use blocking::{BlockFor, Blocking, BlockingState};
 pub use concurrency::{Concurrency, ConcurrencyState};
-pub(crate) use crowd::Crowd;
 pub use crowd::Place;
+pub(crate) use crowd::{Crowd, Standing};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use line::Line;

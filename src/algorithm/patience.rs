@@ -10,6 +10,8 @@ pub struct Patience {
     overflow: Overflow,
     /// Whether somebody has said that calls are to wait.
     asked: bool,
+    /// Whether somebody has said how many.
+    counted: bool,
 }
 
 /// Who is refused when a line is full.
@@ -27,7 +29,7 @@ pub enum Overflow {
 impl Patience {
     /// `places` for calls that want to wait; all others are refused.
     pub(super) const fn unasked(places: u64) -> Self {
-        Self { places, max_wait: u64::MAX, overflow: Overflow::Refuse, asked: false }
+        Self { places, max_wait: u64::MAX, overflow: Overflow::Refuse, asked: false, counted: false }
     }
 
     /// `places` for all calls.
@@ -36,7 +38,7 @@ impl Patience {
     }
 
     pub(super) const fn queue(self, places: u64) -> Self {
-        Self { places, asked: true, ..self }
+        Self { places, asked: true, counted: true, ..self }
     }
 
     pub(super) fn within(self, max_wait: Duration) -> Self {
@@ -54,6 +56,7 @@ impl Patience {
             max_wait: self.max_wait.min(other.max_wait),
             overflow: if self.overflow == other.overflow { self.overflow } else { Overflow::Refuse },
             asked: self.asked && other.asked,
+            counted: self.counted || other.counted,
         }
     }
 
@@ -75,6 +78,11 @@ impl Patience {
         self.overflow
     }
 
+    /// How many calls may wait, if somebody has said so.
+    pub(crate) const fn chosen_places(&self) -> Option<u64> {
+        if self.counted { Some(self.places) } else { None }
+    }
+
     /// Whether calls wait that do not ask for it: those of a layer.
     #[must_use]
     pub const fn is_asked(&self) -> bool {
@@ -86,7 +94,7 @@ impl Patience {
 macro_rules! waits {
     ($rule:ty, $default:literal) => {
         impl $rule {
-            /// How many calls may wait, per key; 0: none.
+            /// How many calls may wait, per key; 0: none. In total, [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them.
             ///
             #[doc = concat!("Unless set, ", $default, " may wait in [`acquire`](crate::limiter::RateLimiter::acquire), and none in a layer, which refuses \
                 what may not pass now. Once set, a layer holds requests as well.")]

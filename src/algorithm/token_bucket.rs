@@ -46,6 +46,8 @@ use crate::quota::Quota;
 
 /// Bursts up to a capacity, refilled at a steady rate.
 ///
+/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced, and the rest is refused.
+///
 /// The capacity is the quota's burst, which is its limit unless set. The bucket of a key never seen is full, or see
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass, exactly: no drift,
 /// no float. A cost above the burst never fits.

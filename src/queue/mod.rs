@@ -9,6 +9,11 @@
 //!
 //! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came, which is
 //! never too early; a waiter that becomes the first, or whose neighbour in front gives up, is woken once, to set its alarm again.
+//!
+//! Whether a newcomer's wait is short enough is asked of the state as it will be when all before it have left, the *tail*: each of them is let leave at
+//! its turn, in thought. A newcomer adds itself to that, which is constant time; after something unforeseen (a call gave up, a timer was late for a window, the rule
+//! was changed) it is thought through anew by the next who asks, in proportion to the line. So any rule that can say when *one* call may leave can have a line, and
+//! what is told is exact whatever the calls cost.
 
 mod outlook;
 
@@ -16,7 +21,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
-use crate::algorithm::{Crowd, Line, Place};
+use crate::algorithm::{Crowd, Line, Place, Standing};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -51,7 +56,7 @@ struct Waiter {
     alarm: Nanos,
     waker: Option<Waker>,
     /// Among those who wait.
-    _standing: Place,
+    _standing: Standing,
     /// Among those whom the rule counts.
     place: Place,
 }
@@ -293,7 +298,7 @@ impl<S: Clone> Queue<S> {
             Fate::Full => return Entered::Decided(outlook.refuse(comer)),
             Fate::Waits => {}
         }
-        let Some((standing, place)) = crowd.join(1).zip(line.join(cost)) else {
+        let Some((standing, place)) = crowd.stand().zip(line.join(cost)) else {
             // As one that does not wait: nobody knows which line moves first.
             let comer = Comer { waits: false, ..comer };
             return Entered::Decided(self.outlook(line, state, now).refuse(comer));
@@ -488,6 +493,11 @@ mod tests {
     use std::time::Duration;
 
     const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_waiter_costs_what_the_documentation_says() {
+        assert_eq!(size_of::<Waiter>(), 96);
+    }
 
     struct Bench {
         bucket: LeakyBucket,

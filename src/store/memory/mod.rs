@@ -64,7 +64,7 @@ impl<A: Algorithm> MemoryStore<A> {
     /// The number of keys kept by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// The number of calls that may wait by default, for all keys together; or as many as the rule lets wait for one, if that is more.
+    /// The number of calls that may wait by default, for all keys together; or as many as the rule was told to let wait for one, if that is more.
     pub const DEFAULT_MAX_WAITING: usize = 10_000;
 
     /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.
@@ -276,9 +276,10 @@ impl<A> Call<'_, A> {
     }
 }
 
-/// As many as a line is long, if that was said, and never few.
+/// As many as one line is to hold, if somebody has said so, and never few.
 fn default_max_waiting<A: Algorithm>(rule: &A) -> u64 {
     let least = MemoryStore::<A>::DEFAULT_MAX_WAITING as u64;
     let state = rule.fresh(Nanos::ZERO, Nanos::ZERO);
-    rule.line().map_or(least, |line| line.patience(&state).places().max(least))
+    let chosen = rule.line().and_then(|line| line.patience(&state).chosen_places());
+    chosen.map_or(least, |places| places.max(least))
 }
