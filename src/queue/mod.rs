@@ -16,16 +16,21 @@
 //! what is told is exact whatever the calls cost.
 
 mod outlook;
+#[cfg(test)]
+mod tests;
+mod waiter;
 
 use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
-use crate::algorithm::{Crowd, Line, Place, Standing};
+use self::waiter::{Released, Undo, Waiter};
+use crate::algorithm::{Crowd, Line};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub(crate) use outlook::{Comer, Fate, Outlook};
+pub(crate) use waiter::{Entered, Turn};
 
 /// The waiters of one key, and those released but not yet told.
 #[derive(Debug)]
@@ -44,62 +49,6 @@ pub(crate) struct Queue<S> {
     since: Nanos,
     /// The key's time, when somebody last looked.
     seen: Nanos,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    ticket: u64,
-    cost: u64,
-    arrived: Nanos,
-    /// When it is refused, if nobody knows when it may leave.
-    until: Nanos,
-    alarm: Nanos,
-    waker: Option<Waker>,
-    /// Among those who wait.
-    _standing: Standing,
-    /// Among those whom the rule counts.
-    place: Place,
-}
-
-impl Waiter {
-    /// From when on it is owed a slot: since it came or the schedule began anew, and not later than now, should the clock have been set back.
-    fn owed_from(&self, since: Nanos, seen: Nanos) -> Nanos {
-        self.arrived.max(since).min(seen)
-    }
-}
-
-#[derive(Debug)]
-struct Released {
-    ticket: u64,
-    cost: u64,
-    decision: Decision,
-    place: Place,
-}
-
-#[derive(Debug)]
-struct Undo<S> {
-    ticket: u64,
-    cost: u64,
-    at: Nanos,
-    /// The state before, if it is kept.
-    before: Option<S>,
-}
-
-/// What became of a call that came to the line.
-#[derive(Debug)]
-pub(crate) enum Entered {
-    /// It may pass at once, or is refused at once.
-    Decided(Decision),
-    /// It waits, under this ticket.
-    Waits(u64),
-}
-
-/// What a waiter is told that asks for its turn.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    Now(Decision),
-    /// Not yet: ask again then, or when woken.
-    At(Nanos),
 }
 
 impl<S> Default for Queue<S> {
@@ -482,189 +431,5 @@ impl<S: Clone> Queue<S> {
 fn catch_up<S>(line: &dyn Line<S>, tail: &mut S, now: Nanos) {
     if line.time(tail) < now {
         line.observe(tail, now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState};
-    use crate::quota::Quota;
-    use std::time::Duration;
-
-    const MS: u64 = 1_000_000;
-
-    #[test]
-    fn a_waiter_costs_what_the_documentation_says() {
-        assert_eq!(size_of::<Waiter>(), 96);
-    }
-
-    struct Bench {
-        bucket: LeakyBucket,
-        state: LeakyBucketState,
-        queue: Queue<LeakyBucketState>,
-    }
-
-    impl Bench {
-        fn new(bucket: LeakyBucket) -> Self {
-            let state = bucket.fresh(Nanos::ZERO, Nanos::ZERO);
-            Self { bucket, state, queue: Queue::default() }
-        }
-
-        fn release(&mut self, at: u64) {
-            self.queue.release(&self.bucket, &mut self.state, Nanos(at), &mut Vec::new());
-        }
-
-        fn enter(&mut self, at: u64, cost: u64) -> Entered {
-            self.release(at);
-            let comer = Comer::new(Nanos(at), cost);
-            self.queue.enter(&self.bucket, &mut self.state, comer, &Crowd::new(100), &mut Vec::new())
-        }
-
-        fn ticket(&mut self, at: u64, cost: u64) -> u64 {
-            match self.enter(at, cost) {
-                Entered::Waits(ticket) => ticket,
-                other => panic!("{other:?}"),
-            }
-        }
-
-        fn decided(&mut self, at: u64) -> Decision {
-            match self.enter(at, 1) {
-                Entered::Decided(decision) => decision,
-                other => panic!("{other:?}"),
-            }
-        }
-
-        fn ask(&mut self, at: u64, ticket: u64) -> Turn {
-            self.release(at);
-            self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
-        }
-
-        fn abandon(&mut self, ticket: u64) {
-            self.queue.abandon(&self.bucket, &mut self.state, ticket, &mut Vec::new());
-        }
-
-        fn passes(&mut self, at: u64, ticket: u64) -> bool {
-            matches!(self.ask(at, ticket), Turn::Now(_))
-        }
-    }
-
-    fn ten_a_second() -> LeakyBucket {
-        LeakyBucket::new(Quota::per_second(10)).queue(3)
-    }
-
-    #[test]
-    fn five_at_one_instant() {
-        let mut bench = Bench::new(ten_a_second());
-        let first = bench.decided(0);
-        assert!(first.is_allowed());
-        assert_eq!((first.limit(), first.remaining()), (4, 3));
-        let tickets = [(); 3].map(|()| bench.ticket(0, 1));
-        let fifth = bench.decided(0);
-        assert!(!fifth.is_allowed());
-        assert_eq!(fifth.retry_after(), Some(Duration::from_millis(100)));
-        for (n, ticket) in (1..).zip(tickets) {
-            assert!(!bench.passes(n * 100 * MS - 1, ticket));
-            assert!(bench.passes(n * 100 * MS, ticket));
-        }
-        assert_eq!(bench.queue.len(), 0);
-    }
-
-    #[test]
-    fn those_behind_one_who_leaves_move_up() {
-        let mut bench = Bench::new(ten_a_second());
-        assert!(bench.decided(0).is_allowed());
-        let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-        bench.abandon(second);
-        assert!(bench.passes(100 * MS, first));
-        assert!(bench.passes(200 * MS, third));
-    }
-
-    #[test]
-    fn a_release_that_nobody_took_gives_its_slot_back() {
-        let mut bench = Bench::new(ten_a_second());
-        assert!(bench.decided(0).is_allowed());
-        let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
-        bench.release(100 * MS);
-        bench.abandon(first);
-        assert!(bench.passes(100 * MS, second));
-    }
-
-    #[test]
-    fn a_slot_is_not_given_back_once_another_has_followed() {
-        let mut bench = Bench::new(ten_a_second());
-        assert!(bench.decided(0).is_allowed());
-        let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-        bench.release(200 * MS);
-        bench.abandon(first);
-        assert!(bench.passes(200 * MS, second));
-        assert!(!bench.passes(300 * MS - 1, third));
-        assert!(bench.passes(300 * MS, third));
-    }
-
-    #[test]
-    fn a_line_moves_on_though_its_first_waiter_is_never_polled() {
-        let mut bench = Bench::new(ten_a_second());
-        assert!(bench.decided(0).is_allowed());
-        let [_asleep, second] = [(); 2].map(|()| bench.ticket(0, 1));
-        assert!(bench.passes(200 * MS, second));
-    }
-
-    #[test]
-    fn overdue_slots_are_released_at_once() {
-        let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
-        assert!(bench.decided(0).is_allowed());
-        let tickets = [(); 10].map(|()| bench.ticket(0, 1));
-        // The timer ticks in milliseconds: five slots have passed.
-        bench.release(MS);
-        assert_eq!(bench.queue.released.len(), 5);
-        assert!(bench.passes(2 * MS, tickets[9]));
-    }
-
-    #[test]
-    fn a_cost_holds_back_the_next() {
-        let mut bench = Bench::new(ten_a_second());
-        assert!(bench.decided(0).is_allowed());
-        let heavy = bench.ticket(0, 5);
-        let next = bench.ticket(0, 1);
-        assert!(bench.passes(100 * MS, heavy));
-        assert!(!bench.passes(600 * MS - 1, next));
-        assert!(bench.passes(600 * MS, next));
-    }
-
-    #[test]
-    fn whoever_would_wait_too_long_is_refused_at_once() {
-        let bucket = LeakyBucket::new(Quota::per_second(10)).queue(9).max_wait(Duration::from_millis(150));
-        let mut bench = Bench::new(bucket);
-        let first = bench.decided(0);
-        assert_eq!((first.limit(), first.remaining()), (2, 1));
-        let _second = bench.ticket(0, 1);
-        let third = bench.decided(0);
-        assert_eq!(third.retry_after(), Some(Duration::from_millis(50)));
-        assert!(!bench.decided(50 * MS - 1).is_allowed());
-        bench.ticket(50 * MS, 1);
-    }
-
-    #[test]
-    fn a_clock_set_back_does_not_hold_those_who_came_before() {
-        let mut bench = Bench::new(ten_a_second());
-        let hour = 3_600_000 * MS;
-        assert!(bench.decided(hour).is_allowed());
-        let [first, second] = [(); 2].map(|()| bench.ticket(hour + 10 * MS, 1));
-        // An hour back: 90 ms of the interval were left, and are left.
-        assert!(!bench.passes(0, first));
-        assert!(bench.passes(90 * MS, first));
-        assert!(bench.passes(190 * MS, second));
-    }
-
-    #[test]
-    fn without_a_queue_nobody_waits() {
-        for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
-            let mut bench = Bench::new(bucket);
-            assert!(bench.decided(0).is_allowed());
-            assert_eq!(bench.decided(30 * MS).retry_after(), Some(Duration::from_millis(70)));
-            assert!(!bench.decided(100 * MS - 1).is_allowed());
-            assert!(bench.decided(100 * MS).is_allowed());
-        }
     }
 }

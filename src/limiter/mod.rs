@@ -1,22 +1,20 @@
 //! The engine: an algorithm, a store and a clock. It knows no HTTP.
 
+mod acquire;
+mod builder;
+
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
 use std::hash::Hash;
-use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as Task, Poll, ready};
-
-use pin_project_lite::pin_project;
 
 use crate::algorithm::{Algorithm, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{
-    Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Part, Permit, Store, WhenClosed,
-};
+use crate::store::{Answer, Call, Context, MemoryStore, Part, Permit, Store};
+
+pub use acquire::{Acquire, AcquirePermit};
+pub use builder::Builder;
 
 /// Decides whether a call may pass. Clones share their state.
 ///
@@ -53,8 +51,7 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Sets clock and size, too.
     pub fn builder(algorithm: A) -> Builder<A> {
-        let (clock, max_keys) = (AnyClock::default(), MemoryStore::<A>::DEFAULT_MAX_KEYS);
-        Builder { algorithm, clock, max_keys, max_waiting: None, when_closed: WhenClosed::default() }
+        Builder::new(algorithm)
     }
 
     /// Takes one unit if it is there. Never waits.
@@ -132,7 +129,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {
-        Acquire { wait: self.asking(key, cost, rule, priority) }
+        Acquire::new(self.asking(key, cost, rule, priority))
     }
 
     fn asking<K: Hash + ?Sized>(
@@ -143,9 +140,7 @@ impl<A: Algorithm> RateLimiter<A> {
         priority: bool,
     ) -> AcquirePermit<A> {
         let key = self.context.store().identify(key);
-        AcquirePermit {
-            stage: Stage::Asking { context: Arc::clone(&self.context), key, cost, rule, priority },
-        }
+        AcquirePermit::new(Arc::clone(&self.context), key, cost, rule, priority)
     }
 
     /// Takes a permit that is held until it is dropped. Never waits.
@@ -355,156 +350,5 @@ impl<A: Algorithm, S> Clone for RateLimiter<A, S> {
 impl<A: Algorithm, S> fmt::Debug for RateLimiter<A, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter").field("algorithm", &*self.algorithm()).finish_non_exhaustive()
-    }
-}
-
-/// Builds a [`RateLimiter`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `build`"]
-pub struct Builder<A> {
-    algorithm: A,
-    clock: AnyClock,
-    max_keys: usize,
-    max_waiting: Option<usize>,
-    when_closed: WhenClosed,
-}
-
-impl<A: Algorithm> Builder<A> {
-    /// What tells the time: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
-    pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
-        self.clock = clock.into();
-        self
-    }
-
-    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and what happens when they
-    /// are all in use.
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
-        self
-    }
-
-    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is refused, and told when it would pass without waiting.
-    ///
-    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs 96 bytes here (a line grows by doubling: count 100 to
-    /// 200), and its future, its request, its connection.
-    pub fn max_waiting(mut self, max_waiting: usize) -> Self {
-        self.max_waiting = Some(max_waiting);
-        self
-    }
-
-    /// What becomes of new calls once the limiter is [closed](RateLimiter::close): they are refused, unless set.
-    pub fn when_closed(mut self, when_closed: WhenClosed) -> Self {
-        self.when_closed = when_closed;
-        self
-    }
-
-    /// The limiter. A key never seen counts as idle since now.
-    #[must_use]
-    pub fn build(self) -> RateLimiter<A> {
-        let Self { max_keys, max_waiting, when_closed, .. } = self;
-        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed);
-        RateLimiter::assemble(self.algorithm, self.clock, store)
-    }
-}
-
-pin_project! {
-    /// A pending [`RateLimiter::acquire`].
-    ///
-    /// Borrows neither the key nor the limiter.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct Acquire<A>
-    where
-        A: Algorithm,
-    {
-        #[pin]
-        wait: AcquirePermit<A>,
-    }
-}
-
-impl<A: Algorithm> Future for Acquire<A> {
-    type Output = Decision;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
-        let (decision, permit) = ready!(self.project().wait.poll_both(cx));
-        // Held until it is refunded.
-        drop(permit.unarmed());
-        Poll::Ready(decision)
-    }
-}
-
-pin_project! {
-    /// A pending [`RateLimiter::acquire_permit`].
-    ///
-    /// Borrows neither the key nor the limiter.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct AcquirePermit<A>
-    where
-        A: Algorithm,
-    {
-        #[pin]
-        stage: Stage<A>,
-    }
-}
-
-pin_project! {
-    #[project = StageProj]
-    enum Stage<A>
-    where
-        A: Algorithm,
-    {
-        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
-        Waiting { #[pin] wait: MemoryWait<A>, permit: Permit },
-        Done,
-    }
-}
-
-impl<A: Algorithm> AcquirePermit<A> {
-    fn poll_both(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
-        let mut this = self.project();
-        loop {
-            let decided = match this.stage.as_mut().project() {
-                StageProj::Asking { context, key, cost, rule, priority } => {
-                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting();
-                    match MemoryStore::enter(context, *key, call) {
-                        Answer::Now(decision) => (decision, Permit::default()),
-                        Answer::Holding(decision, permit) => (decision, permit),
-                        Answer::Later(wait) => {
-                            let permit = MemoryStore::to_hold(context, *key, call);
-                            this.stage.set(Stage::Waiting { wait, permit });
-                            continue;
-                        }
-                    }
-                }
-                StageProj::Waiting { wait, permit } => match ready!(wait.poll(cx)) {
-                    Ok(decision) if decision.is_allowed() => (decision, mem::take(permit).armed()),
-                    Ok(decision) => (decision, Permit::default()),
-                    Err(never) => match never {},
-                },
-                StageProj::Done => panic!("polled after it was ready"),
-            };
-            this.stage.set(Stage::Done);
-            return Poll::Ready(decided);
-        }
-    }
-}
-
-impl<A: Algorithm> Future for AcquirePermit<A> {
-    type Output = Result<Permit, Decision>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
-        let (decision, permit) = ready!(self.poll_both(cx));
-        Poll::Ready(if decision.is_allowed() { Ok(permit) } else { Err(decision) })
-    }
-}
-
-impl<A: Algorithm> fmt::Debug for Acquire<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").finish_non_exhaustive()
-    }
-}
-
-impl<A: Algorithm> fmt::Debug for AcquirePermit<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquirePermit").finish_non_exhaustive()
     }
 }

@@ -13,9 +13,11 @@
 //!
 //! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
 
+mod line;
+
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Line, Patience, Place, Policy};
+use crate::algorithm::{Algorithm, Line, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -67,14 +69,6 @@ fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
 /// Spans of a decision fit: they were nanoseconds.
 fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
-}
-
-/// That of a member of a tuple that has one.
-fn line<A: Algorithm>(member: &A) -> &dyn Line<A::State> {
-    match member.line() {
-        Some(line) => line,
-        None => unreachable!("a tuple has a line if all its members have one"),
-    }
 }
 
 fn limits(algorithm: &impl Algorithm) -> usize {
@@ -191,117 +185,6 @@ macro_rules! tuple {
 
             fn queues(&self) -> bool {
                 $(self.$at.queues())&&+
-            }
-        }
-
-        /// A call leaves when all members let it.
-        impl<$($part: Algorithm),+> Line<($($part::State,)+)> for ($($part,)+) {
-            fn patience(&self, state: &($($part::State,)+)) -> Patience {
-                let all = [$(line(&self.$at).patience(&state.$at)),+];
-                let [first, others @ ..] = all;
-                others.into_iter().fold(first, Patience::and)
-            }
-
-            fn capacity(&self, state: &($($part::State,)+)) -> u64 {
-                u64::MAX$(.min(line(&self.$at).capacity(&state.$at)))+
-            }
-
-            fn at_once(&self, state: &($($part::State,)+)) -> u64 {
-                u64::MAX$(.min(line(&self.$at).at_once(&state.$at)))+
-            }
-
-            fn bottleneck(&self, state: &($($part::State,)+), cost: u64) -> usize {
-                let (mut before, mut latest) = (0, (Nanos::ZERO, 0));
-                $(
-                    let turn = line(&self.$at).turn(&state.$at, cost);
-                    let index = before + line(&self.$at).bottleneck(&state.$at, cost);
-                    // Of two alike, the first.
-                    if turn > latest.0 {
-                        latest = (turn, index);
-                    }
-                    before += limits(&self.$at);
-                )+
-                let _ = before;
-                latest.1
-            }
-
-            fn fits(&self, state: &($($part::State,)+), cost: u64) -> bool {
-                $(line(&self.$at).fits(&state.$at, cost))&&+
-            }
-
-            fn is_timed(&self) -> bool {
-                $(line(&self.$at).is_timed())&&+
-            }
-
-            fn turn(&self, state: &($($part::State,)+), cost: u64) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).turn(&state.$at, cost)))+
-            }
-
-            fn is_due(&self, state: &($($part::State,)+), cost: u64) -> bool {
-                $(line(&self.$at).is_due(&state.$at, cost))&&+
-            }
-
-            /// By each member's schedule, but not before all members let it.
-            fn leave(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
-                let due = self.turn(state, cost).max(arrived).min(self.time(state));
-                $(line(&self.$at).leave(&mut state.$at, due, cost);)+
-            }
-
-            /// Others must not wait for what nobody knows.
-            fn follow(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
-                let turn = self.turn(state, cost).max(self.time(state));
-                if turn < Nanos::MAX {
-                    self.observe(state, turn);
-                    return self.leave(state, arrived, cost);
-                }
-                $(line(&self.$at).follow(&mut state.$at, arrived, cost);)+
-            }
-
-            fn join(&self, cost: u64) -> Option<Place> {
-                let mut places = Place::default();
-                $(places.and(line(&self.$at).join(cost)?);)+
-                Some(places)
-            }
-
-            fn take(&self, state: &mut ($($part::State,)+), now: Nanos, cost: u64) -> Option<Decision> {
-                Some(self.check(state, now, cost))
-            }
-
-            fn look(&self, state: &mut ($($part::State,)+), now: Nanos, cost: u64) -> Option<Decision> {
-                Some(self.peek(state, now, cost))
-            }
-
-            fn passing(&self, state: &($($part::State,)+), seen: Nanos) -> u64 {
-                u64::MAX$(.min(line(&self.$at).passing(&state.$at, seen)))+
-            }
-
-            fn reset(&self, state: &($($part::State,)+), now: Nanos) -> u64 {
-                0$(.max(line(&self.$at).reset(&state.$at, now)))+
-            }
-
-            fn keep(&self, state: &($($part::State,)+)) -> Option<($($part::State,)+)> {
-                Some(($(line(&self.$at).keep(&state.$at)?,)+))
-            }
-
-            fn restore(&self, state: &mut ($($part::State,)+), before: ($($part::State,)+)) {
-                $(line(&self.$at).restore(&mut state.$at, before.$at);)+
-            }
-
-            fn take_back(&self, state: &mut ($($part::State,)+), cost: u64, released: Nanos) {
-                let now = self.time(state);
-                $(self.$at.give_back(&mut state.$at, now, cost, released);)+
-            }
-
-            fn end(&self, state: &mut ($($part::State,)+), cost: u64) {
-                $(line(&self.$at).end(&mut state.$at, cost);)+
-            }
-
-            fn time(&self, state: &($($part::State,)+)) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).time(&state.$at)))+
-            }
-
-            fn observe(&self, state: &mut ($($part::State,)+), now: Nanos) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).observe(&mut state.$at, now)))+
             }
         }
     };

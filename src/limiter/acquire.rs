@@ -1,0 +1,130 @@
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Permit};
+
+pin_project! {
+    /// A pending [`RateLimiter::acquire`](super::RateLimiter::acquire).
+    ///
+    /// Borrows neither the key nor the limiter.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Acquire<A>
+    where
+        A: Algorithm,
+    {
+        #[pin]
+        wait: AcquirePermit<A>,
+    }
+}
+
+impl<A: Algorithm> Acquire<A> {
+    pub(super) fn new(wait: AcquirePermit<A>) -> Self {
+        Self { wait }
+    }
+}
+
+impl<A: Algorithm> Future for Acquire<A> {
+    type Output = Decision;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
+        let (decision, permit) = ready!(self.project().wait.poll_both(cx));
+        // Held until it is refunded.
+        drop(permit.unarmed());
+        Poll::Ready(decision)
+    }
+}
+
+pin_project! {
+    /// A pending [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit).
+    ///
+    /// Borrows neither the key nor the limiter.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AcquirePermit<A>
+    where
+        A: Algorithm,
+    {
+        #[pin]
+        stage: Stage<A>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<A>
+    where
+        A: Algorithm,
+    {
+        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
+        Waiting { #[pin] wait: MemoryWait<A>, permit: Permit },
+        Done,
+    }
+}
+
+impl<A: Algorithm> AcquirePermit<A> {
+    pub(super) fn new(
+        context: Arc<Context<A, MemoryStore<A>>>,
+        key: MemoryIdentity,
+        cost: u64,
+        rule: Option<A>,
+        priority: bool,
+    ) -> Self {
+        Self { stage: Stage::Asking { context, key, cost, rule, priority } }
+    }
+
+    fn poll_both(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
+        let mut this = self.project();
+        loop {
+            let decided = match this.stage.as_mut().project() {
+                StageProj::Asking { context, key, cost, rule, priority } => {
+                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting();
+                    match MemoryStore::enter(context, *key, call) {
+                        Answer::Now(decision) => (decision, Permit::default()),
+                        Answer::Holding(decision, permit) => (decision, permit),
+                        Answer::Later(wait) => {
+                            let permit = MemoryStore::to_hold(context, *key, call);
+                            this.stage.set(Stage::Waiting { wait, permit });
+                            continue;
+                        }
+                    }
+                }
+                StageProj::Waiting { wait, permit } => match ready!(wait.poll(cx)) {
+                    Ok(decision) if decision.is_allowed() => (decision, mem::take(permit).armed()),
+                    Ok(decision) => (decision, Permit::default()),
+                    Err(never) => match never {},
+                },
+                StageProj::Done => panic!("polled after it was ready"),
+            };
+            this.stage.set(Stage::Done);
+            return Poll::Ready(decided);
+        }
+    }
+}
+
+impl<A: Algorithm> Future for AcquirePermit<A> {
+    type Output = Result<Permit, Decision>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        let (decision, permit) = ready!(self.poll_both(cx));
+        Poll::Ready(if decision.is_allowed() { Ok(permit) } else { Err(decision) })
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for Acquire<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").finish_non_exhaustive()
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for AcquirePermit<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquirePermit").finish_non_exhaustive()
+    }
+}

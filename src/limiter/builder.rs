@@ -1,0 +1,58 @@
+use super::RateLimiter;
+use crate::algorithm::Algorithm;
+use crate::clock::AnyClock;
+use crate::store::{MemoryStore, WhenClosed};
+
+/// Builds a [`RateLimiter`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct Builder<A> {
+    algorithm: A,
+    clock: AnyClock,
+    max_keys: usize,
+    max_waiting: Option<usize>,
+    when_closed: WhenClosed,
+}
+
+impl<A: Algorithm> Builder<A> {
+    pub(super) fn new(algorithm: A) -> Self {
+        let (clock, max_keys) = (AnyClock::default(), MemoryStore::<A>::DEFAULT_MAX_KEYS);
+        Self { algorithm, clock, max_keys, max_waiting: None, when_closed: WhenClosed::default() }
+    }
+
+    /// What tells the time: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
+    pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
+        self.clock = clock.into();
+        self
+    }
+
+    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and what happens when they
+    /// are all in use.
+    pub fn max_keys(mut self, max_keys: usize) -> Self {
+        self.max_keys = max_keys;
+        self
+    }
+
+    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is refused, and told when it would pass without waiting.
+    ///
+    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs 96 bytes here (a line grows by doubling: count 100 to
+    /// 200), and its future, its request, its connection.
+    pub fn max_waiting(mut self, max_waiting: usize) -> Self {
+        self.max_waiting = Some(max_waiting);
+        self
+    }
+
+    /// What becomes of new calls once the limiter is [closed](RateLimiter::close): they are refused, unless set.
+    pub fn when_closed(mut self, when_closed: WhenClosed) -> Self {
+        self.when_closed = when_closed;
+        self
+    }
+
+    /// The limiter. A key never seen counts as idle since now.
+    #[must_use]
+    pub fn build(self) -> RateLimiter<A> {
+        let Self { max_keys, max_waiting, when_closed, .. } = self;
+        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed);
+        RateLimiter::assemble(self.algorithm, self.clock, store)
+    }
+}
