@@ -9,6 +9,7 @@ use super::body::ResponseBody;
 use super::grpc::{self, Code};
 use super::responder::{Refusal, Report, Responder};
 use super::{headers, problem};
+use crate::decision::Decision;
 use crate::store::Permit;
 
 /// Answers refused HTTP requests, and never changes the service's error type.
@@ -20,7 +21,7 @@ use crate::store::Permit;
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is refused at once. The [`Decision`](crate::Decision) on
+/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is refused at once. The [`Decision`] on
 /// a call that was admitted is in its request's extensions: of several policies, the one that held it longest, or else is nearest to exhaustion.
 ///
 /// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
@@ -44,12 +45,16 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
         grpc::timeout(request.headers())
     }
 
+    /// Of several policies, in one layer or in several, the decision that matters most.
     #[inline]
     fn admit(&self, request: &mut Request<ReqBody>, reports: &[Report<'_>]) {
-        let pressing =
-            |report: &&Report<'_>| (report.decision().delay(), Reverse(report.decision().remaining()));
-        if let Some(report) = reports.iter().max_by_key(pressing) {
-            request.extensions_mut().insert(*report.decision());
+        let urgency = |decision: &Decision| (decision.delay(), Reverse(decision.remaining()));
+        let Some(most) = reports.iter().map(Report::decision).max_by_key(|decision| urgency(decision)) else {
+            return;
+        };
+        let known = request.extensions().get::<Decision>();
+        if known.is_none_or(|known| urgency(known) <= urgency(most)) {
+            request.extensions_mut().insert(*most);
         }
     }
 
