@@ -53,6 +53,17 @@ pub trait Line<S>: Debug {
     /// Whether the next call, of `cost`, may leave, at the state's own time. Known even at the end of time.
     fn is_due(&self, state: &S, cost: u64) -> bool;
 
+    /// Lets the next call, of `cost`, that came at `arrived` leave if its turn has come by `now`; else tells the state what time it is.
+    fn depart(&self, state: &mut S, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+        let seen = self.observe(state, now);
+        if !self.is_due(state, cost) {
+            return Departure::NotYet;
+        }
+        let on_time = self.keeps_schedule() || self.turn(state, cost) >= seen;
+        self.leave(state, arrived.min(seen), cost);
+        if on_time { Departure::AsForeseen } else { Departure::Late }
+    }
+
     /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
     fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
 
@@ -140,10 +151,15 @@ pub trait Line<S>: Debug {
 
     /// Tells the state what time it is, and gives the time back as the state sees it.
     fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
+}
 
-    /// Tells the state that it is `now`, or the turn of the next call, of `cost`, if that was before: so that a state that does not grow for ever
-    /// loses nothing by a timer that is late.
-    fn approach(&self, state: &mut S, now: Nanos, _cost: u64) -> Nanos {
-        self.observe(state, now)
-    }
+/// Whether a call has left its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// Its turn has not come.
+    NotYet,
+    /// The state is as one that [follows](Line::follow) would have left it.
+    AsForeseen,
+    /// It left later than at its turn, and others leave later for that.
+    Late,
 }

@@ -103,7 +103,7 @@ pub use crowd::Place;
 pub(crate) use crowd::{Crowd, Standing};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
-pub use line::Line;
+pub use line::{Departure, Line};
 pub use patience::{Overflow, Patience};
 pub use priority::{Lends, Priority};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};

@@ -80,6 +80,13 @@ pub trait Lends: Algorithm + sealed::Sealed {
     #[doc(hidden)]
     fn reset_in(&self, state: &Self::State) -> u64;
 
+    /// Takes the newest units out, which were taken at `taken`.
+    #[doc(hidden)]
+    fn withdraw(&self, state: &mut Self::State, units: u64, taken: Nanos) {
+        let seen = self.seen(state);
+        self.give_back(state, seen, units, taken);
+    }
+
     /// How long until so many units fit, from the state's own time on; `u64::MAX` if never.
     #[doc(hidden)]
     fn room_in(&self, state: &Self::State, units: u64) -> u64;

@@ -56,7 +56,7 @@ macro_rules! waits_for_room {
             }
 
             fn take_back(&self, state: &mut $state, cost: u64, released: Nanos) {
-                self.give_back(state, self.seen(state), cost.min(self.limit()), released);
+                self.withdraw(state, cost.min(self.limit()), released);
             }
 
             fn time(&self, state: &$state) -> Nanos {

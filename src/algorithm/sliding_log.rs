@@ -250,6 +250,24 @@ impl Lends for SlidingLog {
         self.reset(state, 0)
     }
 
+    fn withdraw(&self, state: &mut SlidingLogState, units: u64, taken: Nanos) {
+        if taken > state.last || state.last.since(taken) >= self.quota.period_nanos() {
+            return;
+        }
+        let units = units.min(state.total);
+        state.total -= units;
+        let upto = state.dropped.wrapping_add(state.total);
+        while let Some(newest) = state.hits.pop_back() {
+            let before = state.hits.back().map_or(state.dropped, |hit| hit.upto);
+            if before != upto && before.wrapping_sub(state.dropped) < state.total {
+                state.hits.push_back(Hit { upto, ..newest });
+            }
+            if before.wrapping_sub(state.dropped) <= state.total {
+                break;
+            }
+        }
+    }
+
     fn room_in(&self, state: &SlidingLogState, units: u64) -> u64 {
         match units.checked_sub(self.quota.limit() - state.total) {
             None | Some(0) => 0,

@@ -364,6 +364,23 @@ impl Lends for SlidingWindow {
         self.reset(state)
     }
 
+    fn withdraw(&self, state: &mut SlidingWindowState, units: u64, taken: Nanos) {
+        if taken > state.last || state.last.since(taken) >= self.quota.period_nanos() {
+            return;
+        }
+        let mut left = units.min(state.total);
+        state.total -= left;
+        let given = left.min(state.open);
+        state.open -= given;
+        left -= given;
+        for age in 1..=self.slices {
+            let slot = self.slot(state, age);
+            let given = left.min(state.closed[slot]);
+            state.closed[slot] -= given;
+            left -= given;
+        }
+    }
+
     fn room_in(&self, state: &SlidingWindowState, units: u64) -> u64 {
         match units.checked_sub(self.quota.limit() - state.total) {
             None | Some(0) => 0,

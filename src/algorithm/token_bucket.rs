@@ -39,7 +39,7 @@ use std::time::Duration;
 use crate::algorithm::patience::waits;
 use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Line, Patience, Policy};
+use crate::algorithm::{Algorithm, Departure, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -142,7 +142,8 @@ impl TokenBucket {
 
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
-        self.burst() - state.used - u64::from(state.part > 0)
+        // What calls that wait will have taken may be more.
+        self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
     /// The grains missing until `cost`, at most the burst, would fit.
@@ -350,8 +351,31 @@ impl Line<TokenBucketState> for TokenBucket {
         state.last
     }
 
-    fn approach(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Nanos {
+    /// At its turn, to the grain: what it takes is owed, and paid by what has flowed in since the bucket was last looked at. So nothing of that is lost on
+    /// a bucket that is full; and when all have left whose turn has come, no more is owed than the bucket holds.
+    fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Departure {
         let turn = self.turn(state, cost);
-        self.observe(state, now.min(turn))
+        if turn > now || turn == Nanos::MAX {
+            self.observe(state, now);
+            // The clock may have been set back; and of a turn at the end of time, only the state knows.
+            if !self.is_due(state, cost) {
+                return Departure::NotYet;
+            }
+        }
+        state.used = state.used.saturating_add(cost.min(self.burst()));
+        Departure::AsForeseen
+    }
+
+    fn follow(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {
+        state.used = state.used.saturating_add(cost.min(self.burst()));
+    }
+
+    fn unfollow(&self, state: &mut TokenBucketState, cost: u64) -> bool {
+        // What was too much to count cannot be taken off.
+        let counted = state.used < u64::MAX && state.used >= cost;
+        if counted {
+            state.used -= cost;
+        }
+        counted
     }
 }

@@ -25,7 +25,7 @@ use std::mem;
 use std::task::Waker;
 
 use self::waiter::{Released, Undo, Waiter};
-use crate::algorithm::{Crowd, Line};
+use crate::algorithm::{Crowd, Departure, Line};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -115,14 +115,11 @@ impl<S: Clone> Queue<S> {
     ) -> Outlook<'a, S> {
         let mut left = 0;
         for waiter in &self.waiting {
-            let seen = line.approach(state, now, waiter.cost);
-            if !line.is_due(state, waiter.cost) {
-                break;
+            match line.depart(state, now, waiter.arrived.max(self.since), waiter.cost) {
+                Departure::NotYet => break,
+                Departure::AsForeseen => {}
+                Departure::Late => self.tail = None,
             }
-            if line.turn(state, waiter.cost) < seen && !line.keeps_schedule() {
-                self.tail = None;
-            }
-            line.leave(state, waiter.owed_from(self.since, seen), waiter.cost);
             left += 1;
         }
         let seen = line.observe(state, now);
@@ -158,44 +155,40 @@ impl<S: Clone> Queue<S> {
     pub(crate) fn release(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos, wake: &mut Vec<Waker>) {
         let known = self.released.len();
         let mut remaining = Vec::new();
-        loop {
-            let seen = match self.waiting.front() {
-                Some(first) => line.approach(state, now, first.cost),
-                None => line.observe(state, now),
-            };
-            if seen < self.seen {
-                // The clock was set back: nobody came later than now.
-                self.waiting.iter_mut().for_each(|waiter| waiter.arrived = waiter.arrived.min(seen));
-                self.since = self.since.min(seen);
-                self.tail = None;
-            }
-            self.seen = seen;
-            let Some(first) = self.waiting.front() else { break };
-            let turn = line.turn(state, first.cost);
-            if !line.is_due(state, first.cost) {
-                if first.alarm > turn {
-                    // It has become the first, or its turn has moved up.
-                    wake.extend(first.waker.clone());
-                }
+        while let Some(first) = self.waiting.front() {
+            let (before, cost) = (line.keep(state), first.cost);
+            let departure = line.depart(state, now, first.arrived.max(self.since), cost);
+            self.see(line.time(state));
+            if departure == Departure::NotYet {
                 break;
             }
-            let Some(waiter) = self.waiting.pop_front() else { break };
-            self.ahead -= u128::from(waiter.cost);
-            let owed_from = waiter.owed_from(self.since, seen);
-            let Waiter { ticket, cost, arrived, place, waker, .. } = waiter;
-            self.undo = Some(Undo { ticket, cost, at: seen, before: line.keep(state) });
-            line.leave(state, owed_from, cost);
-            if turn < seen && !line.keeps_schedule() {
+            if departure == Departure::Late {
                 self.tail = None;
             }
+            let Some(Waiter { ticket, arrived, place, waker, .. }) = self.waiting.pop_front() else { break };
+            self.ahead -= u128::from(cost);
+            self.undo = Some(Undo { ticket, cost, at: self.seen, before });
             remaining.push((self.waiting.len(), self.ahead));
             let decision = Decision::allow(0, 0, 0).with_delay(now.since(arrived));
             self.released.push_back(Released { ticket, cost, decision, place });
             wake.extend(waker);
         }
+        let seen = line.observe(state, now);
+        self.see(seen);
+        wake.extend(self.first_to_wake(line, state));
         if !remaining.is_empty() {
             self.tell(line, state, now, known, &remaining);
         }
+    }
+
+    /// The key's time has come so far; or it was set back, and nobody came later than now.
+    fn see(&mut self, seen: Nanos) {
+        if seen < self.seen {
+            self.waiting.iter_mut().for_each(|waiter| waiter.arrived = waiter.arrived.min(seen));
+            self.since = self.since.min(seen);
+            self.tail = None;
+        }
+        self.seen = seen;
     }
 
     /// What those are told who were just released: each with so many left in the line.
@@ -237,16 +230,27 @@ impl<S: Clone> Queue<S> {
                 if decision.is_allowed() && cost > 0 {
                     self.seal();
                 }
-                return Entered::Decided(decision);
+                Entered::Decided(decision)
             }
             Fate::Full if outlook.drops_oldest() => {
-                if !self.drop_oldest(line, state, comer, wake) {
+                let Some(oldest) = self.drop_oldest(line, state, comer) else {
                     return Entered::Decided(self.outlook(line, state, now).refuse(comer));
-                }
+                };
+                let entered = self.join(line, state, comer, crowd);
+                let comer = Comer::new(now, oldest.cost);
+                let refusal = self.outlook(line, state, now).refuse(comer);
+                wake.extend(self.refuse(oldest, refusal, now));
+                wake.extend(self.first_to_wake(line, state));
+                entered
             }
-            Fate::Full => return Entered::Decided(outlook.refuse(comer)),
-            Fate::Waits => {}
+            Fate::Full => Entered::Decided(outlook.refuse(comer)),
+            Fate::Waits => self.join(line, state, comer, crowd),
         }
+    }
+
+    /// A call joins the line, if there is a place in the crowd.
+    fn join(&mut self, line: &dyn Line<S>, state: &mut S, comer: Comer, crowd: &Crowd) -> Entered {
+        let Comer { now, cost, .. } = comer;
         let Some((standing, place)) = crowd.stand().zip(line.join(cost)) else {
             // As one that does not wait: nobody knows which line moves first.
             let comer = Comer { waits: false, ..comer };
@@ -274,38 +278,27 @@ impl<S: Clone> Queue<S> {
         Entered::Waits(ticket)
     }
 
-    /// Refuses the one that has waited longest, if the newcomer can then wait in its stead.
-    fn drop_oldest(
-        &mut self,
-        line: &dyn Line<S>,
-        state: &mut S,
-        comer: Comer,
-        wake: &mut Vec<Waker>,
-    ) -> bool {
+    /// Takes the one that has waited longest out of the line, if the newcomer can then wait in its stead.
+    fn drop_oldest(&mut self, line: &dyn Line<S>, state: &S, comer: Comer) -> Option<Waiter> {
         let Comer { now, cost, .. } = comer;
-        let Some(oldest) = self.waiting.front() else { return false };
+        let oldest = self.waiting.front()?;
         let mut tail = self.tail.clone();
         let tail = match tail.take_if(|tail| line.unfollow(tail, oldest.cost)) {
             Some(tail) => tail,
             None => self.after(line, state, 1..self.waiting.len()),
         };
-        let in_time = line.in_time(&tail, cost, now, comer.patience(line.patience(state)));
-        if !in_time {
-            return false;
+        if !line.in_time(&tail, cost, now, comer.patience(line.patience(state))) {
+            return None;
         }
-        let cost = oldest.cost;
-        let refused = self.outlook(line, state, now).refuse(Comer { cost, ..comer });
         self.tail = Some(tail);
-        if let Some(oldest) = self.waiting.pop_front() {
-            self.ahead -= u128::from(oldest.cost);
-            wake.extend(self.refuse(oldest, refused, now));
-        }
-        if let Some(first) = self.waiting.front()
-            && first.alarm > line.turn(state, first.cost)
-        {
-            wake.extend(first.waker.clone());
-        }
-        true
+        self.ahead -= u128::from(oldest.cost);
+        self.waiting.pop_front()
+    }
+
+    /// Whoever is the first, if its turn has moved up.
+    fn first_to_wake(&self, line: &dyn Line<S>, state: &S) -> Option<Waker> {
+        let first = self.waiting.front()?;
+        first.waker.clone().filter(|_| first.alarm > line.turn(state, first.cost))
     }
 
     /// One that has waited is told that it is refused. Gives back whom to wake.

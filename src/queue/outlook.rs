@@ -149,6 +149,11 @@ impl<'a, S: Clone> Outlook<'a, S> {
             return Course::Passes;
         }
         let patience = line.patience(self.state);
+        let is_full = patience.places() > 0 && self.waiting() >= patience.places();
+        if comer.waits && is_full && line.lends(self.state).is_none() && self.drops_oldest() {
+            // Whether it is then in time is another question.
+            return Course::Full;
+        }
         if !comer.waits || !line.in_time(self.tail(), cost, now, comer.patience(patience)) {
             return Course::Refused;
         }

@@ -1,5 +1,5 @@
 use super::{Blocking, BlockingState};
-use crate::algorithm::{Algorithm, Line, Patience, Place};
+use crate::algorithm::{Algorithm, Departure, Line, Patience, Place};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -62,9 +62,15 @@ impl<A: Algorithm> Line<BlockingState<A::State>> for Blocking<A> {
         self.inner().time(&state.state)
     }
 
-    fn approach(&self, state: &mut BlockingState<A::State>, now: Nanos, cost: u64) -> Nanos {
+    fn depart(
+        &self,
+        state: &mut BlockingState<A::State>,
+        now: Nanos,
+        arrived: Nanos,
+        cost: u64,
+    ) -> Departure {
         self.advance(&mut state.count, now);
-        self.inner().approach(&mut state.state, now, cost)
+        self.inner().depart(&mut state.state, now, arrived, cost)
     }
 
     fn capacity(&self, state: &BlockingState<A::State>) -> u64 {

@@ -1,7 +1,7 @@
 use std::iter;
 
 use super::{Tiered, TieredState};
-use crate::algorithm::{Algorithm, Line, Patience, Place};
+use crate::algorithm::{Algorithm, Departure, Line, Patience, Place};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -64,8 +64,12 @@ impl<A: Algorithm + PartialEq> Line<TieredState<A>> for Tiered<A> {
         line(&state.by).time(&state.state)
     }
 
-    fn approach(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Nanos {
-        line(&state.by).approach(&mut state.state, now, cost)
+    fn depart(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+        let departure = line(&state.by).depart(&mut state.state, now, arrived, cost);
+        if departure != Departure::NotYet {
+            state.count(state.by.seen(&state.state), cost);
+        }
+        departure
     }
 
     fn capacity(&self, state: &TieredState<A>) -> u64 {
