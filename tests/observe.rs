@@ -177,7 +177,7 @@ async fn a_store_that_fails_is_told_once_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_and_being_refused_is_not_worth_a_line() {
+async fn being_held_is_worth_a_line_for_who_wants_to_know_and_being_refused_is_not() {
     let (log, _guard) = Log::start();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
@@ -186,5 +186,7 @@ async fn waiting_and_being_refused_is_not_worth_a_line() {
         calls.spawn(service.clone().oneshot(get()));
     }
     assert_eq!(calls.join_all().await.len(), 10);
-    assert_eq!(log.lines(), [""; 0]);
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.starts_with("DEBUG") && line.ends_with("held policy=\"default\" delay=100ms"), "{line}");
 }

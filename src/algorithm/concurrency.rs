@@ -37,17 +37,19 @@ use crate::decision::Decision;
 /// At most so many calls at a time.
 ///
 /// In a layer, a request holds its permit until the body of its response has ended or was dropped. In code, [`permit`](crate::limiter::RateLimiter::permit)
-/// gives one that is held until it is dropped; a [`check`](crate::limiter::RateLimiter::check) that is allowed is held until it is
-/// [refunded](crate::limiter::RateLimiter::refund).
+/// gives one that is held until it is dropped. What [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in
+/// is held until it is [released](crate::limiter::RateLimiter::release) by hand.
 ///
 /// Told to [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
 /// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a refusal. Beside a rate, join
 /// layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
 ///
-/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. In code, prefer permits to `check` and
-/// `refund`: when the table of keys is full, keys share buckets, and only a permit knows in which it was taken.
+/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. When the table of keys is full, keys share buckets, and
+/// stay there for as long as anybody holds a permit of their bucket. In code, prefer permits: only they know where they were taken.
 ///
-/// What is in progress cannot be forgotten: a [`reset`](crate::limiter::RateLimiter::reset) does not concern it.
+/// What is in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
+/// [`refund`](crate::limiter::RateLimiter::refund) concerns it. A permit leaves the total that it was counted in, whatever
+/// [replaced](crate::limiter::RateLimiter::replace) it.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -60,7 +62,7 @@ use crate::decision::Decision;
 /// drop(first);
 /// assert!(limiter.permit("user:42").is_ok());
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
     total: Option<Crowd>,
@@ -154,12 +156,9 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// So many are over.
-    fn refund(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
-        self.release(state, now, cost.min(state.held));
-    }
+    /// A call is over when it is over: nothing else gives back what it holds.
+    fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
 
-    /// A call that gives up drops its permit.
     fn give_back(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _taken: Nanos) {}
 
     fn absorb(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
@@ -189,16 +188,19 @@ impl Algorithm for Concurrency {
     fn release(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
         state.last = now;
         state.held = state.held.saturating_sub(cost);
+    }
+
+    fn release_shared(&self, cost: u64) {
         if let Some(total) = &self.total {
             total.leave(cost);
         }
     }
 
-    fn renew(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
-
-    fn move_out(&self, state: &mut ConcurrencyState) {
-        state.held = 0;
+    fn is_held(&self, state: &ConcurrencyState) -> bool {
+        state.held > 0
     }
+
+    fn renew(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
 
     fn line(&self) -> Option<&dyn Line<ConcurrencyState>> {
         Some(self)

@@ -69,6 +69,13 @@ impl Crowd {
     }
 }
 
+/// Of the same calls, and the same bound.
+impl PartialEq for Crowd {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.count, &other.count) && self.most == other.most
+    }
+}
+
 impl Place {
     /// The place stays taken: the call will leave by itself.
     pub(crate) fn keep(mut self) {

@@ -291,6 +291,8 @@ impl Line<LeakyBucketState> for LeakyBucket {
 
     fn turn(&self, state: &LeakyBucketState, _cost: u64) -> Nanos {
         match state.next.plus(0) {
+            // Beyond what can be counted.
+            _ if state.next.grains() == i128::MAX => Nanos::MAX,
             Ok(until) => state.last.after(self.rate.time_of(until)),
             Err(past) => {
                 let (past, _) = div_rem(past, self.rate.limit);

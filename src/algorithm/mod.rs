@@ -219,22 +219,27 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         self.line().is_some()
     }
 
-    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release) once.
+    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release) once, and what it [shares](Algorithm::release_shared) with other keys, too.
     #[inline]
     fn holds(&self) -> bool {
         false
     }
 
-    /// A call of `cost` is over.
+    /// A call of `cost` is over: its key holds that much less.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
+
+    /// A call of `cost` that came by this rule is over: what all keys share holds that much less.
+    fn release_shared(&self, _cost: u64) {}
+
+    /// Whether calls in progress hold anything of the key.
+    fn is_held(&self, _state: &Self::State) -> bool {
+        false
+    }
 
     /// Makes the state new, but for what calls in progress hold.
     fn renew(&self, state: &mut Self::State, fresh: Self::State) {
         *state = fresh;
     }
-
-    /// The state was a copy of that of others: what their calls hold is not in it.
-    fn move_out(&self, _state: &mut Self::State) {}
 }
 
 /// A quota as clients are told of it.

@@ -1,6 +1,5 @@
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll, ready};
@@ -63,7 +62,7 @@ pin_project! {
         A: Algorithm,
     {
         Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
-        Waiting { #[pin] wait: MemoryWait<A>, permit: Permit },
+        Waiting { #[pin] wait: MemoryWait<A> },
         Done,
     }
 }
@@ -89,14 +88,13 @@ impl<A: Algorithm> AcquirePermit<A> {
                         Answer::Now(decision) => (decision, Permit::default()),
                         Answer::Holding(decision, permit) => (decision, permit),
                         Answer::Later(wait) => {
-                            let permit = MemoryStore::to_hold(context, *key, call);
-                            this.stage.set(Stage::Waiting { wait, permit });
+                            this.stage.set(Stage::Waiting { wait });
                             continue;
                         }
                     }
                 }
-                StageProj::Waiting { wait, permit } => match ready!(wait.poll(cx)) {
-                    Ok(decision) if decision.is_allowed() => (decision, mem::take(permit).armed()),
+                StageProj::Waiting { mut wait } => match ready!(wait.as_mut().poll(cx)) {
+                    Ok(decision) if decision.is_allowed() => (decision, wait.permit()),
                     Ok(decision) => (decision, Permit::default()),
                     Err(never) => match never {},
                 },

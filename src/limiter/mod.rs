@@ -171,6 +171,23 @@ impl<A: Algorithm> RateLimiter<A> {
         self.asking(key, 1, None, false)
     }
 
+    /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that [holds](Algorithm::holds) something until
+    /// they are over. Of no effect on other rules. Not for calls with a [permit](RateLimiter::permit), which ends them when it is dropped.
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let limiter = RateLimiter::new(Concurrency::per_key(1));
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// assert!(!limiter.check("user:42").is_allowed());
+    /// limiter.release("user:42", 1);
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// ```
+    pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        MemoryStore::release(&self.context, key, cost);
+    }
+
     /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come; or, if
     /// [so built](Builder::when_closed), those who come pass uncounted.
     ///
@@ -321,14 +338,6 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {
         self.context.is_replaced()
-    }
-
-    /// What a call will hold that is let in later.
-    pub(crate) fn to_hold<K: ?Sized>(&self, key: &K, call: Call<'_, A>) -> Permit
-    where
-        S: Store<A, K>,
-    {
-        S::permit(&self.context, key, call)
     }
 
     /// Takes what the call costs now, or later, as the store can.

@@ -74,9 +74,10 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
         Err(match refusal {
             Refusal::Limit(reports) => {
                 let denials = reports.iter().map(Report::decision).filter(|decision| !decision.is_allowed());
-                // `None`, waiting does not help, is the longest wait of all.
-                let longest = denials
-                    .max_by_key(|denial| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos()));
+                // `None`, waiting does not help, is the longest wait of all; and a limiter that is closed stays so.
+                let wait =
+                    |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
+                let longest = denials.max_by_key(|denial| (denial.is_closed(), wait(denial)));
                 match longest {
                     Some(denial) => Error::Limited(*denial),
                     None => unreachable!("a call that every policy allows is not refused"),

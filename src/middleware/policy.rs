@@ -1,7 +1,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -117,16 +116,13 @@ where
                 Verdict::Admitted(self.told(decision, rule.as_ref()), permit)
             }
             Answer::Now(decision) => Verdict::Denied(self.told(decision, rule.as_ref())),
-            Answer::Later(wait) => {
-                let permit = self.limiter.to_hold(&key, call);
-                Verdict::Later(Waiting { wait, rule, permit })
-            }
+            Answer::Later(wait) => Verdict::Later(Waiting { wait, rule, permit: S::permit }),
         }
     }
 
     fn waited(&self, (decision, rule, permit): (Decision, Option<A>, Permit)) -> Waited<Told> {
         let told = self.told(decision, rule.as_ref());
-        if decision.is_allowed() { Waited::Admitted(told, permit.armed()) } else { Waited::Denied(told) }
+        if decision.is_allowed() { Waited::Admitted(told, permit) } else { Waited::Denied(told) }
     }
 
     #[inline]
@@ -240,13 +236,13 @@ impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
 }
 
 pin_project! {
-    /// A store's answer to come, the rule that the call goes by, and what it will hold.
+    /// A store's answer to come, the rule that the call goes by, and how to ask what it holds.
     #[derive(Debug)]
     pub struct Waiting<W, A> {
         #[pin]
         wait: W,
         rule: Option<A>,
-        permit: Permit,
+        permit: fn(Pin<&mut W>) -> Permit,
     }
 }
 
@@ -257,8 +253,9 @@ where
     type Output = Result<(Decision, Option<A>, Permit), E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let decision = ready!(this.wait.poll(cx))?;
-        Poll::Ready(Ok((decision, this.rule.take(), mem::take(this.permit))))
+        let mut this = self.project();
+        let decision = ready!(this.wait.as_mut().poll(cx))?;
+        let permit = if decision.is_allowed() { (this.permit)(this.wait) } else { Permit::default() };
+        Poll::Ready(Ok((decision, this.rule.take(), permit)))
     }
 }

@@ -24,8 +24,8 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
-use self::waiter::{Released, Undo, Waiter};
-use crate::algorithm::{Crowd, Departure, Line};
+use self::waiter::{Gone, Released, Undo, Waiter};
+use crate::algorithm::{Crowd, Departure, Line, Place};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -236,6 +236,7 @@ impl<S: Clone> Queue<S> {
                 let Some(oldest) = self.drop_oldest(line, state, comer) else {
                     return Entered::Decided(self.outlook(line, state, now).refuse(comer));
                 };
+                let oldest = Gone::from(oldest);
                 let entered = self.join(line, state, comer, crowd);
                 let comer = Comer::new(now, oldest.cost);
                 let refusal = self.outlook(line, state, now).refuse(comer);
@@ -302,10 +303,10 @@ impl<S: Clone> Queue<S> {
     }
 
     /// One that has waited is told that it is refused. Gives back whom to wake.
-    fn refuse(&mut self, waiter: Waiter, refusal: Decision, now: Nanos) -> Option<Waker> {
-        let Waiter { ticket, cost, arrived, place, waker, .. } = waiter;
+    fn refuse(&mut self, gone: Gone, refusal: Decision, now: Nanos) -> Option<Waker> {
+        let Gone { ticket, cost, arrived, waker } = gone;
         let decision = refusal.with_delay(now.since(arrived));
-        self.released.push_back(Released { ticket, cost, decision, place });
+        self.released.push_back(Released { ticket, cost, decision, place: Place::default() });
         waker
     }
 
@@ -329,7 +330,7 @@ impl<S: Clone> Queue<S> {
         }
         let seen = line.observe(state, now);
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its line until it is released") };
-        if self.waiting[at].until <= now {
+        if self.waiting[at].until <= now && !line.is_timed() {
             return self.lose_patience(line, state, now, at);
         }
         // The others keep theirs, unless it has rung too early: the rule was replaced.
@@ -404,7 +405,7 @@ impl<S: Clone> Queue<S> {
     /// Refuses everyone who waits. Those who were released leave.
     pub(crate) fn close(&mut self, now: Nanos, refusal: Decision, wake: &mut Vec<Waker>) {
         for waiter in mem::take(&mut self.waiting) {
-            wake.extend(self.refuse(waiter, refusal, now));
+            wake.extend(self.refuse(waiter.into(), refusal, now));
         }
         self.ahead = 0;
         self.tail = None;

@@ -28,6 +28,21 @@ impl Waiter {
     }
 }
 
+/// One that has left the line without its turn. Its places are free.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) ticket: u64,
+    pub(super) cost: u64,
+    pub(super) arrived: Nanos,
+    pub(super) waker: Option<Waker>,
+}
+
+impl From<Waiter> for Gone {
+    fn from(Waiter { ticket, cost, arrived, waker, .. }: Waiter) -> Self {
+        Self { ticket, cost, arrived, waker }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Released {
     pub(super) ticket: u64,

@@ -19,6 +19,7 @@ mod permit;
 
 use std::error::Error;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,8 +54,8 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
 
-    /// What a call that is let in later will hold until it is over, for rules that [hold](Algorithm::holds) something: nothing, unless implemented.
-    fn permit(_context: &Arc<Context<A, Self>>, _key: &K, _call: Call<'_, A>) -> Permit {
+    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::holds) something. Asked once. Nothing, unless implemented.
+    fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
         Permit::default()
     }
 }

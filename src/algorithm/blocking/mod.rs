@@ -30,7 +30,7 @@ use std::time::Duration;
 use crate::algorithm::time::step;
 use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, Line, Policy, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket,
+    TokenBucket, Unit,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -59,7 +59,11 @@ impl<A: Algorithm> BlockFor<A> {
     pub fn after(self, refusals: u64) -> Blocking<A> {
         assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
         let mut window = 0;
-        self.rule.policies(&mut |policy| window = Nanos::from(policy.window).0.max(window));
+        self.rule.policies(&mut |policy| match policy.unit {
+            // That has none.
+            Unit::ConcurrentRequests => window = self.duration.max(window),
+            _ => window = Nanos::from(policy.window).0.max(window),
+        });
         let window = window.clamp(1, i64::MAX as u64);
         Blocking { rule: self.rule, duration: self.duration, window, refusals, prolongs: false }
     }
@@ -68,7 +72,7 @@ impl<A: Algorithm> BlockFor<A> {
 /// A rule that turns a key away for a while when it was refused too often.
 ///
 /// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first refusal and is as long as the
-/// rule's own ([`Policy::window`]); with so many refusals in it the block begins, and that refusal already tells it. While it lasts, every call is
+/// rule's own ([`Policy::window`]), or, of [`Concurrency`](crate::algorithm::Concurrency), as the block; with so many refusals in it the block begins, and that refusal already tells it. While it lasts, every call is
 /// refused, and `retry_after` tells the rest; hammering neither prolongs nor shortens it. Calls that wait in line when it begins keep their
 /// places. [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
 ///
@@ -301,8 +305,12 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         self.rule.renew(&mut state.state, fresh.state);
     }
 
-    fn move_out(&self, state: &mut Self::State) {
-        self.rule.move_out(&mut state.state);
+    fn release_shared(&self, cost: u64) {
+        self.rule.release_shared(cost);
+    }
+
+    fn is_held(&self, state: &Self::State) -> bool {
+        self.rule.is_held(&state.state)
     }
 
     fn line(&self) -> Option<&dyn Line<Self::State>> {

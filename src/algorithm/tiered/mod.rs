@@ -269,9 +269,12 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    fn move_out(&self, state: &mut TieredState<A>) {
-        state.by.move_out(&mut state.state);
-        state.others.iter_mut().for_each(|(rule, state)| rule.move_out(state));
+    fn release_shared(&self, cost: u64) {
+        self.rule.release_shared(cost);
+    }
+
+    fn is_held(&self, state: &TieredState<A>) -> bool {
+        state.by.is_held(&state.state)
     }
 
     fn line(&self) -> Option<&dyn Line<TieredState<A>>> {

@@ -88,6 +88,7 @@ fn limits(algorithm: &impl Algorithm) -> usize {
 /// block around the tuple lets them.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
+        #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]
         impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
             type State = ($($part::State,)+);
 
@@ -101,14 +102,32 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                let asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
-                let passes = $(asked.$at.is_allowed())&&+;
+                let mut asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
+                let mut passes = $(asked.$at.is_allowed())&&+;
+                // First those that draw on what all keys share: others may have taken it since they were asked.
+                $(
+                    let took = passes && self.$at.holds();
+                    if took {
+                        asked.$at = self.$at.check(&mut state.$at, now, cost);
+                        passes = asked.$at.is_allowed();
+                    }
+                    let $part = took && passes;
+                )+
                 let together = Together::default();
                 $(
-                    // Those that deny are told so: one of them may count it.
-                    let decision = match passes || !asked.$at.is_allowed() {
-                        true => self.$at.check(&mut state.$at, now, cost),
-                        false => asked.$at,
+                    let decision = match (passes, $part) {
+                        (true, true) => asked.$at,
+                        (false, true) => {
+                            self.$at.release(&mut state.$at, now, cost);
+                            self.$at.release_shared(cost);
+                            self.$at.give_back(&mut state.$at, now, cost, now);
+                            asked.$at
+                        }
+                        // Those that deny are told so: one of them may count it.
+                        (_, false) if passes || !asked.$at.is_allowed() => {
+                            self.$at.check(&mut state.$at, now, cost)
+                        }
+                        _ => asked.$at,
                     };
                     let together = together.and(decision, limits(&self.$at), self.$at.window(&decision));
                 )+
@@ -173,8 +192,12 @@ macro_rules! tuple {
                 $(self.$at.renew(&mut state.$at, fresh.$at);)+
             }
 
-            fn move_out(&self, state: &mut Self::State) {
-                $(self.$at.move_out(&mut state.$at);)+
+            fn release_shared(&self, cost: u64) {
+                $(self.$at.release_shared(cost);)+
+            }
+
+            fn is_held(&self, state: &Self::State) -> bool {
+                $(self.$at.is_held(&state.$at))||+
             }
 
             /// If each member has one, that asks nothing but when.

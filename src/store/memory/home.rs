@@ -52,7 +52,7 @@ impl<A: Algorithm> Table<A> {
             return Some(false);
         }
         let state = match home {
-            Home::Own(_) if !self.reserve() => return None,
+            Home::Own(_) if self.must_share(key, &shard.law) || !self.reserve() => return None,
             Home::Own(_) => self.unknown(context, key, &shard.law, &shard.law.rule, now),
             Home::Shared(_) => self.fresh(context, &shard.law, &shard.law.rule, now),
         };

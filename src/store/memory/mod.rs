@@ -12,6 +12,7 @@ mod wait;
 
 use std::convert::Infallible;
 use std::hash::Hash;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -196,16 +197,21 @@ impl<A: Algorithm> MemoryStore<A> {
     fn enter_any(context: &Arc<Own<A>>, key: Fingerprint, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let table = &context.store().table;
         let (entered, home, holds) = table.with(context, key, call.rule, |seat, now| {
-            let (home, holds) = (seat.home(), seat.rule.holds());
+            let (home, holds) = (seat.home(), seat.holds(call.cost));
             let waits = call.waits || seat.rule.queues();
             (seat.enter(call.comer(now, waits)), home, holds)
         });
+        let permit = || holds.map(|rule| Self::held(context, home, rule, call.cost)).unwrap_or_default();
         match entered {
-            Entered::Decided(decision) if holds && decision.is_allowed() && call.cost > 0 => {
-                Answer::Holding(decision, Self::held(context, home, call))
-            }
+            Entered::Decided(decision) if decision.is_allowed() => match permit() {
+                permit if permit.is_empty() => Answer::Now(decision),
+                permit => Answer::Holding(decision, permit),
+            },
             Entered::Decided(decision) => Answer::Now(decision),
-            Entered::Waits(ticket) => Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket)),
+            Entered::Waits(ticket) => {
+                let permit = permit().unarmed();
+                Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket, permit))
+            }
         }
     }
 
@@ -216,28 +222,32 @@ impl<A: Algorithm> MemoryStore<A> {
         call: Call<'_, A>,
     ) -> (Decision, Permit) {
         let (decision, home, holds) = context.store().table.with(context, key, call.rule, |seat, now| {
-            let (home, holds) = (seat.home(), seat.rule.holds());
+            let (home, holds) = (seat.home(), seat.holds(call.cost));
             (seat.check(now, call.cost), home, holds)
         });
-        match holds && decision.is_allowed() {
-            true => (decision, Self::held(context, home, call)),
-            false => (decision, Permit::default()),
-        }
+        let permit = holds.filter(|_| decision.is_allowed());
+        (decision, permit.map(|rule| Self::held(context, home, rule, call.cost)).unwrap_or_default())
     }
 
-    /// What a call holds that was let in.
-    fn held(context: &Arc<Own<A>>, home: Home, call: Call<'_, A>) -> Permit {
-        let (context, rule) = (Arc::clone(context), call.rule.cloned());
-        Permit::new(move || context.store().table.end(&context, home, rule.as_ref(), call.cost))
+    /// What a call holds that was let in by that rule.
+    fn held(context: &Arc<Own<A>>, home: Home, rule: A, cost: u64) -> Permit {
+        let context = Arc::clone(context);
+        Permit::new(move || {
+            rule.release_shared(cost);
+            context.store().table.end(&context, home, &rule, cost);
+        })
     }
 
-    /// What a call will hold that waits: for its own key, for nobody waits in a shared bucket.
-    pub(crate) fn to_hold(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Permit {
-        let rule = call.rule.cloned();
-        match rule.as_ref().map_or_else(|| context.algorithm().holds(), Algorithm::holds) {
-            true => Self::held(context, Home::Own(key.0), call).unarmed(),
-            false => Permit::default(),
-        }
+    /// Calls that were let in without a permit are over.
+    pub(crate) fn release<K: Hash + ?Sized>(context: &Own<A>, key: &K, cost: u64) {
+        let store = context.store();
+        let key = store.seed.fingerprint(key);
+        let rule = store.table.with(context, key, None, |seat, now| {
+            let rule = seat.rule.clone();
+            seat.end(now, cost);
+            rule
+        });
+        rule.release_shared(cost);
     }
 
     fn ask(&self, context: &Own<A>, key: Fingerprint, ticket: u64, waker: &Waker) -> Turn {
@@ -264,8 +274,8 @@ impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
         Self::enter(context, key, call)
     }
 
-    fn permit(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Permit {
-        Self::to_hold(context, context.store().identify(key), call)
+    fn permit(wait: Pin<&mut MemoryWait<A>>) -> Permit {
+        wait.permit()
     }
 }
 

@@ -182,6 +182,12 @@ impl<A: Algorithm> Seat<'_, A> {
         }
     }
 
+    /// The rule, if a call of `cost` that is let in holds something until it is over.
+    pub(super) fn holds(&self, cost: u64) -> Option<A> {
+        let holds = cost > 0 && self.rule.holds() && !self.closed;
+        holds.then(|| self.rule.clone())
+    }
+
     /// What a call is told once the limiter is closed.
     fn when_closed(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.house.when_closed {

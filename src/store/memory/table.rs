@@ -144,7 +144,7 @@ impl<A: Algorithm> Table<A> {
                     let state = known.get_mut();
                     (change(self.seat(key, law, rule, state, Some(lines), wake), now), false)
                 }
-                Entry::Vacant(vacant) if self.reserve() => {
+                Entry::Vacant(vacant) if !self.must_share(key, law) && self.reserve() => {
                     // Should the rule panic, the place is free again.
                     let place = Place(&self.len);
                     let now = context.clock().now();
@@ -204,23 +204,17 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
-    pub(super) fn end(&self, context: &Own<A>, home: Home, rule: Option<&A>, cost: u64) {
+    pub(super) fn end(&self, context: &Own<A>, home: Home, rule: &A, cost: u64) {
         let mut wake = Vec::new();
         {
             let (Home::Own(key) | Home::Shared(key)) = home;
             let mut shard = lock(self.shard(home));
             let now = context.clock().now();
             let Shard { law, states, lines } = &mut *shard;
-            // Whose state is gone, for the limiter was built anew or the rule panicked, has its total still.
-            let mut gone;
-            let state = match states.get_mut(&key) {
-                Some(known) => known,
-                None => {
-                    gone = self.fresh(context, law, rule.unwrap_or(&law.rule), now);
-                    &mut gone
-                }
-            };
-            self.seat(key, law, rule, state, Some(lines), &mut wake).end(now, cost);
+            // What calls in progress hold is not forgotten, unless the rule has panicked.
+            if let Some(state) = states.get_mut(&key) {
+                self.seat(key, law, Some(rule), state, Some(lines), &mut wake).end(now, cost);
+            }
         }
         wake.into_iter().for_each(Waker::wake);
     }
@@ -325,6 +319,16 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
+    /// Whether a new key must share a bucket though there may be room: since calls in progress hold something of it, some of them perhaps of this key.
+    pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
+        if !law.rule.holds() || !self.crowded.load(Ordering::Relaxed) {
+            return false;
+        }
+        let bucket = key.coarse(SHARED_BITS);
+        let shared = self.shared.lock(&bucket);
+        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.is_held(state))
+    }
+
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
     pub(super) fn unknown(
         &self,
@@ -344,7 +348,6 @@ impl<A: Algorithm> Table<A> {
                     // The rule is being replaced, and has come to one of the two only.
                     law.rule.adapt(&mut state, &shared.law.rule, now);
                 }
-                law.rule.move_out(&mut state);
                 return state;
             }
         }

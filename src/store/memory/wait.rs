@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
@@ -15,6 +16,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::Turn;
+use crate::store::Permit;
 
 pin_project! {
     /// A call's place in a line of a [`MemoryStore`](super::MemoryStore).
@@ -31,6 +33,7 @@ pin_project! {
         alarm: Nanos,
         #[pin]
         sleep: Option<Sleep>,
+        permit: Permit,
     }
 }
 
@@ -51,9 +54,14 @@ impl<A: Algorithm> Drop for Place<A> {
 }
 
 impl<A: Algorithm> MemoryWait<A> {
-    pub(super) fn new(context: Arc<Own<A>>, key: Fingerprint, ticket: u64) -> Self {
+    pub(super) fn new(context: Arc<Own<A>>, key: Fingerprint, ticket: u64, permit: Permit) -> Self {
         let place = Place { context, key, ticket, left: false };
-        Self { place, alarm: Nanos::ZERO, sleep: None }
+        Self { place, alarm: Nanos::ZERO, sleep: None, permit }
+    }
+
+    /// What the call holds, which was let in.
+    pub(crate) fn permit(self: Pin<&mut Self>) -> Permit {
+        mem::take(self.project().permit).armed()
     }
 }
 

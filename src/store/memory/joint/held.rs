@@ -13,12 +13,12 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Comer, Entered};
+use crate::store::Permit;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::home::Home;
 use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
 use crate::store::memory::{MemoryStore, MemoryWait, Own};
-use crate::store::{Call, Permit};
 use crate::sync::MutexGuard;
 
 /// A rule of a call's own, of whatever kind.
@@ -43,8 +43,6 @@ pub(super) trait Limiter: fmt::Debug {
     fn hold(&self, home: Home) -> Box<dyn Held + '_>;
     fn add(&self, key: Fingerprint);
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting;
-    /// What a call holds that was let in, by a rule that holds something.
-    fn held(&self, home: Home, cost: u64, rule: Option<&Rule>) -> Permit;
     fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack;
 }
 
@@ -58,7 +56,9 @@ pub(super) trait Held {
     /// The one reading of the clock for all that is asked of the shard.
     fn now(&self) -> Nanos;
     /// Whether a call will hold something until it is over.
-    fn holds(&self, rule: Option<&Rule>) -> bool;
+    fn holds(&self, ask: Ask<'_>) -> bool;
+    /// What a call holds that was let in; nothing, of most rules.
+    fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Gives the key a state, unless there is no place for it.
     fn settle(&mut self, home: Home) -> bool;
     fn foretell(&mut self, ask: Ask<'_>) -> Foretold;
@@ -68,7 +68,7 @@ pub(super) trait Held {
 }
 
 struct Holding<'a, A: Algorithm> {
-    context: &'a Own<A>,
+    context: &'a Arc<Own<A>>,
     shard: MutexGuard<'a, Shard<A>>,
     now: Nanos,
     new: Vec<Fingerprint>,
@@ -86,6 +86,11 @@ impl<A: Algorithm> Drop for Holding<'_, A> {
 }
 
 impl<A: Algorithm> Holding<'_, A> {
+    /// The rule that a call goes by.
+    fn rule<'r>(&'r self, ask: Ask<'r>) -> &'r A {
+        ask.rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&self.shard.law.rule)
+    }
+
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
         let (Home::Own(key) | Home::Shared(key)) = ask.home;
         let Shard { law, states, lines } = &mut *self.shard;
@@ -104,8 +109,13 @@ impl<A: Algorithm> Held for Holding<'_, A> {
         self.now
     }
 
-    fn holds(&self, rule: Option<&Rule>) -> bool {
-        rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&self.shard.law.rule).holds()
+    fn holds(&self, ask: Ask<'_>) -> bool {
+        ask.cost > 0 && self.rule(ask).holds() && !self.shard.law.closed
+    }
+
+    fn permit(&self, ask: Ask<'_>) -> Option<Permit> {
+        let permit = || MemoryStore::held(self.context, ask.home, self.rule(ask).clone(), ask.cost);
+        self.holds(ask).then(permit)
     }
 
     fn settle(&mut self, home: Home) -> bool {
@@ -163,18 +173,13 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
     }
 
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting {
-        let wait = MemoryWait::new(Arc::clone(self), key, ticket);
+        let wait = MemoryWait::new(Arc::clone(self), key, ticket, Permit::default());
         Box::pin(async move {
             match wait.await {
                 Ok(decision) => decision,
                 Err(never) => match never {},
             }
         })
-    }
-
-    fn held(&self, home: Home, cost: u64, rule: Option<&Rule>) -> Permit {
-        let rule = rule.and_then(|rule| rule.downcast_ref::<A>());
-        MemoryStore::held(self, home, Call::with(cost, rule, false))
     }
 
     fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack {

@@ -129,6 +129,8 @@ impl<'a> Shelf<'a> {
 
 /// Decides all calls, or tells which one waits. `None` stands for one that is not limited.
 pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
+    // Should a rule panic, this goes last: what it holds is given back when nothing is held any more.
+    let mut wait = TogetherWait::default();
     let mut calls: Few<Call<'_, '_>> = parts.iter().flatten().map(Call::new).collect();
     let mut shelf = Shelf::default();
     find_homes(&mut calls, &mut shelf);
@@ -136,10 +138,10 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     let foretold: Few<Foretold> =
         calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused(_)));
-    let wait = TogetherWait::default();
-    let mut charge = Charge { calls: &calls, shelf: &mut shelf, foretold: &foretold, denied, wait };
+    let mut charge =
+        Charge { calls: &calls, shelf: &mut shelf, foretold: &foretold, denied, wait: &mut wait };
     charge.all();
-    let (denied, mut wait) = (charge.denied, charge.wait);
+    let denied = charge.denied;
     if denied {
         for (decision, foretold) in wait.decisions.iter_mut().zip(&foretold) {
             decision.get_or_insert(foretold.decision());
@@ -173,7 +175,7 @@ struct Charge<'c, 'p, 'a> {
     shelf: &'c mut Shelf<'a>,
     foretold: &'c [Foretold],
     denied: bool,
-    wait: TogetherWait,
+    wait: &'c mut TogetherWait,
 }
 
 impl Charge<'_, '_, '_> {
@@ -211,7 +213,7 @@ impl Charge<'_, '_, '_> {
     /// Whether a call will hold something until it is over.
     fn holds(&self, at: usize) -> bool {
         let call = &self.calls[at];
-        call.total > 0 && self.shelf.held[call.held].2.holds(call.part.rule.as_ref())
+        self.shelf.held[call.held].2.holds(call.ask(call.total))
     }
 
     /// Whether a refusal by the same state was counted.
@@ -225,25 +227,26 @@ impl Charge<'_, '_, '_> {
         let call = &self.calls[at];
         let Part { limiter, key, rule, .. } = call.part;
         let entered = self.shelf.of(call).enter(call.ask(call.total));
-        let holds = self.holds(at);
-        let permit = || holds.then(|| limiter.held(call.home, call.total, rule.as_ref()));
+        let permit = self.shelf.of(call).permit(call.ask(call.total));
         let taken = self.shelf.of(call).now();
         let charged = || Some(limiter.give_back(*key, call.total, taken, rule.as_ref()));
         match entered {
             Entered::Decided(decision) if decision.is_allowed() => {
-                self.wait.permits[at] = permit();
                 let waits = |foretold: &Foretold| matches!(foretold, Foretold::Waits(_));
-                if holds || self.foretold.iter().any(waits) {
+                if permit.is_some() || self.foretold.iter().any(waits) {
                     self.wait.charged[at] = charged();
                 }
+                self.wait.permits[at] = permit;
                 Some(decision)
             }
             Entered::Decided(decision) => {
+                // It holds nothing; and may not be given back, for that takes a lock.
+                let _ = permit.map(Permit::unarmed);
                 self.denied = true;
                 Some(decision)
             }
             Entered::Waits(ticket) => {
-                self.wait.permits[at] = permit().map(Permit::unarmed);
+                self.wait.permits[at] = permit.map(Permit::unarmed);
                 self.wait.charged[at] = charged();
                 self.wait.waits.push((at, limiter.wait(*key, ticket)));
                 None
