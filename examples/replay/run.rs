@@ -92,9 +92,9 @@ mod tests {
         // 4 per 4 s: one call, three just before the window ends, and six after.
         let quota: Quota = "4 per 4s".parse().unwrap();
         let log = log(&[100, 103, 103, 103, 104, 104, 104, 104, 104, 104]);
-        assert_eq!(replay(FixedWindow::new(quota), &log), outcome(8, 0, 2));
-        assert_eq!(replay(SlidingWindow::new(quota), &log), outcome(5, 0, 5));
-        assert_eq!(replay(TokenBucket::new(quota), &log), outcome(6, 0, 4));
+        assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
+        assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
+        assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
         // 103: one goes, two wait for 104 and 105. 104: the first has left; three more places for six.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }

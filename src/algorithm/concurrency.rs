@@ -90,6 +90,19 @@ impl Concurrency {
         Self { limit, total: None, patience: Patience::unasked(limit) }
     }
 
+    /// The same with another limit per key: a [replacement](crate::limiter::RateLimiter::replace) made of the rule that it replaces counts on in the same
+    /// [total](Concurrency::total).
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn with_per_key(self, limit: u64) -> Self {
+        assert!(limit > 0, "a limit of 0 calls at a time lets nobody in: give at least 1");
+        Self { limit, ..self }
+    }
+
     /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit count, too.
     ///
     /// A total below the limit per key is the limit of a key as well. A [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made

@@ -55,11 +55,13 @@ pub trait Line<S>: Debug {
 
     /// Lets the next call, of `cost`, that came at `arrived` leave if its turn has come by `now`; else tells the state what time it is.
     fn depart(&self, state: &mut S, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+        // As it was foreseen: once it is later, the turn is now.
+        let turn = self.turn(state, cost);
         let seen = self.observe(state, now);
         if !self.is_due(state, cost) {
             return Departure::NotYet;
         }
-        let on_time = self.keeps_schedule() || self.turn(state, cost) >= seen;
+        let on_time = self.keeps_schedule() || turn >= seen;
         self.leave(state, arrived.min(seen), cost);
         if on_time { Departure::AsForeseen } else { Departure::Late }
     }
