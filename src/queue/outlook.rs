@@ -272,9 +272,22 @@ impl<'a, S: Clone> Outlook<'a, S> {
             None if patience.places() == 0 => turn,
             None => {
                 let early_enough = turn.saturating_sub(comer.patience(patience));
-                early_enough.max(self.freed(now, |waiting, _| waiting < patience.places()))
+                let free = self.freed(now, |waiting, _| waiting < patience.places());
+                match self.instead_of_the_oldest(comer) {
+                    Some(early_enough) if early_enough < free => early_enough,
+                    _ => early_enough.max(free),
+                }
             }
         }
+    }
+
+    /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done.
+    fn instead_of_the_oldest(&self, comer: Comer) -> Option<u64> {
+        let before = self.before.as_ref().filter(|_| self.drops_oldest())?;
+        let others = before.gone + 1..before.queue.waiting.len();
+        let tail = before.queue.after(self.line, self.state, others);
+        let turn = self.line.turn(&tail, comer.cost).since(comer.now);
+        Some(turn.saturating_sub(comer.patience(self.line.patience(self.state))))
     }
 
     /// When so many have left that there is a place.

@@ -35,8 +35,11 @@
 //! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket; so [`TokenBucket`](crate::algorithm::TokenBucket)
 //! is that one.
 
+mod slot;
+
 use std::time::Duration;
 
+use self::slot::Slot;
 use crate::algorithm::rate::{Rate, div_rem, rescaled};
 use crate::algorithm::time::step;
 use crate::algorithm::{Algorithm, Line, Overflow, Patience, Policy};
@@ -68,7 +71,7 @@ use crate::quota::Quota;
 ///
 /// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
 ///
-#[cfg_attr(doc, doc = include_str!("pictures/leaky_bucket.svg"))]
+#[cfg_attr(doc, doc = include_str!("../pictures/leaky_bucket.svg"))]
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
@@ -82,42 +85,6 @@ pub struct LeakyBucket {
 pub struct LeakyBucketState {
     last: Nanos,
     next: Slot,
-}
-
-/// When the next call may leave, in grains since the key's time; below zero, it might have left already. In words, so that it takes no more
-/// room than it needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
-    high: i64,
-    low: u64,
-}
-
-impl Slot {
-    const NOW: Self = Self::new(0);
-
-    const fn new(grains: i128) -> Self {
-        Self { high: (grains >> 64) as i64, low: grains as u64 }
-    }
-
-    const fn grains(self) -> i128 {
-        (self.high as i128) << 64 | self.low as i128
-    }
-
-    /// So many grains later: after the key's time, or before it.
-    fn plus(self, grains: u128) -> Result<u128, u128> {
-        match u128::try_from(self.grains()) {
-            Ok(next) => Ok(next.saturating_add(grains)),
-            Err(_) => {
-                let early = self.grains().unsigned_abs();
-                grains.checked_sub(early).ok_or(early.saturating_sub(grains))
-            }
-        }
-    }
-}
-
-/// As a signed number; what does not fit is centuries away.
-fn signed(grains: u128) -> i128 {
-    i128::try_from(grains).unwrap_or(i128::MAX)
 }
 
 impl LeakyBucket {
@@ -158,7 +125,7 @@ impl LeakyBucket {
 
     /// The grains from `now`, at most the key's time, until the next slot.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        state.next.plus(self.rate.grains(state.last.since(now))).unwrap_or(0)
+        state.next.until().saturating_add(self.rate.grains(state.last.since(now)))
     }
 
     /// The grains until nothing is left of it, and the clock has caught up.
@@ -221,19 +188,17 @@ impl Algorithm for LeakyBucket {
     /// Moves the next slot up, but not to before now.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
-        let next = state.next.grains();
-        if next > 0 {
-            state.next = Slot::new(next.saturating_sub(signed(self.rate.units(cost))).max(0));
+        if !state.next.has_come() {
+            state.next = state.next.sooner(self.rate.units(cost)).max(Slot::NOW);
         }
     }
 
     /// As much as cannot have come back since.
     fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
         self.observe(state, now);
-        let next = state.next.grains();
-        if taken <= state.last && next > 0 {
+        if taken <= state.last && !state.next.has_come() {
             let grains = self.rate.units(cost).saturating_sub(self.rate.grains(state.last.since(taken)));
-            state.next = Slot::new(next.saturating_sub(signed(grains)).max(0));
+            state.next = state.next.sooner(grains).max(Slot::NOW);
         }
     }
 
@@ -241,7 +206,7 @@ impl Algorithm for LeakyBucket {
     fn absorb(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
-            state.next = Slot::new(state.next.grains().max(signed(self.rate.units(cost))));
+            state.next = state.next.max(Slot::NOW.later(self.rate.units(cost)));
         }
     }
 
@@ -249,9 +214,9 @@ impl Algorithm for LeakyBucket {
     fn adapt(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
         from.observe(state, now);
         let (new, old) = (self.rate.period, from.rate.period);
-        let (intervals, rest) = div_rem(u128::try_from(state.next.grains()).unwrap_or(0), old);
+        let (intervals, rest) = div_rem(state.next.until(), old);
         let away = intervals.saturating_mul(u128::from(new)).saturating_add(rescaled(rest, new, old).into());
-        state.next = Slot::new(signed(away));
+        state.next = Slot::NOW.later(away);
     }
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
@@ -290,25 +255,23 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn turn(&self, state: &LeakyBucketState, _cost: u64) -> Nanos {
-        match state.next.plus(0) {
-            // Beyond what can be counted.
-            _ if state.next.grains() == i128::MAX => Nanos::MAX,
-            Ok(until) => state.last.after(self.rate.time_of(until)),
-            Err(past) => {
-                let (past, _) = div_rem(past, self.rate.limit);
-                Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)))
-            }
+        if state.next.is_endless() {
+            return Nanos::MAX;
         }
+        if state.next.has_come() {
+            let (past, _) = div_rem(state.next.since(), self.rate.limit);
+            return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
+        }
+        state.last.after(self.rate.time_of(state.next.until()))
     }
 
     fn is_due(&self, state: &LeakyBucketState, _cost: u64) -> bool {
-        state.next.grains() <= 0
+        state.next.has_come()
     }
 
     fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        let arrived = -signed(self.rate.grains(state.last.since(arrived)));
-        let slot = state.next.grains().max(arrived);
-        state.next = Slot::new(slot.saturating_add(signed(self.rate.units(cost))));
+        let arrived = Slot::NOW.sooner(self.rate.grains(state.last.since(arrived)));
+        state.next = state.next.max(arrived).later(self.rate.units(cost));
     }
 
     fn follow(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
@@ -317,13 +280,12 @@ impl Line<LeakyBucketState> for LeakyBucket {
 
     /// Slots follow on each other without a gap.
     fn unfollow(&self, state: &mut LeakyBucketState, cost: u64) -> bool {
-        let next = state.next.grains();
         // What was too much to count cannot be taken off.
-        let counted = next < i128::MAX;
-        if counted {
-            state.next = Slot::new(next - signed(self.rate.units(cost)));
+        if state.next.is_endless() {
+            return false;
         }
-        counted
+        state.next = state.next.sooner(self.rate.units(cost));
+        true
     }
 
     fn keep(&self, state: &LeakyBucketState) -> Option<LeakyBucketState> {
@@ -338,7 +300,10 @@ impl Line<LeakyBucketState> for LeakyBucket {
         if wait == u64::MAX {
             return u64::MAX;
         }
-        let first = state.next.plus(0).unwrap_or(0);
+        if state.next.is_endless() {
+            return 0;
+        }
+        let first = state.next.until();
         let behind = self.rate.grains(state.last.since(now));
         let latest = self.rate.grains(wait).checked_sub(behind);
         let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
@@ -357,8 +322,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
         // Set back, the schedule goes along with the clock.
         let step = step(state.last, now, self.quota.period_nanos());
-        let elapsed = signed(self.rate.grains(step.elapsed));
-        state.next = Slot::new(state.next.grains().saturating_sub(elapsed));
+        state.next = state.next.sooner(self.rate.grains(step.elapsed));
         state.last = step.seen(now);
         state.last
     }
