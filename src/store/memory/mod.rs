@@ -1,9 +1,11 @@
 //! The store in memory.
 
+mod change;
 mod fingerprint;
 mod home;
 mod house;
 mod joint;
+mod places;
 mod round;
 mod seat;
 mod shard;

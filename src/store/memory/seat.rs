@@ -6,7 +6,6 @@ use super::fingerprint::Fingerprint;
 use super::home::Home;
 use super::house::{House, WhenClosed};
 use super::shard::Lines;
-use super::table::SHARED_BITS;
 use crate::algorithm::{Algorithm, Line};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -178,7 +177,7 @@ impl<A: Algorithm> Seat<'_, A> {
     pub(super) fn home(&self) -> Home {
         match self.lines {
             Some(_) => Home::Own(self.key),
-            None => Home::Shared(self.key.coarse(SHARED_BITS)),
+            None => Home::shared(self.key),
         }
     }
 

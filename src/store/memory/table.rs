@@ -15,7 +15,7 @@ use std::task::Waker;
 
 use super::Own;
 use super::fingerprint::Fingerprint;
-use super::home::Home;
+use super::home::bucket;
 use super::house::House;
 use super::round::Round;
 use super::seat::Seat;
@@ -31,8 +31,6 @@ const LONGEST_REST: u64 = 10_000_000_000;
 const LOOKS: usize = 2;
 /// Keys looked at when there is no place.
 const LOOKS_WHEN_FULL: usize = 8;
-/// The shared buckets, as a power of two.
-pub(super) const SHARED_BITS: u32 = 8;
 const SHARDS: usize = 64;
 const SHARED_SHARDS: usize = 16;
 
@@ -43,13 +41,13 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) shared: Shards<A>,
     /// Whether `shared` was ever used.
     pub(super) crowded: AtomicBool,
-    round: Mutex<Round>,
+    pub(super) round: Mutex<Round>,
     len: AtomicUsize,
     max_keys: usize,
     /// The latest reading at which a key was forgotten.
     horizon: AtomicU64,
     /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
-    rest: AtomicU64,
+    pub(super) rest: AtomicU64,
     pub(super) house: House,
 }
 
@@ -163,7 +161,7 @@ impl<A: Algorithm> Table<A> {
                 // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
                 Entry::Vacant(_) => {
                     self.crowded.store(true, Ordering::Relaxed);
-                    let bucket = key.coarse(SHARED_BITS);
+                    let bucket = bucket(key);
                     let mut shared = self.shared.lock(&bucket);
                     let Shard { law, states, .. } = &mut *shared;
                     let own = rule.unwrap_or(&law.rule);
@@ -203,39 +201,6 @@ impl<A: Algorithm> Table<A> {
         look(self.seat(key, law, rule, state, Some(lines), &mut Vec::new()), now)
     }
 
-    /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
-    pub(super) fn end(&self, context: &Own<A>, home: Home, rule: &A, cost: u64) {
-        let mut wake = Vec::new();
-        {
-            let (Home::Own(key) | Home::Shared(key)) = home;
-            let mut shard = lock(self.shard(home));
-            let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
-            // What calls in progress hold is not forgotten, unless the rule has panicked.
-            if let Some(state) = states.get_mut(&key) {
-                self.seat(key, law, Some(rule), state, Some(lines), &mut wake).end(now, cost);
-            }
-        }
-        wake.into_iter().for_each(Waker::wake);
-    }
-
-    /// Refuses all who wait, and all who come. Whom to wake, once nothing is held.
-    pub(super) fn close(&self, context: &Own<A>) -> Vec<Waker> {
-        let mut wake = Vec::new();
-        for mut shard in self.keys.iter().chain(self.shared.iter()) {
-            let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
-            law.closed = true;
-            let waited_for: Vec<_> = lines.keys().copied().collect();
-            for key in waited_for {
-                if let Some(state) = states.get_mut(&key) {
-                    self.seat(key, law, None, state, Some(&mut *lines), &mut wake).close(now);
-                }
-            }
-        }
-        wake
-    }
-
     /// A key that is held. The rule is `rule`, or else the limiter's.
     pub(super) fn seat<'a>(
         &'a self,
@@ -248,55 +213,6 @@ impl<A: Algorithm> Table<A> {
     ) -> Seat<'a, A> {
         let rule = rule.unwrap_or(&law.rule);
         Seat { key, rule, house: &self.house, closed: law.closed, state, lines, wake }
-    }
-
-    /// Makes the key as good as new.
-    pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint) {
-        let mut wake = Vec::new();
-        {
-            let mut round = self.round();
-            let mut shard = self.keys.lock(&key);
-            let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
-            let Entry::Occupied(mut known) = states.entry(key) else { return };
-            if lines.contains_key(&key) || law.rule.holds() || self.crowded.load(Ordering::Relaxed) {
-                // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
-                // have used.
-                if let Some(queue) = lines.get_mut(&key) {
-                    queue.restart(now);
-                }
-                let state = known.get_mut();
-                let rule = &law.rule;
-                let seat = self.seat(key, law, None, state, Some(lines), &mut wake);
-                seat.change(now, |state| rule.renew(state, self.fresh(context, law, rule, now)));
-            } else {
-                known.remove();
-                round.leave(key);
-                self.forget(now);
-            }
-        }
-        wake.into_iter().for_each(Waker::wake);
-    }
-
-    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once nothing is held.
-    pub(super) fn replace(&self, context: &Own<A>, new: &A) -> Vec<Waker> {
-        let mut wake = Vec::new();
-        for mut shard in self.keys.iter().chain(self.shared.iter()) {
-            let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
-            for (key, state) in states {
-                let wake = &mut wake;
-                self.seat(*key, law, None, state, Some(&mut *lines), &mut *wake).release(now);
-                let seat = self.seat(*key, law, Some(new), state, Some(lines), wake);
-                seat.change(now, |state| new.adapt(state, &law.rule, now));
-            }
-            let mut first = self.fresh(context, law, &law.rule, now);
-            new.adapt(&mut first, &law.rule, now);
-            let (generation, closed) = (law.generation + 1, law.closed);
-            *law = Law { rule: new.clone(), generation, first: Some(first), closed };
-        }
-        self.rest.store(rest(new), Ordering::Relaxed);
-        wake
     }
 
     pub(super) fn reserve(&self) -> bool {
@@ -319,16 +235,6 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
-    /// Whether a new key must share a bucket though there may be room: since calls in progress hold something of it, some of them perhaps of this key.
-    pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
-        if !law.rule.holds() || !self.crowded.load(Ordering::Relaxed) {
-            return false;
-        }
-        let bucket = key.coarse(SHARED_BITS);
-        let shared = self.shared.lock(&bucket);
-        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.is_held(state))
-    }
-
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
     pub(super) fn unknown(
         &self,
@@ -340,7 +246,7 @@ impl<A: Algorithm> Table<A> {
     ) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when the flag was set.
         if self.crowded.load(Ordering::Relaxed) {
-            let bucket = key.coarse(SHARED_BITS);
+            let bucket = bucket(key);
             let shared = self.shared.lock(&bucket);
             if let Some(state) = shared.states.get(&bucket) {
                 let mut state = state.clone();
@@ -388,7 +294,7 @@ impl<A: Algorithm> Table<A> {
         self.round().add(key);
     }
 
-    fn round(&self) -> MutexGuard<'_, Round> {
+    pub(super) fn round(&self) -> MutexGuard<'_, Round> {
         lock(&self.round)
     }
 }
@@ -403,7 +309,7 @@ impl Drop for Place<'_> {
 }
 
 /// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
-fn rest<A: Algorithm>(rule: &A) -> u64 {
+pub(super) fn rest<A: Algorithm>(rule: &A) -> u64 {
     let mut longest = 0;
     rule.policies(&mut |policy| match policy.unit {
         Unit::ConcurrentRequests => longest = LONGEST_REST,
