@@ -106,29 +106,24 @@ macro_rules! tuple {
                 let mut passes = $(asked.$at.is_allowed())&&+;
                 // First those that draw on what all keys share: others may have taken it since they were asked.
                 $(
-                    let took = passes && self.$at.holds();
-                    if took {
+                    let $part = (passes && self.$at.holds()).then(|| {
                         asked.$at = self.$at.check(&mut state.$at, now, cost);
                         passes = asked.$at.is_allowed();
-                    }
-                    let $part = took && passes;
+                        passes
+                    });
                 )+
                 let together = Together::default();
                 $(
-                    let decision = match (passes, $part) {
-                        (true, true) => asked.$at,
-                        (false, true) => {
-                            self.$at.release(&mut state.$at, now, cost);
-                            self.$at.release_shared(cost);
-                            self.$at.give_back(&mut state.$at, now, cost, now);
-                            asked.$at
-                        }
-                        // Those that deny are told so: one of them may count it.
-                        (_, false) if passes || !asked.$at.is_allowed() => {
-                            self.$at.check(&mut state.$at, now, cost)
-                        }
-                        _ => asked.$at,
-                    };
+                    let is_asked = $part.is_none() && (passes || !asked.$at.is_allowed());
+                    // Those that deny are told so: one of them may count it.
+                    let decision = is_asked.then(|| self.$at.check(&mut state.$at, now, cost));
+                    let is_taken = decision.map_or($part == Some(true), |decision| decision.is_allowed());
+                    let decision = decision.filter(|_| passes || !is_taken).unwrap_or(asked.$at);
+                    if is_taken && !passes {
+                        self.$at.release(&mut state.$at, now, cost);
+                        self.$at.release_shared(cost);
+                        self.$at.give_back(&mut state.$at, now, cost, now);
+                    }
                     let together = together.and(decision, limits(&self.$at), self.$at.window(&decision));
                 )+
                 together.decision()

@@ -22,7 +22,9 @@ impl<A: Algorithm> Table<A> {
             let Shard { law, states, lines } = &mut *shard;
             // What calls in progress hold is not forgotten, unless the rule has panicked.
             if let Some(state) = states.get_mut(&key) {
-                self.seat(key, law, Some(rule), state, Some(lines), &mut wake).end(now, cost);
+                // By the rule that the call came by; who waits leaves by that of now.
+                rule.release(state, now, cost);
+                self.seat(key, law, None, state, Some(lines), &mut wake).end(now, 0);
             }
         }
         wake.into_iter().for_each(Waker::wake);

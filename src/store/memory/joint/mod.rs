@@ -205,6 +205,14 @@ impl Charge<'_, '_, '_> {
             }
             Foretold::Refused(decision) if self.is_counted(at) => Some(decision),
             // Those that refuse are asked as well, but once for each state: it may count it.
+            Foretold::Refused(decision) => match self.enter(at) {
+                // What all keys share was left meanwhile: too late, for this call.
+                Some(entered) if entered.is_allowed() => {
+                    self.wait.regrets.extend(self.wait.charged[at].take());
+                    Some(decision)
+                }
+                entered => entered,
+            },
             _ => self.enter(at),
         };
         self.wait.decisions[at] = decision;

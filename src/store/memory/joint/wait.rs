@@ -34,6 +34,8 @@ pub struct TogetherWait {
     pub(super) charged: Vec<Option<GiveBack>>,
     /// Which call decides for each part, and the part's rule.
     pub(super) parts: Few<(Option<usize>, Option<Rule>)>,
+    /// What was charged, and is to be given back in any case.
+    pub(super) regrets: Vec<GiveBack>,
     /// What each call holds; unarmed, while it waits.
     pub(super) permits: Vec<Option<Permit>>,
 }
@@ -54,6 +56,7 @@ impl TogetherWait {
     pub(super) fn call_off(&mut self) {
         self.waits.clear();
         self.give_back();
+        self.regrets.drain(..).for_each(|give_back| give_back(0));
         self.permits.clear();
     }
 
