@@ -238,7 +238,7 @@ impl<S: Clone> Queue<S> {
                 };
                 let oldest = Gone::from(oldest);
                 let entered = self.join(line, state, comer, crowd);
-                let comer = Comer::new(now, oldest.cost);
+                let comer = Comer { dropped: true, ..Comer::new(now, oldest.cost) };
                 let refusal = self.outlook(line, state, now).refuse(comer);
                 wake.extend(self.refuse(oldest, refusal, now));
                 wake.extend(self.first_to_wake(line, state));

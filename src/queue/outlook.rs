@@ -35,12 +35,14 @@ pub(crate) struct Comer {
     pub(crate) waits: bool,
     /// How long it waits at most, in nanoseconds, if the line is longer; `u64::MAX`: as long as it takes.
     pub(crate) patience: u64,
+    /// Whether it has just been refused in another's stead: it is told of a place that is free, not of one to take from the next.
+    pub(super) dropped: bool,
 }
 
 impl Comer {
     /// A call that waits as long as the line lets it.
     pub(crate) fn new(now: Nanos, cost: u64) -> Self {
-        Self { now, cost, priority: false, waits: true, patience: u64::MAX }
+        Self { now, cost, priority: false, waits: true, patience: u64::MAX, dropped: false }
     }
 
     /// How long it waits in a line of that patience.
@@ -283,7 +285,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
 
     /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done.
     fn instead_of_the_oldest(&self, comer: Comer) -> Option<u64> {
-        let before = self.before.as_ref().filter(|_| self.drops_oldest())?;
+        let before = self.before.as_ref().filter(|_| self.drops_oldest() && !comer.dropped)?;
         let others = before.gone + 1..before.queue.waiting.len();
         let tail = before.queue.after(self.line, self.state, others);
         let turn = self.line.turn(&tail, comer.cost).since(comer.now);

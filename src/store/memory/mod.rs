@@ -284,7 +284,7 @@ impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
 impl<A> Call<'_, A> {
     fn comer(&self, now: Nanos, waits: bool) -> Comer {
         let Self { cost, priority, patience, .. } = *self;
-        Comer { now, cost, priority, waits, patience }
+        Comer { priority, waits, patience, ..Comer::new(now, cost) }
     }
 }
 

@@ -99,7 +99,8 @@ impl<A: Algorithm> Holding<'_, A> {
         let lines = matches!(ask.home, Home::Own(_)).then_some(lines);
         let seat = self.context.store().table.seat(key, law, rule, state, lines, &mut self.wake);
         let Ask { cost, priority, patience, .. } = ask;
-        let comer = Comer { now: self.now, cost, priority, waits: seat.rule.queues(), patience };
+        let waits = seat.rule.queues();
+        let comer = Comer { priority, waits, patience, ..Comer::new(self.now, cost) };
         change(seat, comer)
     }
 }
