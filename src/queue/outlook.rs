@@ -36,7 +36,7 @@ pub(crate) struct Comer {
     /// How long it waits at most, in nanoseconds, if the line is longer; `u64::MAX`: as long as it takes.
     pub(crate) patience: u64,
     /// Whether it has just been refused in another's stead: it is told of a place that is free, not of one to take from the next.
-    pub(super) dropped: bool,
+    pub(crate) dropped: bool,
 }
 
 impl Comer {
