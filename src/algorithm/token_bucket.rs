@@ -335,6 +335,11 @@ impl Line<TokenBucketState> for TokenBucket {
         Some(state.clone())
     }
 
+    /// Beside others that keep nothing.
+    fn take_back(&self, state: &mut TokenBucketState, cost: u64, released: Nanos) {
+        self.give_back(state, state.last, cost, released);
+    }
+
     fn restore(&self, state: &mut TokenBucketState, before: TokenBucketState) {
         // As full as it would be, had the call never left.
         let now = state.last;

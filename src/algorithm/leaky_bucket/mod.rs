@@ -292,6 +292,11 @@ impl Line<LeakyBucketState> for LeakyBucket {
         Some(state.clone())
     }
 
+    /// Beside others that keep nothing.
+    fn take_back(&self, state: &mut LeakyBucketState, cost: u64, released: Nanos) {
+        self.give_back(state, state.last, cost, released);
+    }
+
     fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {
         u64::from(self.is_due(state, 1))
     }

@@ -414,6 +414,11 @@ impl Line<SmoothState> for Smooth {
         Some(state.clone())
     }
 
+    /// Beside others that keep nothing.
+    fn take_back(&self, state: &mut SmoothState, cost: u64, released: Nanos) {
+        self.give_back(state, state.last, cost, released);
+    }
+
     fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
         if !self.is_due(state, 1) {
             return 0;

@@ -109,8 +109,7 @@ macro_rules! line {
             }
 
             fn take_back(&self, state: &mut ($($part::State,)+), cost: u64, released: Nanos) {
-                let now = self.time(state);
-                $(self.$at.give_back(&mut state.$at, now, cost, released);)+
+                $(line(&self.$at).take_back(&mut state.$at, cost, released);)+
             }
 
             fn end(&self, state: &mut ($($part::State,)+), cost: u64) {
