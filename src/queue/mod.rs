@@ -35,6 +35,8 @@ pub(crate) use waiter::{Entered, Turn};
 /// The waiters of one key, and those released but not yet told.
 #[derive(Debug)]
 pub(crate) struct Queue<S> {
+    /// All who wait, for whatever key.
+    crowd: Crowd,
     waiting: VecDeque<Waiter>,
     /// The cost of all who wait.
     ahead: u128,
@@ -51,9 +53,11 @@ pub(crate) struct Queue<S> {
     seen: Nanos,
 }
 
-impl<S> Default for Queue<S> {
-    fn default() -> Self {
+impl<S> Queue<S> {
+    /// A line in which nobody waits, of those who belong to that crowd.
+    pub(crate) fn new(crowd: Crowd) -> Self {
         Self {
+            crowd,
             waiting: VecDeque::new(),
             ahead: 0,
             tail: None,
@@ -64,9 +68,7 @@ impl<S> Default for Queue<S> {
             seen: Nanos::ZERO,
         }
     }
-}
 
-impl<S> Queue<S> {
     /// How many calls this line still has to do with.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.released.len()
@@ -220,7 +222,6 @@ impl<S: Clone> Queue<S> {
         line: &dyn Line<S>,
         state: &mut S,
         comer: Comer,
-        crowd: &Crowd,
         wake: &mut Vec<Waker>,
     ) -> Entered {
         let Comer { now, cost, .. } = comer;
@@ -237,7 +238,7 @@ impl<S: Clone> Queue<S> {
                     return Entered::Decided(self.outlook(line, state, now).refuse(comer));
                 };
                 let oldest = Gone::from(oldest);
-                let entered = self.join(line, state, comer, crowd);
+                let entered = self.join(line, state, comer);
                 let comer = Comer { dropped: true, ..Comer::new(now, oldest.cost) };
                 let refusal = self.outlook(line, state, now).refuse(comer);
                 wake.extend(self.refuse(oldest, refusal, now));
@@ -245,14 +246,14 @@ impl<S: Clone> Queue<S> {
                 entered
             }
             Fate::Full => Entered::Decided(outlook.refuse(comer)),
-            Fate::Waits => self.join(line, state, comer, crowd),
+            Fate::Waits => self.join(line, state, comer),
         }
     }
 
     /// A call joins the line, if there is a place in the crowd.
-    fn join(&mut self, line: &dyn Line<S>, state: &mut S, comer: Comer, crowd: &Crowd) -> Entered {
+    fn join(&mut self, line: &dyn Line<S>, state: &mut S, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
-        let Some((standing, place)) = crowd.stand().zip(line.join(cost)) else {
+        let Some((standing, place)) = self.crowd.stand().zip(line.join(cost)) else {
             // As one that does not wait: nobody knows which line moves first.
             let comer = Comer { waits: false, ..comer };
             return Entered::Decided(self.outlook(line, state, now).refuse(comer));

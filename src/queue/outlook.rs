@@ -1,7 +1,7 @@
 //! What a line means to a call: whether it passes, waits or is refused, and what it is told.
 
 use super::Queue;
-use crate::algorithm::{Line, Overflow, Patience};
+use crate::algorithm::{Crowd, Line, Overflow, Patience};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -12,6 +12,8 @@ pub(crate) struct Outlook<'a, S> {
     state: &'a mut S,
     /// `None`: nobody waits.
     before: Option<Before<'a, S>>,
+    /// All who wait, for whatever key.
+    crowd: &'a Crowd,
 }
 
 /// Those who stand before it.
@@ -70,8 +72,8 @@ enum Course {
 
 impl<'a, S: Clone> Outlook<'a, S> {
     /// Nobody waits.
-    pub(crate) fn alone(line: &'a dyn Line<S>, state: &'a mut S) -> Self {
-        Self { line, state, before: None }
+    pub(crate) fn alone(line: &'a dyn Line<S>, state: &'a mut S, crowd: &'a Crowd) -> Self {
+        Self { line, state, before: None, crowd }
     }
 
     /// Behind all of a line but so many, that are as good as gone. It must have been looked ahead.
@@ -79,7 +81,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let waiting = queue.waiting.len() - gone;
         let left = queue.waiting.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
         let before = Before { queue, gone, waiting, ahead: queue.ahead - left };
-        Self { line, state, before: Some(before).filter(|before| before.waiting > 0) }
+        let before = Some(before).filter(|before| before.waiting > 0);
+        Self { line, state, before, crowd: &queue.crowd }
     }
 
     /// As it was when so many stood in the line, and cost so much.
@@ -97,6 +100,11 @@ impl<'a, S: Clone> Outlook<'a, S> {
     /// The state as it will be when all before it have left.
     fn tail(&self) -> &S {
         self.before.as_ref().and_then(|before| before.queue.tail.as_ref()).unwrap_or(self.state)
+    }
+
+    /// Whether a call that would wait finds a place among all who do.
+    fn may_wait(&self, comer: Comer) -> bool {
+        comer.waits && self.crowd.room() > 0
     }
 
     fn waiting(&self) -> u64 {
@@ -156,7 +164,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
             // Whether it is then in time is another question.
             return Course::Full;
         }
-        if !comer.waits || !line.in_time(self.tail(), cost, now, comer.patience(patience)) {
+        if !self.may_wait(comer) || !line.in_time(self.tail(), cost, now, comer.patience(patience)) {
             return Course::Refused;
         }
         match line.lends(self.state) {
@@ -240,7 +248,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
     }
 
     fn limit(&self, comer: Comer) -> u64 {
-        self.line.capacity(self.state).saturating_add(self.lent(comer))
+        let most = self.line.at_once(self.state).saturating_add(self.crowd.most());
+        self.line.capacity(self.state).saturating_add(self.lent(comer)).min(most)
     }
 
     fn remaining(&mut self, comer: Comer) -> u64 {
@@ -251,7 +260,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let taken = u64::try_from(self.ahead()).unwrap_or(u64::MAX);
         let lent = self.lent(comer).saturating_sub(taken);
         let places = if line.lends(self.state).is_some() { 0 } else { patience.places() };
-        let places = places.saturating_sub(self.waiting()).max(lent).saturating_add(at_once);
+        let places = places.saturating_sub(self.waiting()).max(lent);
+        let places = places.min(self.crowd.room()).saturating_add(at_once);
         // What passes at once does not wait, however far the clock is behind.
         places.min(line.room(self.tail(), comer.now, patience.max_wait()).max(at_once))
     }
@@ -261,7 +271,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let Comer { now, cost, .. } = comer;
         let patience = self.line.patience(self.state);
         let turn = self.line.turn(self.tail(), cost).since(now);
-        if !comer.waits {
+        if !self.may_wait(comer) {
             return turn;
         }
         match self.line.lends(self.state) {

@@ -19,7 +19,7 @@ struct Bench {
 impl Bench {
     fn new(bucket: LeakyBucket) -> Self {
         let state = bucket.fresh(Nanos::ZERO, Nanos::ZERO);
-        Self { bucket, state, queue: Queue::default() }
+        Self { bucket, state, queue: Queue::new(Crowd::new(100)) }
     }
 
     fn release(&mut self, at: u64) {
@@ -29,7 +29,7 @@ impl Bench {
     fn enter(&mut self, at: u64, cost: u64) -> Entered {
         self.release(at);
         let comer = Comer::new(Nanos(at), cost);
-        self.queue.enter(&self.bucket, &mut self.state, comer, &Crowd::new(100), &mut Vec::new())
+        self.queue.enter(&self.bucket, &mut self.state, comer, &mut Vec::new())
     }
 
     fn ticket(&mut self, at: u64, cost: u64) -> u64 {

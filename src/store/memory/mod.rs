@@ -169,7 +169,8 @@ impl<A: Algorithm> MemoryStore<A> {
     #[inline]
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let Identity(key) = key;
-        let known = context.store().table.known(context, key, call.rule, |rule, state, now| {
+        let store = context.store();
+        let known = store.table.known(context, key, call.rule, |rule, state, now| {
             if rule.holds() {
                 return None;
             }
@@ -177,7 +178,9 @@ impl<A: Algorithm> MemoryStore<A> {
             let waits = call.waits || rule.queues();
             let decision = match rule.line().filter(|_| waits) {
                 None => Some(rule.check(state, now, call.cost)),
-                Some(line) => match Outlook::alone(line, state).decide(call.comer(now, waits)) {
+                Some(line) => match Outlook::alone(line, state, &store.table.house.crowd)
+                    .decide(call.comer(now, waits))
+                {
                     Fate::Decided(decision) => Some(decision),
                     Fate::Waits | Fate::Full => None,
                 },

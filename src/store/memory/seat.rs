@@ -124,17 +124,22 @@ impl<A: Algorithm> Seat<'_, A> {
             let Some(lines) = &mut seat.lines else {
                 // Nobody waits here: those who share a bucket have no order.
                 let comer = Comer { waits: false, ..comer };
-                return Entered::Decided(match Outlook::alone(line, seat.state).decide(comer) {
-                    Fate::Decided(decision) => decision,
-                    Fate::Waits | Fate::Full => unreachable!("it does not wait"),
-                });
+                return Entered::Decided(
+                    match Outlook::alone(line, seat.state, &seat.house.crowd).decide(comer) {
+                        Fate::Decided(decision) => decision,
+                        Fate::Waits | Fate::Full => unreachable!("it does not wait"),
+                    },
+                );
             };
             let crowd = &seat.house.crowd;
             match lines.get_mut(&seat.key) {
-                Some(queue) => queue.enter(line, seat.state, comer, crowd, seat.wake),
-                None => match Outlook::alone(line, seat.state).decide(comer) {
+                Some(queue) => queue.enter(line, seat.state, comer, seat.wake),
+                None => match Outlook::alone(line, seat.state, crowd).decide(comer) {
                     Fate::Decided(decision) => Entered::Decided(decision),
-                    _ => lines.entry(seat.key).or_default().enter(line, seat.state, comer, crowd, seat.wake),
+                    _ => {
+                        let queue = lines.entry(seat.key).or_insert_with(|| Queue::new(crowd.clone()));
+                        queue.enter(line, seat.state, comer, seat.wake)
+                    }
                 },
             }
         };
@@ -158,7 +163,7 @@ impl<A: Algorithm> Seat<'_, A> {
             let comer = Comer { waits, ..comer };
             let mut outlook = match seat.standing() {
                 Some(standing) => standing.queue.outlook(standing.line, standing.state, now),
-                None => Outlook::alone(line, seat.state),
+                None => Outlook::alone(line, seat.state, &seat.house.crowd),
             };
             match outlook.foretell(comer) {
                 Fate::Decided(decision) => Foretold::of(decision),
