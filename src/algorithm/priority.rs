@@ -39,8 +39,7 @@ use crate::decision::Decision;
 ///
 /// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next window, it is refused. A call
 /// [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window has no room for waits until there is, which is at most
-/// about one period, if all who wait stand for no more than the share. While those who wait and the call that asks do not fit into one window together, the
-/// `retry_after` of a sliding window may be told too late, by up to a period; and it counts on those who wait to leave on time. (With a
+/// about one period, if all who wait stand for no more than the share. What is told of the wait counts on those who wait to leave on time. (With a
 /// [`SlidingCounter`], whose units weigh for two windows, two periods.) A layer is told by
 /// [`priority`](crate::middleware::RateLimitLayer::priority) which requests have it.
 ///

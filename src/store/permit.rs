@@ -1,5 +1,7 @@
 use std::fmt;
 
+use smallvec::{SmallVec, smallvec};
+
 /// What a call holds until it is over: given back when this is dropped.
 ///
 /// Of rules that [hold](crate::algorithm::Algorithm::holds) something, as [`Concurrency`](crate::algorithm::Concurrency); others' permits are empty.
@@ -7,7 +9,12 @@ use std::fmt;
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit {
-    ends: Vec<End>,
+    /// A word in each call, of which most hold nothing.
+    held: Option<Box<Held>>,
+}
+
+struct Held {
+    ends: SmallVec<[End; 1]>,
     armed: bool,
 }
 
@@ -16,38 +23,48 @@ type End = Box<dyn FnOnce() + Send + Sync>;
 impl Permit {
     /// A permit that does this when it is dropped. For authors of stores.
     pub fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self { ends: vec![Box::new(end)], armed: true }
+        let end: End = Box::new(end);
+        Self { held: Some(Box::new(Held { ends: smallvec![end], armed: true })) }
     }
 
     /// The same for a call that was not let in yet: until it is [armed](Permit::armed), nothing happens when it is dropped.
-    pub(crate) fn unarmed(mut self) -> Self {
-        self.armed = false;
+    pub(crate) fn unarmed(self) -> Self {
+        self.arm(false)
+    }
+
+    pub(crate) fn armed(self) -> Self {
+        self.arm(true)
+    }
+
+    fn arm(mut self, armed: bool) -> Self {
+        if let Some(held) = &mut self.held {
+            held.armed = armed;
+        }
         self
     }
 
-    pub(crate) fn armed(mut self) -> Self {
-        self.armed = true;
-        self
-    }
-
-    /// What both hold.
+    /// What both hold, which are armed.
     pub(crate) fn and(mut self, mut other: Self) -> Self {
-        self.armed |= other.armed;
-        self.ends.append(&mut other.ends);
+        match (&mut self.held, other.held.take()) {
+            (Some(held), Some(mut more)) => held.ends.append(&mut more.ends),
+            (held, more) => *held = held.take().or(more),
+        }
         self
     }
 
     /// Whether there is anything to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.held.is_none()
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.armed {
-            self.ends.drain(..).for_each(|end| end());
+        if let Some(held) = self.held.take()
+            && held.armed
+        {
+            held.ends.into_iter().for_each(|end| end());
         }
     }
 }
