@@ -5,6 +5,9 @@ use crate::algorithm::{Crowd, Line, Overflow, Patience};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
+/// How often it is tried out what time comes of another.
+const MOST_TRIES: usize = 8;
+
 /// A line as one sees it who comes now.
 #[derive(Debug)]
 pub(crate) struct Outlook<'a, S> {
@@ -285,21 +288,31 @@ impl<'a, S: Clone> Outlook<'a, S> {
             None => {
                 let early_enough = turn.saturating_sub(comer.patience(patience));
                 let free = self.freed(now, |waiting, _| waiting < patience.places());
-                match self.instead_of_the_oldest(comer) {
-                    Some(early_enough) if early_enough < free => early_enough,
-                    _ => early_enough.max(free),
-                }
+                self.instead_of_the_oldest(comer, free).unwrap_or(early_enough.max(free))
             }
         }
     }
 
-    /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done.
-    fn instead_of_the_oldest(&self, comer: Comer) -> Option<u64> {
-        let before = self.before.as_ref().filter(|_| self.drops_oldest() && !comer.dropped)?;
+    /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done; if that is before a place is `free`.
+    ///
+    /// Whom the oldest has held back may leave as soon as it is dropped: so it matters when that is, and is tried out.
+    fn instead_of_the_oldest(&self, comer: Comer, free: u64) -> Option<u64> {
+        let before = self.before.as_ref().filter(|_| self.drops_oldest() && !comer.dropped && free > 0)?;
         let others = before.gone + 1..before.queue.waiting.len();
-        let tail = before.queue.after(self.line, self.state, others);
-        let turn = self.line.turn(&tail, comer.cost).since(comer.now);
-        Some(turn.saturating_sub(comer.patience(self.line.patience(self.state))))
+        let mut at = 0;
+        for _ in 0..MOST_TRIES {
+            let mut state = self.state.clone();
+            self.line.observe(&mut state, comer.now.after(at));
+            let tail = before.queue.after(self.line, &state, others.clone());
+            let turn = self.line.turn(&tail, comer.cost).since(comer.now);
+            let early_enough = turn.saturating_sub(comer.patience(self.line.patience(self.state)));
+            match early_enough {
+                _ if early_enough <= at => return Some(at),
+                _ if early_enough >= free => return None,
+                _ => at = early_enough,
+            }
+        }
+        None
     }
 
     /// When so many have left that there is a place.
