@@ -142,8 +142,7 @@ impl TokenBucket {
 
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
-        // What calls that wait will have taken may be more.
-        self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
+        self.burst() - state.used - u64::from(state.part > 0)
     }
 
     /// The grains missing until `cost`, at most the burst, would fit.
@@ -308,7 +307,8 @@ impl Line<TokenBucketState> for TokenBucket {
 
     /// A call of more than the burst came by another rule than this: it leaves when it has all of it.
     fn is_due(&self, state: &TokenBucketState, cost: u64) -> bool {
-        cost.min(self.burst()) <= self.available(state)
+        // What calls that wait will have taken may be more than the bucket holds.
+        self.until(state, cost.min(self.burst())) == 0
     }
 
     fn leave(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {

@@ -87,9 +87,9 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     type Told = Vec<Option<Told>>;
     type Waited = AllDecided;
     type Error = Infallible;
-    type Wait = TogetherWait;
+    type Wait = Box<TogetherWait>;
 
-    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, TogetherWait> {
+    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, Self::Wait> {
         let mut parts = Few::new();
         if let Err(error) = self.gather(request, patience, &mut parts) {
             return Verdict::NoKey(error);

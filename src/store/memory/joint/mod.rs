@@ -44,7 +44,7 @@ pub struct Part<'a> {
 pub(crate) enum Together {
     Admitted(AllDecided),
     Denied(Few<Option<Decided>>),
-    Later(TogetherWait),
+    Later(Box<TogetherWait>),
 }
 
 impl<'a> Part<'a> {
@@ -165,7 +165,7 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     match (denied, wait.waits.is_empty()) {
         (true, _) => Together::Denied(wait.decided()),
         (false, true) => Together::Admitted((wait.decided(), wait.hold())),
-        (false, false) => Together::Later(wait),
+        (false, false) => Together::Later(Box::new(wait)),
     }
 }
 

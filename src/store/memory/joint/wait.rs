@@ -31,13 +31,13 @@ pub struct TogetherWait {
     /// Of each call; `None` while it waits.
     pub(super) decisions: Few<Option<Decision>>,
     /// How to give back what each call was charged. One that still waits was not.
-    pub(super) charged: Vec<Option<GiveBack>>,
+    pub(super) charged: Few<Option<GiveBack>>,
     /// Which call decides for each part, and the part's rule.
     pub(super) parts: Few<(Option<usize>, Option<Rule>)>,
     /// What was charged, and is to be given back in any case.
     pub(super) regrets: Vec<GiveBack>,
     /// What each call holds; unarmed, while it waits.
-    pub(super) permits: Vec<Option<Permit>>,
+    pub(super) permits: Few<Option<Permit>>,
 }
 
 impl TogetherWait {
