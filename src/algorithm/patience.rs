@@ -3,6 +3,16 @@ use std::time::Duration;
 use crate::clock::Nanos;
 
 /// How many calls may wait for a key, how long each, and what happens when that many wait.
+///
+/// For authors of algorithms: see [`Line::patience`](crate::algorithm::Line::patience).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::{Overflow, Patience};
+///
+/// let patience = Patience::asked(10).within(Duration::from_secs(1)).overflowing(Overflow::DropOldest);
+/// assert_eq!((patience.places(), patience.max_wait()), (10, 1_000_000_000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     places: u64,
@@ -27,25 +37,35 @@ pub enum Overflow {
 }
 
 impl Patience {
-    /// `places` for calls that want to wait; all others are refused.
-    pub(super) const fn unasked(places: u64) -> Self {
+    /// So many places for calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)); those of a layer are refused.
+    ///
+    /// They wait as long as it takes, and when all places are taken, whoever comes is refused.
+    #[must_use]
+    pub const fn unasked(places: u64) -> Self {
         Self { places, max_wait: u64::MAX, overflow: Overflow::Refuse, asked: false, counted: false }
     }
 
-    /// `places` for all calls.
-    pub(super) const fn asked(places: u64) -> Self {
+    /// So many places for all calls, else as [`unasked`](Patience::unasked).
+    #[must_use]
+    pub const fn asked(places: u64) -> Self {
         Self { asked: true, ..Self::unasked(places) }
     }
 
-    pub(super) const fn queue(self, places: u64) -> Self {
+    /// The same for all calls, with so many places.
+    #[must_use]
+    pub const fn queue(self, places: u64) -> Self {
         Self { places, asked: true, counted: true, ..self }
     }
 
-    pub(super) fn within(self, max_wait: Duration) -> Self {
+    /// The same for all calls, none of which waits longer.
+    #[must_use]
+    pub fn within(self, max_wait: Duration) -> Self {
         Self { max_wait: Nanos::from(max_wait).0, asked: true, ..self }
     }
 
-    pub(super) const fn overflowing(self, overflow: Overflow) -> Self {
+    /// The same for all calls, with somebody else refused when all places are taken.
+    #[must_use]
+    pub const fn overflowing(self, overflow: Overflow) -> Self {
         Self { overflow, asked: true, ..self }
     }
 
