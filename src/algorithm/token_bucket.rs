@@ -107,7 +107,7 @@ impl TokenBucket {
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
-    #[inline]
+    #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
         state.last = step.seen(now);
@@ -115,7 +115,7 @@ impl TokenBucket {
         step.behind
     }
 
-    #[inline]
+    #[inline(always)]
     fn refill(&self, state: &mut TokenBucketState, elapsed: u64) {
         let grains = self.rate.grains(elapsed);
         if grains <= u128::from(state.part) {
@@ -162,7 +162,7 @@ impl TokenBucket {
     }
 
     /// The decision on an admission, or on nothing at all. No time passes for the key while the clock is `behind`.
-    #[inline]
+    #[inline(always)]
     fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
         let (remaining, still) = (self.available(state), self.rate.grains(behind));
         let next = if remaining == 0 { self.until(state, 1).saturating_add(still) } else { 0 };
@@ -193,7 +193,8 @@ impl Algorithm for TokenBucket {
         state.last
     }
 
-    #[inline]
+    // Inlined, though lines call it as well: a tenth of its time.
+    #[inline(always)]
     fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
         if cost > self.available(state) {
