@@ -93,8 +93,8 @@ impl Decision {
         self
     }
 
-    /// A denial since the limiter was closed.
-    pub(crate) const fn closed(limit: u64) -> Self {
+    /// A denial since the limiter was closed. For authors of stores.
+    pub const fn closed(limit: u64) -> Self {
         let mut decision = Self::deny(limit, 0, None, 0);
         decision.closed = true;
         decision
@@ -185,7 +185,7 @@ impl Decision {
         self.remaining
     }
 
-    /// How long until this very call would be allowed. `Some` when it was denied and waiting helps.
+    /// How long until this very call would be allowed. `Some` when it was denied, waiting helps, and it is known how long.
     ///
     /// Exact, not rounded to seconds: the call is denied at every instant before and allowed at that
     /// one, if no one else calls in between.

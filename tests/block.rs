@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use support::Hand;
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -113,4 +113,31 @@ async fn over_http_the_answer_tells_the_rest_of_the_block() {
         seen[3..].iter().all(|(status, retry)| *status == 429 && (890..=900).contains(retry)),
         "{seen:?}"
     );
+}
+
+#[test]
+fn concurrency_beside_a_rate_leaves_the_window_of_the_rate() {
+    let rate = FixedWindow::new(Quota::per_second(1));
+    let rule = (rate, Concurrency::per_key(100)).block_for(SECOND * 60).after(2);
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    for _ in 0..3 {
+        // One refusal in each window of a second: never two in one.
+        assert!(limiter.check("a").is_allowed());
+        assert!(!limiter.check("a").is_allowed());
+        clock.advance(SECOND);
+    }
+}
+
+#[test]
+fn concurrency_alone_counts_refusals_for_as_long_as_it_blocks() {
+    let clock = ManualClock::new();
+    let rule = Concurrency::per_key(1).block_for(SECOND * 60).after(2);
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    let permit = limiter.permit("a").unwrap();
+    assert!(limiter.permit("a").is_err());
+    clock.advance(SECOND * 59);
+    assert!(limiter.permit("a").is_err());
+    drop(permit);
+    assert_eq!(limiter.peek("a").retry_after(), Some(SECOND * 60));
 }

@@ -129,13 +129,13 @@ impl Model {
         })
     }
 
-    fn enter(&mut self, key: usize, cost: u64, until: u64) -> Course {
+    fn enter(&mut self, key: usize, cost: u64, until: u64, is_patient: bool) -> Course {
         let due = self.fits(key, cost) || self.held[key] == 0;
         if cost > self.limit() {
             Course::Refused
         } else if cost == 0 || self.lines[key].is_empty() && due {
             self.check(key, cost).map_or(Course::Refused, Course::Passes)
-        } else if self.lines[key].len() < self.places && cost <= self.room() {
+        } else if is_patient && self.lines[key].len() < self.places && cost <= self.room() {
             self.ids += 1;
             let (id, item) = (self.ids, self.item(key, cost));
             self.lines[key].push_back(Waiter { id, item, until });
@@ -258,7 +258,7 @@ impl Bench {
 
     fn enter(&mut self, key: usize, cost: u64) -> Stands {
         let until = self.until();
-        match self.model.enter(key, cost, until) {
+        match self.model.enter(key, cost, until, self.max_wait != Some(0)) {
             Course::Passes(item) => Stands::Passed(item),
             Course::Waits(id) => Stands::InLine(id),
             Course::Refused => Stands::Refused,

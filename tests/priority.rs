@@ -193,3 +193,12 @@ async fn a_layer_is_told_which_requests_have_priority() {
 fn more_than_the_whole_window_cannot_be_borrowed() {
     let _ = FixedWindow::new(four_a_second()).priority(101);
 }
+
+#[test]
+fn who_borrows_waits_no_longer_than_the_window_was_told() {
+    let rule = FixedWindow::new(Quota::per_hour(4)).max_wait(SECOND).priority(50);
+    let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
+    assert!(limiter.check_n("a", 4).is_allowed());
+    let mut payment = Hand::new(limiter.acquire_with_priority("a", 1));
+    assert!(payment.poll(), "an hour is too long");
+}

@@ -36,7 +36,8 @@ use crate::decision::Decision;
 
 /// At most so many calls at a time.
 ///
-/// In a layer, a request holds its permit until the body of its response has ended or was dropped. In code, [`permit`](crate::limiter::RateLimiter::permit)
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped; of services that are not HTTP, until there is a response,
+/// unless their responder [holds](crate::middleware::Responder::hold) it longer. In code, [`permit`](crate::limiter::RateLimiter::permit)
 /// gives one that is held until it is dropped. What [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in
 /// is held until it is [released](crate::limiter::RateLimiter::release) by hand.
 ///
@@ -209,8 +210,8 @@ impl Algorithm for Concurrency {
         }
     }
 
-    fn is_held(&self, state: &ConcurrencyState) -> bool {
-        state.held > 0
+    fn held(&self, state: &ConcurrencyState) -> u64 {
+        state.held
     }
 
     fn renew(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}

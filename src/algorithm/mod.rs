@@ -115,8 +115,9 @@ pub use token_bucket::{TokenBucket, TokenBucketState};
 
 /// A rule that says whether a call may pass.
 ///
-/// Implement it to bring your own. Every method must return in constant time, must not panic for any
-/// `now` and `cost`, and must allow a cost of 0 without changing what the key may do.
+/// Implement it to bring your own. Every method should return in constant time, must not panic for any
+/// `now` and `cost`, and must allow a cost of 0 without changing what the key may do. Whether there is a [`line`](Algorithm::line), and whether calls
+/// [hold](Algorithm::holds) something, must be the same for all rules of a type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rule that says whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -231,9 +232,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// A call of `cost` that came by this rule is over: what all keys share holds that much less.
     fn release_shared(&self, _cost: u64) {}
 
-    /// Whether calls in progress hold anything of the key.
-    fn is_held(&self, _state: &Self::State) -> bool {
-        false
+    /// How much calls in progress hold of the key.
+    fn held(&self, _state: &Self::State) -> u64 {
+        0
     }
 
     /// Makes the state new, but for what calls in progress hold.

@@ -170,8 +170,9 @@ impl<A: Lends> Priority<A> {
 
 /// A line for calls with priority: the window's, but that the share bounds it.
 impl<A: Lends> Line<A::State> for Priority<A> {
-    fn patience(&self, _state: &A::State) -> Patience {
-        Patience::asked(0)
+    /// That of the window, but that no place is for a call without priority.
+    fn patience(&self, state: &A::State) -> Patience {
+        self.inner().patience(state).queue(0)
     }
 
     fn capacity(&self, state: &A::State) -> u64 {
@@ -237,7 +238,8 @@ macro_rules! priority {
             impl sealed::Sealed for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window. See [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait for it no longer than its `max_wait`. Its `queue` and
+                /// `overflow` have no meaning then. See [`Priority`].
                 ///
                 /// # Panics
                 ///

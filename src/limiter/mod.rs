@@ -105,13 +105,13 @@ impl<A: Algorithm> RateLimiter<A> {
         self.acquire_n(key, 1)
     }
 
-    /// Takes `cost` units, waiting in line where the algorithm has one. See [`acquire`](RateLimiter::acquire).
+    /// Takes `cost` units, waiting for them in line. Cancel safe as, and panics as [`acquire`](RateLimiter::acquire).
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
         self.acquiring(key, cost, None, false)
     }
 
     /// Takes `cost` units with priority: where the rule is a [window that lends](crate::algorithm::Priority), it may wait for the next window
-    /// instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n).
+    /// instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n), in cancel safety and panics, too.
     pub fn acquire_with_priority<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
         self.acquiring(key, cost, None, true)
     }
@@ -151,8 +151,12 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// The denial.
     pub fn permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Decision> {
+        self.permit_of(key, Call::new(1))
+    }
+
+    fn permit_of<K: Hash + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Result<Permit, Decision> {
         let key = self.context.store().identify(key);
-        match MemoryStore::enter_at_once(&self.context, key, Call::new(1)) {
+        match MemoryStore::enter_at_once(&self.context, key, call) {
             (decision, permit) if decision.is_allowed() => Ok(permit),
             (decision, _) => Err(decision),
         }
@@ -167,12 +171,17 @@ impl<A: Algorithm> RateLimiter<A> {
     /// # Cancel safety
     ///
     /// As of [`acquire`](RateLimiter::acquire). A permit that was free when the future was dropped is free for the next.
+    ///
+    /// # Panics
+    ///
+    /// As [`acquire`](RateLimiter::acquire).
     pub fn acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> AcquirePermit<A> {
         self.asking(key, 1, None, false)
     }
 
     /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that [holds](Algorithm::holds) something until
-    /// they are over. Of no effect on other rules. Not for calls with a [permit](RateLimiter::permit), which ends them when it is dropped.
+    /// they are over: by the limiter's rule as it is now. Of no effect on other rules, and never more than the key holds. Not for calls with a
+    /// [permit](RateLimiter::permit), which ends them when it is dropped, and knows the rule that it was taken by: where totals are replaced by others, take permits.
     ///
     /// ```
     /// use tower_throttle::RateLimiter;
@@ -185,7 +194,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
     pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        MemoryStore::release(&self.context, key, cost);
+        MemoryStore::release(&self.context, key, Call::new(cost));
     }
 
     /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come; or, if
@@ -311,7 +320,23 @@ impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
         self.context.store().peek(&self.context, key, Call::new(1).by(&rule))
     }
 
-    /// Takes `cost` units by a rule of the call's own, waiting in line where it has one. See [`acquire`](RateLimiter::acquire).
+    /// Takes a permit by a rule of the call's own. See [`permit`](RateLimiter::permit).
+    ///
+    /// # Errors
+    ///
+    /// The denial.
+    pub fn permit_by<K: Hash + ?Sized>(&self, rule: &A, key: &K) -> Result<Permit, Decision> {
+        let rule = Tiered::new(rule.clone());
+        self.permit_of(key, Call::new(1).by(&rule))
+    }
+
+    /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) let in by that rule. See [`release`](RateLimiter::release).
+    pub fn release_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) {
+        let rule = Tiered::new(rule.clone());
+        MemoryStore::release(&self.context, key, Call::new(cost).by(&rule));
+    }
+
+    /// Takes `cost` units by a rule of the call's own, waiting for them in line. Cancel safe as, and panics as [`acquire`](RateLimiter::acquire).
     pub fn acquire_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
         self.acquiring(key, cost, Some(Tiered::new(rule.clone())), false)
     }

@@ -16,7 +16,7 @@ use crate::store::Permit;
 ///
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
-/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help), problem+json | 8 `RESOURCE_EXHAUSTED` |
+/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help or nobody knows how long), problem+json | 8 `RESOURCE_EXHAUSTED` |
 /// | without a key | 500, problem+json that names the fix | 13 `INTERNAL` |
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |

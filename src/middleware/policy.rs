@@ -3,6 +3,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
@@ -58,10 +59,17 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// Whether a call by that rule, or the limiter's, may be held.
+    /// How long the caller waits at most, if calls by that rule, or the limiter's, may be held.
     #[inline]
-    fn may_wait(&self, rule: Option<&A>) -> bool {
-        rule.map_or_else(|| self.limiter.algorithm().queues(), A::queues)
+    fn patience(&self, rule: Option<&A>, patience: Patience<'_>) -> Option<Duration> {
+        match rule {
+            Some(rule) if rule.queues() => patience(),
+            Some(_) => None,
+            // Of a rule that was replaced, asking costs more than the caller does.
+            None if self.limiter.is_replaced() => patience(),
+            None if self.limiter.algorithm().queues() => patience(),
+            None => None,
+        }
     }
 
     fn observe(&self, decision: &Decision) {
@@ -103,9 +111,7 @@ where
         let rule = self.terms.rule(request, &key);
         let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
         let mut call = Call::with(cost, rule.as_ref(), priority);
-        if self.may_wait(rule.as_ref())
-            && let Some(patience) = patience()
-        {
+        if let Some(patience) = self.patience(rule.as_ref(), patience) {
             call = call.within(patience);
         }
         match self.limiter.decide(&key, call) {
@@ -160,7 +166,7 @@ where
             Ok(Some(key)) => {
                 let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
                 let priority = self.terms.has_priority(request);
-                let patience = if self.may_wait(rule.as_ref()) { patience() } else { None };
+                let patience = self.patience(rule.as_ref(), patience);
                 let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
                 parts.push(Some(self.limiter.part(&key, cost, rule, priority, patience)));
             }

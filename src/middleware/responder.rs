@@ -31,7 +31,8 @@ pub trait Responder<Req, Res, Err> {
     /// A request that was admitted, before it is passed on: what is to be known of that is put into it.
     fn admit(&self, _request: &mut Req, _reports: &[Report<'_>]) {}
 
-    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there is a response.
+    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there is a response: so a responder that asks another
+    /// must ask it for this, too.
     fn hold(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response

@@ -42,6 +42,8 @@ pub(crate) struct Queue<S> {
     ahead: u128,
     /// The state as it will be when all who wait have left, each at its turn; once somebody has asked for it, and as long as nothing else happens.
     tail: Option<S>,
+    /// Somebody has left late, or has not left after all: the tail is not far from what it would be, reckoned anew.
+    is_rough: bool,
     /// In the order of their tickets.
     released: VecDeque<Released>,
     /// The latest release, as long as nothing was admitted after it.
@@ -61,6 +63,7 @@ impl<S> Queue<S> {
             waiting: VecDeque::new(),
             ahead: 0,
             tail: None,
+            is_rough: false,
             released: VecDeque::new(),
             undo: None,
             tickets: 0,
@@ -87,6 +90,14 @@ impl<S> Queue<S> {
     /// The state goes by another rule, or no longer does: what was foreseen does not hold.
     pub(crate) fn unsettle(&mut self) {
         self.tail = None;
+    }
+
+    /// A call of `cost` is over, and its key holds that much less: now, and when all have left.
+    pub(crate) fn end(&mut self, line: &dyn Line<S>, cost: u64) {
+        match &mut self.tail {
+            Some(tail) if !line.is_timed() => line.end(tail, cost),
+            _ => self.tail = None,
+        }
     }
 
     /// The state was made new: the first may leave now, and the others after it.
@@ -120,7 +131,7 @@ impl<S: Clone> Queue<S> {
             match line.depart(state, now, waiter.arrived.max(self.since), waiter.cost) {
                 Departure::NotYet => break,
                 Departure::AsForeseen => {}
-                Departure::Late => self.tail = None,
+                Departure::Late => self.is_rough = true,
             }
             left += 1;
         }
@@ -128,19 +139,32 @@ impl<S: Clone> Queue<S> {
         if seen < self.seen {
             self.tail = None;
         }
-        match &mut self.tail {
-            Some(tail) => catch_up(line, tail, now),
-            None => self.tail = Some(self.after(line, state, left..self.waiting.len())),
-        }
+        self.look_far_ahead(line, state, now, left);
         Outlook::behind(line, state, self, left)
     }
 
-    /// Sees to it that there is a tail.
+    /// Sees to it that there is a tail, and that it is exact.
     fn look_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos) {
+        self.look_far_ahead(line, state, now, 0);
+    }
+
+    /// The same, where so many of the line are as good as gone.
+    fn look_far_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos, gone: usize) {
+        if self.is_rough {
+            self.tail = None;
+        }
+        self.look_roughly_ahead(line, state, now, gone);
+    }
+
+    /// Sees to it that there is a tail.
+    fn look_roughly_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos, gone: usize) {
         match &mut self.tail {
-            _ if self.waiting.is_empty() => self.tail = None,
+            _ if self.waiting.is_empty() => (self.tail, self.is_rough) = (None, false),
             Some(tail) => catch_up(line, tail, now),
-            None => self.tail = Some(self.after(line, state, 0..self.waiting.len())),
+            None => {
+                self.tail = Some(self.after(line, state, gone..self.waiting.len()));
+                self.is_rough = false;
+            }
         }
     }
 
@@ -164,9 +188,7 @@ impl<S: Clone> Queue<S> {
             if departure == Departure::NotYet {
                 break;
             }
-            if departure == Departure::Late {
-                self.tail = None;
-            }
+            self.is_rough |= departure == Departure::Late;
             let Some(Waiter { ticket, arrived, place, waker, .. }) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(cost);
             self.undo = Some(Undo { ticket, cost, at: self.seen, before });
@@ -186,14 +208,20 @@ impl<S: Clone> Queue<S> {
     /// The key's time has come so far; or it was set back, and nobody came later than now.
     fn see(&mut self, seen: Nanos) {
         if seen < self.seen {
-            self.waiting.iter_mut().for_each(|waiter| waiter.arrived = waiter.arrived.min(seen));
+            let back = self.seen.since(seen);
+            for waiter in &mut self.waiting {
+                waiter.arrived = waiter.arrived.min(seen);
+                waiter.until = earlier(waiter.until, back);
+                waiter.alarm = earlier(waiter.alarm, back);
+            }
             self.since = self.since.min(seen);
             self.tail = None;
         }
         self.seen = seen;
     }
 
-    /// What those are told who were just released: each with so many left in the line.
+    /// What those are told who were just released: each with so many left in the line. Until the key is as if never seen, that is told by the tail as it is,
+    /// exact or not: the line is not thought through for each who leaves it.
     fn tell(
         &mut self,
         line: &dyn Line<S>,
@@ -202,7 +230,7 @@ impl<S: Clone> Queue<S> {
         known: usize,
         remaining: &[(usize, u128)],
     ) {
-        self.look_ahead(line, state, now);
+        self.look_roughly_ahead(line, state, now, 0);
         let mut told = Vec::with_capacity(remaining.len());
         for (waiting, ahead) in remaining {
             let mut outlook = Outlook::behind(line, state, self, 0).with(*waiting, *ahead);
@@ -225,7 +253,15 @@ impl<S: Clone> Queue<S> {
         wake: &mut Vec<Waker>,
     ) -> Entered {
         let Comer { now, cost, .. } = comer;
-        let mut outlook = self.outlook(line, state, now);
+        let patience = line.patience(state);
+        let has_place = (self.waiting.len() as u64) < patience.places() && self.crowd.room() > 0;
+        let waits = comer.waits && line.fits(state, cost) && !line.bars(state) && line.lends(state).is_none();
+        match waits && has_place && comer.patience(patience) == u64::MAX {
+            // It waits, however long that is.
+            true => self.look_roughly_ahead(line, state, now, 0),
+            false => self.look_ahead(line, state, now),
+        }
+        let mut outlook = Outlook::behind(line, state, self, 0);
         match outlook.decide(comer) {
             Fate::Decided(decision) => {
                 if decision.is_allowed() && cost > 0 {
@@ -233,21 +269,51 @@ impl<S: Clone> Queue<S> {
                 }
                 Entered::Decided(decision)
             }
-            Fate::Full if outlook.drops_oldest() => {
-                let Some(oldest) = self.drop_oldest(line, state, comer) else {
-                    return Entered::Decided(self.outlook(line, state, now).refuse(comer));
-                };
-                let oldest = Gone::from(oldest);
-                let entered = self.join(line, state, comer);
-                let comer = Comer { dropped: true, ..Comer::new(now, oldest.cost) };
-                let refusal = self.outlook(line, state, now).refuse(comer);
-                wake.extend(self.refuse(oldest, refusal, now));
-                wake.extend(self.first_to_wake(line, state));
-                entered
-            }
+            Fate::Full if outlook.drops_oldest() => self.enter_instead(line, state, comer, wake),
             Fate::Full => Entered::Decided(outlook.refuse(comer)),
             Fate::Waits => self.join(line, state, comer),
         }
+    }
+
+    /// A call joins a line that is full, and the one that has waited longest is refused; if the call can then wait.
+    fn enter_instead(
+        &mut self,
+        line: &dyn Line<S>,
+        state: &mut S,
+        comer: Comer,
+        wake: &mut Vec<Waker>,
+    ) -> Entered {
+        let now = comer.now;
+        let Some(oldest) = self.drop_oldest(line, state, comer) else {
+            return Entered::Decided(self.outlook(line, state, now).refuse(comer));
+        };
+        let (until, alarm) = (oldest.until, oldest.alarm);
+        let oldest = Gone::from(oldest);
+        let entered = self.join(line, state, comer);
+        let Entered::Waits(_) = entered else {
+            // There was no room in what all keys share, though a place was free.
+            if let Some((standing, place)) = self.crowd.stand().zip(line.join(oldest.cost)) {
+                let Gone { ticket, cost, arrived, waker } = oldest;
+                let waiter =
+                    Waiter { ticket, cost, arrived, until, alarm, waker, _standing: standing, place };
+                self.ahead += u128::from(cost);
+                self.waiting.push_front(waiter);
+                self.tail = None;
+                return entered;
+            }
+            wake.extend(self.refuse_gone(line, state, oldest, now));
+            return entered;
+        };
+        wake.extend(self.refuse_gone(line, state, oldest, now));
+        wake.extend(self.first_to_wake(line, state));
+        entered
+    }
+
+    /// One that was dropped is told of a place that is free.
+    fn refuse_gone(&mut self, line: &dyn Line<S>, state: &mut S, gone: Gone, now: Nanos) -> Option<Waker> {
+        let comer = Comer { dropped: true, ..Comer::new(now, gone.cost) };
+        let refusal = self.outlook(line, state, now).refuse(comer);
+        self.refuse(gone, refusal, now)
     }
 
     /// A call joins the line, if there is a place in the crowd.
@@ -284,7 +350,7 @@ impl<S: Clone> Queue<S> {
     fn drop_oldest(&mut self, line: &dyn Line<S>, state: &S, comer: Comer) -> Option<Waiter> {
         let Comer { now, cost, .. } = comer;
         let oldest = self.waiting.front()?;
-        let mut tail = self.tail.clone();
+        let mut tail = self.tail.clone().filter(|_| !self.is_rough);
         let tail = match tail.take_if(|tail| line.unfollow(tail, oldest.cost)) {
             Some(tail) => tail,
             None => self.after(line, state, 1..self.waiting.len()),
@@ -360,7 +426,7 @@ impl<S: Clone> Queue<S> {
     ) -> (Turn, Option<Waker>) {
         let Some(waiter) = self.waiting.remove(at) else { unreachable!("it was found") };
         self.ahead -= u128::from(waiter.cost);
-        self.tail = None;
+        self.tail.take_if(|tail| !line.unfollow(tail, waiter.cost));
         let comer = Comer { waits: false, ..Comer::new(now, waiter.cost) };
         let decision = self.outlook(line, state, now).refuse(comer).with_delay(now.since(waiter.arrived));
         (Turn::Now(decision), waiter.waker)
@@ -393,7 +459,7 @@ impl<S: Clone> Queue<S> {
                 Some(before) => line.restore(state, before),
                 None => line.take_back(state, undo.cost, undo.at),
             }
-            self.tail = None;
+            self.is_rough = true;
         }
         if let Some(released) = released
             && released.decision.is_allowed()
@@ -419,6 +485,14 @@ impl<S: Clone> Queue<S> {
 
     fn find(&self, ticket: u64) -> Result<usize, usize> {
         self.waiting.binary_search_by_key(&ticket, |waiter| waiter.ticket)
+    }
+}
+
+/// What was to come at an instant comes then as before, though the clock was set back; what does not come does not.
+fn earlier(instant: Nanos, back: u64) -> Nanos {
+    match instant {
+        Nanos::MAX => Nanos::MAX,
+        Nanos(instant) => Nanos(instant.saturating_sub(back)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a line means to a call: whether it passes, waits or is refused, and what it is told.
 
+use std::borrow::Cow;
+
 use super::Queue;
 use crate::algorithm::{Crowd, Line, Overflow, Patience};
 use crate::clock::Nanos;
@@ -162,6 +164,10 @@ impl<'a, S: Clone> Outlook<'a, S> {
             return Course::Passes;
         }
         let patience = line.patience(self.state);
+        if comer.patience(patience) == 0 && !line.is_timed() {
+            // It would wait for what nobody knows, and not at all.
+            return Course::Refused;
+        }
         let is_full = patience.places() > 0 && self.waiting() >= patience.places();
         if comer.waits && is_full && line.lends(self.state).is_none() && self.drops_oldest() {
             // Whether it is then in time is another question.
@@ -280,7 +286,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
         match self.line.lends(self.state) {
             // Enough of those who wait have left.
             Some(units) if comer.priority && cost <= units => {
-                self.freed(now, |_, ahead| ahead + u128::from(cost) <= u128::from(units))
+                let free = self.freed(now, |_, ahead| ahead + u128::from(cost) <= u128::from(units));
+                free.max(turn.saturating_sub(comer.patience(patience)))
             }
             Some(_) => turn,
             // Without a place to wait in, it must be one's turn.
@@ -320,14 +327,14 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
         let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
         let Queue { waiting: waiters, since, .. } = before.queue;
-        let (mut state, seen) = (self.state.clone(), self.line.time(self.state));
+        let (mut state, seen) = (Cow::Borrowed(&*self.state), self.line.time(self.state));
         for waiter in waiters.iter().skip(before.gone) {
             let turn = self.line.turn(&state, waiter.cost);
             (waiting, ahead) = (waiting - 1, ahead - u128::from(waiter.cost));
             if is_place(waiting, ahead) {
                 return turn.since(now);
             }
-            self.line.follow(&mut state, waiter.owed_from(*since, seen), waiter.cost);
+            self.line.follow(state.to_mut(), waiter.owed_from(*since, seen), waiter.cost);
         }
         0
     }

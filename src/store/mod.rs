@@ -49,7 +49,11 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// units or has not.
     type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
 
-    /// Takes the units that `call` costs for `key`, all or none, waiting in line where the algorithm has one.
+    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::line), a call waits that [asks](Call::waits) to, or if the
+    /// rule [says so](Algorithm::queues), and no longer than its [patience](Call::patience).
+    ///
+    /// Where the rule [holds](Algorithm::holds) something, a call that is let in at once is [`Answer::Holding`] a [`Permit`]: whose end
+    /// [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_shared); one that has waited is asked for its [permit](Store::permit).
     ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;

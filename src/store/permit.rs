@@ -61,10 +61,12 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take()
-            && held.armed
+        if let Some(mut held) = self.held.take().filter(|held| held.armed)
+            && let Some(end) = held.ends.pop()
         {
-            held.ends.into_iter().for_each(|end| end());
+            // Should this one panic, the others end all the same.
+            let _others = Self { held: Some(held) };
+            end();
         }
     }
 }

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use crate::algorithm::time::step;
 use crate::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, Line, Policy, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket, Unit,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Line, Policy, SlidingCounter, SlidingLog,
+    SlidingWindow, Smooth, TokenBucket,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -59,11 +59,11 @@ impl<A: Algorithm> BlockFor<A> {
     pub fn after(self, refusals: u64) -> Blocking<A> {
         assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
         let mut window = 0;
-        self.rule.policies(&mut |policy| match policy.unit {
-            // That has none.
-            Unit::ConcurrentRequests => window = self.duration.max(window),
-            _ => window = Nanos::from(policy.window).0.max(window),
-        });
+        self.rule.policies(&mut |policy| window = Nanos::from(policy.window).0.max(window));
+        if window == 0 {
+            // Concurrent requests have none.
+            window = self.duration;
+        }
         let window = window.clamp(1, i64::MAX as u64);
         Blocking { rule: self.rule, duration: self.duration, window, refusals, prolongs: false }
     }
@@ -309,8 +309,8 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         self.rule.release_shared(cost);
     }
 
-    fn is_held(&self, state: &Self::State) -> bool {
-        self.rule.is_held(&state.state)
+    fn held(&self, state: &Self::State) -> u64 {
+        self.rule.held(&state.state)
     }
 
     fn line(&self) -> Option<&dyn Line<Self::State>> {
@@ -340,4 +340,4 @@ macro_rules! block_for {
     };
 }
 
-block_for!(FixedWindow SlidingWindow SlidingCounter SlidingLog TokenBucket LeakyBucket Smooth);
+block_for!(Concurrency FixedWindow SlidingWindow SlidingCounter SlidingLog TokenBucket LeakyBucket Smooth);

@@ -273,8 +273,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.rule.release_shared(cost);
     }
 
-    fn is_held(&self, state: &TieredState<A>) -> bool {
-        state.by.is_held(&state.state)
+    fn held(&self, state: &TieredState<A>) -> u64 {
+        state.by.held(&state.state)
     }
 
     fn line(&self) -> Option<&dyn Line<TieredState<A>>> {

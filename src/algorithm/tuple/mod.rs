@@ -191,8 +191,8 @@ macro_rules! tuple {
                 $(self.$at.release_shared(cost);)+
             }
 
-            fn is_held(&self, state: &Self::State) -> bool {
-                $(self.$at.is_held(&state.$at))||+
+            fn held(&self, state: &Self::State) -> u64 {
+                0$(.max(self.$at.held(&state.$at)))+
             }
 
             /// If each member has one, that asks nothing but when.

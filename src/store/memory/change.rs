@@ -1,12 +1,11 @@
 //! What changes keys from outside: calls that are over, resets, other rules, and the end.
 
 use std::collections::hash_map::Entry;
-use std::task::Waker;
 
 use super::Own;
 use super::fingerprint::Fingerprint;
 use super::home::Home;
-use super::shard::{Law, Shard, lock};
+use super::shard::{Law, Shard, Wakers, lock};
 use super::table::{Table, rest};
 use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
@@ -14,7 +13,7 @@ use crate::sync::atomic::Ordering;
 impl<A: Algorithm> Table<A> {
     /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
     pub(super) fn end(&self, context: &Own<A>, home: Home, rule: &A, cost: u64) {
-        let mut wake = Vec::new();
+        let mut wake = Wakers::default();
         {
             let (Home::Own(key) | Home::Shared(key)) = home;
             let mut shard = lock(self.shard(home));
@@ -24,15 +23,14 @@ impl<A: Algorithm> Table<A> {
             if let Some(state) = states.get_mut(&key) {
                 // By the rule that the call came by; who waits leaves by that of now.
                 rule.release(state, now, cost);
-                self.seat(key, law, None, state, Some(lines), &mut wake).end(now, 0);
+                self.seat(key, law, None, state, Some(lines), &mut wake).ended(now, cost);
             }
         }
-        wake.into_iter().for_each(Waker::wake);
     }
 
     /// Refuses all who wait, and all who come. Whom to wake, once nothing is held.
-    pub(super) fn close(&self, context: &Own<A>) -> Vec<Waker> {
-        let mut wake = Vec::new();
+    pub(super) fn close(&self, context: &Own<A>) -> Wakers {
+        let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
             let Shard { law, states, lines } = &mut *shard;
@@ -49,7 +47,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Makes the key as good as new.
     pub(super) fn reset(&self, context: &Own<A>, key: Fingerprint) {
-        let mut wake = Vec::new();
+        let mut wake = Wakers::default();
         {
             let mut round = self.round();
             let mut shard = self.keys.lock(&key);
@@ -72,12 +70,11 @@ impl<A: Algorithm> Table<A> {
                 self.forget(now);
             }
         }
-        wake.into_iter().for_each(Waker::wake);
     }
 
     /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once nothing is held.
-    pub(super) fn replace(&self, context: &Own<A>, new: &A) -> Vec<Waker> {
-        let mut wake = Vec::new();
+    pub(super) fn replace(&self, context: &Own<A>, new: &A) -> Wakers {
+        let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
             let Shard { law, states, lines } = &mut *shard;

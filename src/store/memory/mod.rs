@@ -92,9 +92,8 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn close(context: &Own<A>) {
-        let wake = context.store().table.close(context);
-        // Nothing is held any more: a waker may run anything.
-        wake.into_iter().for_each(Waker::wake);
+        // Who waits is woken when nothing is held any more.
+        drop(context.store().table.close(context));
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -140,9 +139,8 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn replace(context: &Own<A>, algorithm: A) {
-        let wake = context.replace(algorithm, |new| context.store().table.replace(context, new));
-        // Nothing is held any more: a waker may run anything.
-        wake.into_iter().for_each(Waker::wake);
+        // Who leaves by the new rule is woken when nothing is held any more.
+        drop(context.replace(algorithm, |new| context.store().table.replace(context, new)));
     }
 
     fn give_back(&self, context: &Own<A>, key: Fingerprint, rule: Option<&A>, cost: u64, taken: Nanos) {
@@ -244,13 +242,14 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     /// Calls that were let in without a permit are over.
-    pub(crate) fn release<K: Hash + ?Sized>(context: &Own<A>, key: &K, cost: u64) {
-        let store = context.store();
+    pub(crate) fn release<K: Hash + ?Sized>(context: &Own<A>, key: &K, call: Call<'_, A>) {
+        let (store, cost) = (context.store(), call.cost);
         let key = store.seed.fingerprint(key);
-        let rule = store.table.with(context, key, None, |seat, now| {
-            let rule = seat.rule.clone();
+        let (rule, cost) = store.table.with(context, key, call.rule, |seat, now| {
+            // No more than its own: what others hold is theirs.
+            let (rule, cost) = (seat.rule.clone(), cost.min(seat.rule.held(seat.state)));
             seat.end(now, cost);
-            rule
+            (rule, cost)
         });
         rule.release_shared(cost);
     }

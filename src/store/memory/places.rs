@@ -73,6 +73,6 @@ impl<A: Algorithm> Table<A> {
         }
         let bucket = bucket(key);
         let shared = self.shared.lock(&bucket);
-        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.is_held(state))
+        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.held(state) > 0)
     }
 }

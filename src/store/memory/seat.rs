@@ -255,6 +255,9 @@ impl<A: Algorithm> Seat<'_, A> {
 
     pub(super) fn refund(self, now: Nanos, cost: u64) {
         let rule = self.rule;
+        if cost == 0 {
+            return;
+        }
         self.take_back(now, |state| rule.refund(state, now, cost));
     }
 
@@ -275,9 +278,16 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// A call of `cost` is over.
-    pub(super) fn end(mut self, now: Nanos, cost: u64) {
+    pub(super) fn end(self, now: Nanos, cost: u64) {
         self.rule.release(self.state, now, cost);
-        self.unsettle();
+        self.ended(now, cost);
+    }
+
+    /// A call of `cost` was over, by whatever rule: whoever has waited for that leaves.
+    pub(super) fn ended(mut self, now: Nanos, cost: u64) {
+        if let Some(standing) = self.standing() {
+            standing.queue.end(standing.line, cost);
+        }
         self.release(now);
     }
 

@@ -5,6 +5,8 @@
 //! the addresses of their locks.
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::task::Waker;
 
 use super::fingerprint::{Direct, Fingerprint};
 use crate::algorithm::Algorithm;
@@ -68,6 +70,30 @@ impl<A: Algorithm> Shards<A> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<A>>> {
         self.shards.iter().map(|shard| lock(&shard.0))
+    }
+}
+
+/// Whom to wake once nothing is held, for a waker may run anything: so it is declared before a lock is taken. Woken as well if a rule panics meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Wakers(Vec<Waker>);
+
+impl Deref for Wakers {
+    type Target = Vec<Waker>;
+
+    fn deref(&self) -> &Vec<Waker> {
+        &self.0
+    }
+}
+
+impl DerefMut for Wakers {
+    fn deref_mut(&mut self) -> &mut Vec<Waker> {
+        &mut self.0
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
     }
 }
 

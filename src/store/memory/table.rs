@@ -19,7 +19,7 @@ use super::home::bucket;
 use super::house::House;
 use super::round::Round;
 use super::seat::Seat;
-use super::shard::{Law, Lines, Shard, Shards, lock};
+use super::shard::{Law, Lines, Shard, Shards, Wakers, lock};
 use crate::algorithm::{Algorithm, Unit};
 use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -103,23 +103,19 @@ impl<A: Algorithm> Table<A> {
         rule: Option<&A>,
         change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
     ) -> R {
-        let mut wake = Vec::new();
-        let result = {
-            let mut shard = self.keys.lock(&key);
-            let Shard { law, states, lines } = &mut *shard;
-            match states.get_mut(&key) {
-                Some(state) => {
-                    let now = context.clock().now();
-                    change(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
-                }
-                None => {
-                    drop(shard);
-                    self.with_new(context, key, rule, &mut wake, change)
-                }
+        let mut wake = Wakers::default();
+        let mut shard = self.keys.lock(&key);
+        let Shard { law, states, lines } = &mut *shard;
+        match states.get_mut(&key) {
+            Some(state) => {
+                let now = context.clock().now();
+                change(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
             }
-        };
-        wake.into_iter().for_each(Waker::wake);
-        result
+            None => {
+                drop(shard);
+                self.with_new(context, key, rule, &mut wake, change)
+            }
+        }
     }
 
     #[cold]

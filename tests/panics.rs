@@ -1,0 +1,142 @@
+//! A rule that panics once takes nobody along.
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tower_throttle::algorithm::*;
+use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::{Decision, RateLimiter};
+
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// A Concurrency whose looks panic while `BROKEN`.
+#[derive(Clone, Debug)]
+struct Fragile(Concurrency);
+type S = ConcurrencyState;
+
+impl Fragile {
+    fn inner(&self) -> &dyn Line<S> {
+        self.0.line().unwrap()
+    }
+}
+impl Algorithm for Fragile {
+    type State = S;
+    fn fresh(&self, b: Nanos, n: Nanos) -> S {
+        self.0.fresh(b, n)
+    }
+    fn seen(&self, s: &S) -> Nanos {
+        self.0.seen(s)
+    }
+    fn check(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
+        self.0.check(s, n, c)
+    }
+    fn peek(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
+        self.0.peek(s, n, c)
+    }
+    fn refund(&self, s: &mut S, n: Nanos, c: u64) {
+        self.0.refund(s, n, c)
+    }
+    fn adapt(&self, s: &mut S, f: &Self, n: Nanos) {
+        self.0.adapt(s, &f.0, n)
+    }
+    fn is_fresh(&self, s: &S, n: Nanos) -> bool {
+        self.0.is_fresh(s, n)
+    }
+    fn policy(&self) -> Policy {
+        self.0.policy()
+    }
+    fn holds(&self) -> bool {
+        true
+    }
+    fn release(&self, s: &mut S, n: Nanos, c: u64) {
+        self.0.release(s, n, c)
+    }
+    fn held(&self, s: &S) -> u64 {
+        self.0.held(s)
+    }
+    fn line(&self) -> Option<&dyn Line<S>> {
+        Some(self)
+    }
+}
+impl Line<S> for Fragile {
+    fn patience(&self, s: &S) -> Patience {
+        self.inner().patience(s)
+    }
+    fn capacity(&self, s: &S) -> u64 {
+        self.inner().capacity(s)
+    }
+    fn at_once(&self, s: &S) -> u64 {
+        self.inner().at_once(s)
+    }
+    fn is_timed(&self) -> bool {
+        false
+    }
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+    fn turn(&self, s: &S, c: u64) -> Nanos {
+        self.inner().turn(s, c)
+    }
+    fn is_due(&self, s: &S, c: u64) -> bool {
+        self.inner().is_due(s, c)
+    }
+    fn leave(&self, s: &mut S, a: Nanos, c: u64) {
+        self.inner().leave(s, a, c)
+    }
+    fn follow(&self, s: &mut S, a: Nanos, c: u64) {
+        self.inner().follow(s, a, c)
+    }
+    fn take(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
+        self.inner().take(s, n, c)
+    }
+    fn look(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
+        assert!(!BROKEN.load(Ordering::SeqCst), "broken");
+        self.inner().look(s, n, c)
+    }
+    fn passing(&self, s: &S, n: Nanos) -> u64 {
+        self.inner().passing(s, n)
+    }
+    fn reset(&self, _: &S, _: Nanos) -> u64 {
+        0
+    }
+    fn keep(&self, _: &S) -> Option<S> {
+        None
+    }
+    fn end(&self, s: &mut S, c: u64) {
+        self.inner().end(s, c)
+    }
+    fn time(&self, s: &S) -> Nanos {
+        self.inner().time(s)
+    }
+    fn observe(&self, s: &mut S, n: Nanos) -> Nanos {
+        self.inner().observe(s, n)
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_was_let_go_is_woken_though_the_rule_panics() {
+    let limiter = RateLimiter::builder(Fragile(Concurrency::per_key(1).max_wait(Duration::from_secs(60))))
+        .clock(ManualClock::new())
+        .build();
+    let permit = limiter.permit("a").unwrap();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waiting = Box::pin(limiter.acquire_permit("a"));
+    assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    BROKEN.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
+    BROKEN.store(false, Ordering::SeqCst);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the line: nobody else will wake it");
+    assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_))));
+}
