@@ -37,10 +37,10 @@ impl Algorithm for Fragile {
         self.0.peek(s, n, c)
     }
     fn refund(&self, s: &mut S, n: Nanos, c: u64) {
-        self.0.refund(s, n, c)
+        self.0.refund(s, n, c);
     }
     fn adapt(&self, s: &mut S, f: &Self, n: Nanos) {
-        self.0.adapt(s, &f.0, n)
+        self.0.adapt(s, &f.0, n);
     }
     fn is_fresh(&self, s: &S, n: Nanos) -> bool {
         self.0.is_fresh(s, n)
@@ -52,7 +52,7 @@ impl Algorithm for Fragile {
         true
     }
     fn release(&self, s: &mut S, n: Nanos, c: u64) {
-        self.0.release(s, n, c)
+        self.0.release(s, n, c);
     }
     fn held(&self, s: &S) -> u64 {
         self.0.held(s)
@@ -84,10 +84,10 @@ impl Line<S> for Fragile {
         self.inner().is_due(s, c)
     }
     fn leave(&self, s: &mut S, a: Nanos, c: u64) {
-        self.inner().leave(s, a, c)
+        self.inner().leave(s, a, c);
     }
     fn follow(&self, s: &mut S, a: Nanos, c: u64) {
-        self.inner().follow(s, a, c)
+        self.inner().follow(s, a, c);
     }
     fn take(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
         self.inner().take(s, n, c)
@@ -106,7 +106,7 @@ impl Line<S> for Fragile {
         None
     }
     fn end(&self, s: &mut S, c: u64) {
-        self.inner().end(s, c)
+        self.inner().end(s, c);
     }
     fn time(&self, s: &S) -> Nanos {
         self.inner().time(s)
