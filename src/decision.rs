@@ -151,8 +151,8 @@ impl Decision {
         self
     }
 
-    /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if the call was denied, else the one
-    /// nearest to exhaustion. 0 where there is one limit.
+    /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if
+    /// the call was denied, else the one nearest to exhaustion. 0 where there is one limit.
     #[must_use]
     pub const fn index(&self) -> usize {
         self.index as usize
@@ -172,8 +172,9 @@ impl Decision {
 
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// Of several limits on one key, that of the one it [tells of](Decision::index). For a [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more
-    /// than may wait by `acquire`.
+    /// Of several limits on one key, that of the one it [tells of](Decision::index). For a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more than may wait by
+    /// `acquire`.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -185,7 +186,8 @@ impl Decision {
         self.remaining
     }
 
-    /// How long until this very call would be allowed. `Some` when it was denied, waiting helps, and it is known how long.
+    /// How long until this very call would be allowed. `Some` when it was denied, waiting helps, and it is known how
+    /// long.
     ///
     /// Exact, not rounded to seconds: the call is denied at every instant before and allowed at that
     /// one, if no one else calls in between.

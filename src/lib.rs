@@ -1,9 +1,10 @@
 //! Rate limiting for tower services: axum apps, tonic servers, and services that are not HTTP at all.
 //!
-//! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. It asks a [key extractor](key) `K` who is calling, asks an
-//! [algorithm] `A` whether the call may pass now, and then lets it through and says what is left, or answers
-//! `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`), or, with a
-//! [`LeakyBucket`](algorithm::LeakyBucket) or wherever it is told to, holds the request and releases it when its turn has come.
+//! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. It asks a [key extractor](key) `K` who is
+//! calling, asks an [algorithm] `A` whether the call may pass now, and then lets it through and says what is left, or
+//! answers `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`), or, with a
+//! [`LeakyBucket`](algorithm::LeakyBucket) or wherever it is told to, holds the request and releases it when its turn
+//! has come.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -31,23 +32,26 @@
 //!
 //! # Promises
 //!
-//! 1. **Never early.** No request is admitted that the exact rule would refuse, over any length of time: no drift, no float. Late by
-//!    at most one nanosecond per call.
+//! 1. **Never early.** No request is admitted that the exact rule would refuse, over any length of time: no drift, no
+//!    float. Late by at most one nanosecond per call.
 //! 2. **Exact under concurrency.** With any number of threads on one key, as many are admitted as the rule allows.
-//! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits, unless
-//!    [blocking](algorithm::Blocking) was asked for. Of several limits, those that would allow are not charged when one denies.
-//! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else calls and nobody
-//!    gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can never fit has none, nor has a denial by
-//!    [`Concurrency`](algorithm::Concurrency): nobody knows when a call ends.
+//! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits,
+//!    unless [blocking](algorithm::Blocking) was asked for. Of several limits, those that would allow are not charged
+//!    when one denies.
+//! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else
+//!    calls and nobody gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can
+//!    never fit has none, nor has a denial by [`Concurrency`](algorithm::Concurrency): nobody knows when a call ends.
 //! 5. **`remaining` is true**: so many calls of cost 1 would be admitted at this instant.
-//! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further behind, the key
-//!    keeps its level and time goes on from there.
-//! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no waiter asleep and no
-//!    slot lost.
-//! 8. **Bounded**: keys, waiters per key and in total, memory per key, and work per call. That is constant, but amortised for
-//!    [`SlidingLog`](algorithm::SlidingLog), and in proportion to the line of its key, some 10 ns to 30 ns for each who waits, for a call that: gives up its place,
-//!    or comes after one that has; has a `max_wait`, or looks, after a window has let somebody go late; drops the oldest of a window or of
-//!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered) than those who wait.
+//! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further
+//!    behind, the key keeps its level and time goes on from there.
+//! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no
+//!    waiter asleep and no slot lost.
+//! 8. **Bounded**: keys, waiters per key and in total, memory per key, and work per call. That is constant, but
+//!    amortised for [`SlidingLog`](algorithm::SlidingLog), and in proportion to the line of its key, some 10 ns to 30
+//!    ns for each who waits, for a call that: gives up its place, or comes after one that has; has a `max_wait`, or
+//!    looks, after a window has let somebody go late; drops the oldest of a window or of
+//!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered)
+//!    than those who wait.
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
 //! 10. **A refused request costs little**: its body is never read.
 //!
@@ -58,9 +62,9 @@
 //!
 //! # Features
 //!
-//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) reads axum's `ConnectInfo`. `tonic`: it reads tonic's `TcpConnectInfo`, and
-//! a limited gRPC service keeps its name. `tracing` (default): one error event when requests are refused because of a mistake in the
-//! set-up, and an event of level `debug` for each that was held in line.
+//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) reads axum's `ConnectInfo`. `tonic`: it reads tonic's
+//! `TcpConnectInfo`, and a limited gRPC service keeps its name. `tracing` (default): one error event when requests
+//! are refused because of a mistake in the set-up, and an event of level `debug` for each that was held in line.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

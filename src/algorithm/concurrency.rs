@@ -1,15 +1,17 @@
 //! # Concurrency
 //!
-//! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a server can bear, whether they
-//! take a second each or an hour.
+//! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
+//! server can bear, whether they take a second each or an hour.
 //!
 //! **Naive answer.** Count up when a call comes, and down when the handler returns.
 //!
-//! **Where it breaks.** The handler returns when the head of the answer is there; a download goes on for minutes after that. And a handler that panics, a
-//! client that hangs up, a stream that is reset: each leaves by a door where nobody counts down, until the count is full and stays so.
+//! **Where it breaks.** The handler returns when the head of the answer is there; a download goes on for minutes
+//! after that. And a handler that panics, a client that hangs up, a stream that is reset: each leaves by a door where
+//! nobody counts down, until the count is full and stays so.
 //!
-//! **The idea.** What a call takes is a thing, a [`Permit`](crate::store::Permit), that gives it back when it is dropped: by the end of
-//! the answer's body, its last byte included, or by whatever ends it before. The state is how many are out.
+//! **The idea.** What a call takes is a thing, a [`Permit`](crate::store::Permit), that gives it back when it is
+//! dropped: by the end of the answer's body, its last byte included, or by whatever ends it before. The state is how
+//! many are out.
 //!
 //! ```text
 //!   2 per key
@@ -22,11 +24,14 @@
 //!                                 passes: ① is over
 //! ```
 //!
-//! **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than that for all keys together.
+//! **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
+//! that for all keys together.
 //!
-//! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that all keys change.
+//! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
+//! all keys change.
 //!
-//! Nobody can say when a call will be over: so a denial has no `retry_after`, and clients are told neither a window nor a time to come back.
+//! Nobody can say when a call will be over: so a denial has no `retry_after`, and clients are told neither a window
+//! nor a time to come back.
 
 use crate::algorithm::crowd::{Crowd, Place};
 use crate::algorithm::patience::waits;
@@ -36,21 +41,24 @@ use crate::decision::Decision;
 
 /// At most so many calls at a time.
 ///
-/// In a layer, a request holds its permit until the body of its response has ended or was dropped; of services that are not HTTP, until there is a response,
-/// unless their responder [holds](crate::middleware::Responder::hold) it longer. In code, [`permit`](crate::limiter::RateLimiter::permit)
-/// gives one that is held until it is dropped. What [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in
-/// is held until it is [released](crate::limiter::RateLimiter::release) by hand.
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped; of services that
+/// are not HTTP, until there is a response, unless their responder [holds](crate::middleware::Responder::hold) it
+/// longer. In code, [`permit`](crate::limiter::RateLimiter::permit) gives one that is held until it is dropped. What
+/// [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in is held
+/// until it is [released](crate::limiter::RateLimiter::release) by hand.
 ///
 /// Told to [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
-/// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a refusal. Beside a rate, join
-/// layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
+/// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a
+/// refusal. Beside a rate, join layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
+/// tuple.
 ///
-/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. When the table of keys is full, keys share buckets, and
-/// stay there for as long as anybody holds a permit of their bucket. In code, prefer permits: only they know where they were taken.
+/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. When the table of
+/// keys is full, keys share buckets, and stay there for as long as anybody holds a permit of their bucket. In code,
+/// prefer permits: only they know where they were taken.
 ///
 /// What is in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
-/// [`refund`](crate::limiter::RateLimiter::refund) concerns it. A permit leaves the total that it was counted in, whatever
-/// [replaced](crate::limiter::RateLimiter::replace) it.
+/// [`refund`](crate::limiter::RateLimiter::refund) concerns it. A permit leaves the total that it was counted in,
+/// whatever [replaced](crate::limiter::RateLimiter::replace) it.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -91,8 +99,8 @@ impl Concurrency {
         Self { limit, total: None, patience: Patience::unasked(limit) }
     }
 
-    /// The same with another limit per key: a [replacement](crate::limiter::RateLimiter::replace) made of the rule that it replaces counts on in the same
-    /// [total](Concurrency::total).
+    /// The same with another limit per key: a [replacement](crate::limiter::RateLimiter::replace) made of the rule
+    /// that it replaces counts on in the same [total](Concurrency::total).
     ///
     /// # Panics
     ///
@@ -104,10 +112,12 @@ impl Concurrency {
         Self { limit, ..self }
     }
 
-    /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit count, too.
+    /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit
+    /// count, too.
     ///
-    /// A total below the limit per key is the limit of a key as well. A [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made
-    /// of the old one; calls in progress when a total is first set are not counted in it.
+    /// A total below the limit per key is the limit of a key as well. A
+    /// [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made of the old one;
+    /// calls in progress when a total is first set are not counted in it.
     ///
     /// # Panics
     ///

@@ -7,8 +7,8 @@
 //! **Where it breaks.** Every caller's budget comes back at the same instant, and they all come at once. A caller who
 //! first turns up at ten to may spend two budgets in twenty minutes without meaning to.
 //!
-//! **The idea.** A window of one's own: it begins with the first admitted call after the last window ended, and lasts one period.
-//! Or, asked for by name ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
+//! **The idea.** A window of one's own: it begins with the first admitted call after the last window ended, and lasts
+//! one period. Or, asked for by name ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
 //!
 //! ```text
 //!   limit 4        window          window
@@ -18,8 +18,8 @@
 //!               seven in much less than a period: the boundary problem
 //! ```
 //!
-//! The picture is the price: around the edge between two windows, just under twice the limit can pass in one period. If that
-//! matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+//! The picture is the price: around the edge between two windows, just under twice the limit can pass in one period.
+//! If that matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 //!
 //! **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
 //!
@@ -81,9 +81,9 @@ impl FixedWindow {
 
     /// Windows at multiples of the period: of Unix time, or of a clock's own zero.
     ///
-    /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter is built, and
-    /// is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds, nor time the machine
-    /// was suspended.
+    /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter
+    /// is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds,
+    /// nor time the machine was suspended.
     #[must_use]
     pub const fn aligned(mut self) -> Self {
         self.aligned = true;

@@ -6,8 +6,9 @@ use crate::decision::Decision;
 
 /// How calls wait for an algorithm.
 ///
-/// A line knows no callers: it answers *when* a call may leave if nobody is before it. Who waits, and in what order, is kept by the
-/// store; and how it looks to one who comes last is asked of the state as it will be when all others have left.
+/// A line knows no callers: it answers *when* a call may leave if nobody is before it. Who waits, and in what order,
+/// is kept by the store; and how it looks to one who comes last is asked of the state as it will be when all others
+/// have left.
 pub trait Line<S>: Debug {
     /// How many calls may wait, and how long.
     fn patience(&self, state: &S) -> Patience;
@@ -35,7 +36,8 @@ pub trait Line<S>: Debug {
         None
     }
 
-    /// Whether it is known when a call may leave. If not, calls leave when others are over, and a wait that was too long ends with a refusal.
+    /// Whether it is known when a call may leave. If not, calls leave when others are over, and a wait that was too
+    /// long ends with a refusal.
     fn is_timed(&self) -> bool {
         true
     }
@@ -53,7 +55,8 @@ pub trait Line<S>: Debug {
     /// Whether the next call, of `cost`, may leave, at the state's own time. Known even at the end of time.
     fn is_due(&self, state: &S, cost: u64) -> bool;
 
-    /// Lets the next call, of `cost`, that came at `arrived` leave if its turn has come by `now`; else tells the state what time it is.
+    /// Lets the next call, of `cost`, that came at `arrived` leave if its turn has come by `now`; else tells the
+    /// state what time it is.
     fn depart(&self, state: &mut S, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
         // As it was foreseen: once it is later, the turn is now.
         let turn = self.turn(state, cost);
@@ -81,13 +84,14 @@ pub trait Line<S>: Debug {
         false
     }
 
-    /// A place for a call of `cost` that joins the line, where those who wait count somewhere else, too. `None`: there is none.
+    /// A place for a call of `cost` that joins the line, where those who wait count somewhere else, too. `None`:
+    /// there is none.
     fn join(&self, _cost: u64) -> Option<Place> {
         Some(Place::default())
     }
 
-    /// Takes the units of a call that may pass and tells of it, where the decision is that of the rule itself: those who wait do not count as
-    /// admitted. `None`: it is made from what this line answers.
+    /// Takes the units of a call that may pass and tells of it, where the decision is that of the rule itself: those
+    /// who wait do not count as admitted. `None`: it is made from what this line answers.
     fn take(&self, _state: &mut S, _now: Nanos, _cost: u64) -> Option<Decision> {
         None
     }
@@ -100,8 +104,8 @@ pub trait Line<S>: Debug {
     /// How many calls of cost 1 would leave at once, one after another, if nobody waits.
     fn passing(&self, state: &S, seen: Nanos) -> u64;
 
-    /// How many calls of cost 1 that come `now`, one after another, would wait no longer than `wait`. The number of places aside. Only where those
-    /// who wait [count](Line::take).
+    /// How many calls of cost 1 that come `now`, one after another, would wait no longer than `wait`. The number of
+    /// places aside. Only where those who wait [count](Line::take).
     fn room(&self, _state: &S, _now: Nanos, _wait: u64) -> u64 {
         u64::MAX
     }
@@ -122,13 +126,14 @@ pub trait Line<S>: Debug {
         false
     }
 
-    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look. For [`Blocking`](crate::algorithm::Blocking).
+    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look.
+    /// For [`Blocking`](crate::algorithm::Blocking).
     fn answer(&self, _state: &mut S, _now: Nanos, _cost: u64, _counts: bool, decision: Decision) -> Decision {
         decision
     }
 
-    /// Whether it may be one of several lines that a call waits in at once: it has no [`lends`](Line::lends), [`bars`](Line::bars) nor
-    /// [`answer`](Line::answer) of its own.
+    /// Whether it may be one of several lines that a call waits in at once: it has no [`lends`](Line::lends),
+    /// [`bars`](Line::bars) nor [`answer`](Line::answer) of its own.
     fn is_plain(&self) -> bool {
         true
     }
@@ -136,7 +141,8 @@ pub trait Line<S>: Debug {
     /// What is kept of the state so that the latest release can be taken back: all of it, where that is cheap.
     fn keep(&self, state: &S) -> Option<S>;
 
-    /// Takes a release back: the state is as it was `before`, but for what was counted since. For [`Blocking`](crate::algorithm::Blocking).
+    /// Takes a release back: the state is as it was `before`, but for what was counted since. For
+    /// [`Blocking`](crate::algorithm::Blocking).
     fn restore(&self, state: &mut S, before: S) {
         *state = before;
     }
@@ -144,8 +150,8 @@ pub trait Line<S>: Debug {
     /// Takes a release of `cost` at `released` back, where nothing was [kept](Line::keep).
     fn take_back(&self, _state: &mut S, _cost: u64, _released: Nanos) {}
 
-    /// A call of `cost` was released, and given up before it was told: what it would have given back at its end goes back now, but for
-    /// its [place](Line::join).
+    /// A call of `cost` was released, and given up before it was told: what it would have given back at its end goes
+    /// back now, but for its [place](Line::join).
     fn end(&self, _state: &mut S, _cost: u64) {}
 
     /// The latest time that the state knows of.

@@ -26,9 +26,10 @@
 //!
 //! # Waiting
 //!
-//! Every one of them lets calls wait instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire), and in a layer once it is told to, by
-//! `queue(n)`, `max_wait(duration)` or `overflow(..)`. ([`LeakyBucket`] and [`Smooth`] are there to let calls wait, and need not be told.) First come, first served; a
-//! bucket lets a call go when its tokens are there, a window when it has room.
+//! Every one of them lets calls wait instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire),
+//! and in a layer once it is told to, by `queue(n)`, `max_wait(duration)` or `overflow(..)`. ([`LeakyBucket`] and
+//! [`Smooth`] are there to let calls wait, and need not be told.) First come, first served; a bucket lets a call go
+//! when its tokens are there, a window when it has room.
 //!
 //! | nginx | here |
 //! |---|---|
@@ -46,18 +47,19 @@
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
 //! | free and paying users, or a rule for each request | [`Tiered`] | the rule's size, and 24 bytes |
 //!
-//! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and). A rule can be
-//! [replaced](crate::limiter::RateLimiter::replace) while calls go on.
+//! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and).
+//! A rule can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
 //!
 //! # Pictures
 //!
-//! Each page has a picture of its algorithm. The same calls come in all of them, and the limit is always 4 per second. From above:
+//! Each page has a picture of its algorithm. The same calls come in all of them, and the limit is always 4 per
+//! second. From above:
 //!
 //! - What comes, from left to right. A dot passes, a cross is refused, and a ring has to wait.
 //! - Where calls wait: what passes. A triangle has waited.
 //! - What the algorithm itself looks at: its count, its tokens, its line.
-//! - What has passed within the last second. Where that is above the limit, it is orange: around the edge of a fixed window, or because a
-//!   bucket's burst comes on top of its rate.
+//! - What has passed within the last second. Where that is above the limit, it is orange: around the edge of a fixed
+//!   window, or because a bucket's burst comes on top of its rate.
 //!
 //! A fixed window refuses:
 //!
@@ -115,9 +117,10 @@ pub use token_bucket::{TokenBucket, TokenBucketState};
 
 /// A rule that says whether a call may pass.
 ///
-/// Implement it to bring your own. Every method should return in constant time, must not panic for any
-/// `now` and `cost`, and must allow a cost of 0 without changing what the key may do. Whether there is a [`line`](Algorithm::line), and whether calls
-/// [hold](Algorithm::holds) something, must be the same for all rules of a type.
+/// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
+/// `cost`, and must allow a cost of 0 without changing what the key may do. Whether there is a
+/// [`line`](Algorithm::line), and whether calls [hold](Algorithm::holds) something, must be the same for all rules of
+/// a type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rule that says whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -131,10 +134,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `built`.
     fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
 
-    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the key has used. Nothing, if the
-    /// clock was set back behind `taken`.
+    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the
+    /// key has used. Nothing, if the clock was set back behind `taken`.
     ///
-    /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts any more once time has passed.
+    /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts
+    /// any more once time has passed.
     fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
         if now <= taken {
             self.refund(state, now, cost);
@@ -153,18 +157,18 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state may be brought up to `now`, which changes no answer.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// Gives back up to `cost` units that were taken and still count. Units that count no more are not given back: a key never has more
-    /// than one never seen.
+    /// Gives back up to `cost` units that were taken and still count. Units that count no more are not given back: a
+    /// key never has more than one never seen.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
 
     /// Takes over a state that has obeyed the rule `from` until `now`, and obeys this one from now on.
     ///
-    /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits longer than this rule
-    /// could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
+    /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits
+    /// longer than this rule could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
     fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
 
-    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back the rule before, if that is another. For
-    /// [`Tiered`].
+    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back the
+    /// rule before, if that is another. For [`Tiered`].
     #[inline]
     fn claim(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
         None
@@ -179,8 +183,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while `now` is behind what it has
-    /// seen.
+    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while
+    /// `now` is behind what it has seen.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -220,7 +224,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         self.line().is_some()
     }
 
-    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release) once, and what it [shares](Algorithm::release_shared) with other keys, too.
+    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release)
+    /// once, and what it [shares](Algorithm::release_shared) with other keys, too.
     #[inline]
     fn holds(&self) -> bool {
         false
@@ -248,7 +253,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 pub struct Policy {
     /// The most that can be admitted at one instant.
     pub quota: u64,
-    /// The time in which that much comes back. Of no meaning where [concurrent](Unit::ConcurrentRequests) requests are counted.
+    /// The time in which that much comes back. Of no meaning where [concurrent](Unit::ConcurrentRequests) requests
+    /// are counted.
     pub window: Duration,
     /// What is counted.
     pub unit: Unit,

@@ -31,13 +31,14 @@ pub enum Overflow {
     /// The call that comes.
     #[default]
     Refuse,
-    /// The call that has waited longest: for callers who care about fresh answers, and may have given up on old ones. It is
-    /// told to come back when the next place is free.
+    /// The call that has waited longest: for callers who care about fresh answers, and may have given up on old ones.
+    /// It is told to come back when the next place is free.
     DropOldest,
 }
 
 impl Patience {
-    /// So many places for calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)); those of a layer are refused.
+    /// So many places for calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)); those of a
+    /// layer are refused.
     ///
     /// They wait as long as it takes, and when all places are taken, whoever comes is refused.
     #[must_use]
@@ -114,7 +115,8 @@ impl Patience {
 macro_rules! waits {
     ($rule:ty, $default:literal) => {
         impl $rule {
-            /// How many calls may wait, per key; 0: none. In total, [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them.
+            /// How many calls may wait, per key; 0: none. In total,
+            /// [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them.
             ///
             #[doc = concat!("Unless set, ", $default, " may wait in [`acquire`](crate::limiter::RateLimiter::acquire), and none in a layer, which refuses \
                 what may not pass now. Once set, a layer holds requests as well.")]
@@ -124,15 +126,16 @@ macro_rules! waits {
                 self
             }
 
-            /// How long a call may wait. One whose turn would come later is refused at once, not after having waited. Once set, a layer holds
-            /// requests as well.
+            /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
+            /// Once set, a layer holds requests as well.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.patience = self.patience.within(max_wait);
                 self
             }
 
-            /// Who is refused when the line is full: whoever comes, unless set. Once set, a layer holds requests as well.
+            /// Who is refused when the line is full: whoever comes, unless set. Once set, a layer holds requests as
+            /// well.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::Overflow) -> Self {
                 self.patience = self.patience.overflowing(overflow);

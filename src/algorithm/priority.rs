@@ -1,13 +1,14 @@
 //! # Priority: borrowing from the next window
 //!
-//! **Problem.** The window is used up, and now comes the call that must not be refused: the payment among the page views.
+//! **Problem.** The window is used up, and now comes the call that must not be refused: the payment among the page
+//! views.
 //!
 //! **Naive answer.** Let it pass over the limit.
 //!
 //! **Where it breaks.** Then the limit is none. If the important calls are many, they break what the limit protects.
 //!
-//! **The idea** (from Sentinel, where it is called *occupy*). Such a call does not pass now: it takes its units from the next window, and waits until that
-//! begins. How much of the next window can be taken like that is bounded.
+//! **The idea** (from Sentinel, where it is called *occupy*). Such a call does not pass now: it takes its units from
+//! the next window, and waits until that begins. How much of the next window can be taken like that is bounded.
 //!
 //! ```text
 //!   limit 4, priority for 50 %
@@ -19,8 +20,8 @@
 //!            └ refused: it has no priority           ③ is refused: half of the next window is taken
 //! ```
 //!
-//! Here those who borrow stand in a line before the window, and nobody overtakes them: so what they took is theirs, and if one of
-//! them gives up, it goes back.
+//! Here those who borrow stand in a line before the window, and nobody overtakes them: so what they took is theirs,
+//! and if one of them gives up, it goes back.
 //!
 //! **Invariant.** The rule inside holds, whoever calls. At most the share of the limit stands in line.
 //!
@@ -35,12 +36,14 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method of the four windows.
+/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method of the
+/// four windows.
 ///
-/// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next window, it is refused. A call
-/// [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window has no room for waits until there is, which is at most
-/// about one period, if all who wait stand for no more than the share. What is told of the wait counts on those who wait to leave on time. (With a
-/// [`SlidingCounter`], whose units weigh for two windows, two periods.) A layer is told by
+/// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next
+/// window, it is refused. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window
+/// has no room for waits until there is, which is at most about one period, if all who wait stand for no more than
+/// the share. What is told of the wait counts on those who wait to leave on time. (With a [`SlidingCounter`], whose
+/// units weigh for two windows, two periods.) A layer is told by
 /// [`priority`](crate::middleware::RateLimitLayer::priority) which requests have it.
 ///
 /// ```
@@ -238,8 +241,8 @@ macro_rules! priority {
             impl sealed::Sealed for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait for it no longer than its `max_wait`. Its `queue` and
-                /// `overflow` have no meaning then. See [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait for it
+                /// no longer than its `max_wait`. Its `queue` and `overflow` have no meaning then. See [`Priority`].
                 ///
                 /// # Panics
                 ///

@@ -64,7 +64,8 @@ impl Rate {
         }
     }
 
-    /// Over how long what remains should be spread, so that it is spent at this rate; with nothing left, until there is more.
+    /// Over how long what remains should be spread, so that it is spent at this rate; with nothing left, until there
+    /// is more.
     pub(super) fn window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {
             return decision.retry_after();

@@ -6,8 +6,8 @@
 //!
 //! **Where it breaks.** What a caller did a moment before the edge is forgotten at the edge.
 //!
-//! **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e / period` of the
-//! current window gone, the sliding window still covers `1 - e / period` of the previous one:
+//! **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e /
+//! period` of the current window gone, the sliding window still covers `1 - e / period` of the previous one:
 //!
 //! ```text
 //!            previous: 80            current: 30
@@ -16,14 +16,16 @@
 //!                 estimate = 80 * 0.4 + 30 = 62
 //! ```
 //!
-//! The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should: just under twice the limit can
-//! pass within one period. Calls bunched at its *beginning* count for longer than they should: up to a period too long. For real
-//! traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we built rate limiting capable of scaling to millions of
-//! domains", 2017). Where that will not do, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+//! The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should:
+//! just under twice the limit can pass within one period. Calls bunched at its *beginning* count for longer than they
+//! should: up to a period too long. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
+//! built rate limiting capable of scaling to millions of domains", 2017). Where that will not do, take a
+//! [`SlidingWindow`](crate::algorithm::SlidingWindow).
 //!
 //! A key's windows begin with the first call after it was idle.
 //!
-//! **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit * period`, in integers.
+//! **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
+//! period`, in integers.
 //!
 //! **Cost.** Constant time, 32 bytes a key.
 
@@ -38,8 +40,9 @@ use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
 ///
-/// The previous window counts with weight `1 - elapsed / period`. Exact in its own terms; as a limit per period it is an estimate: around an
-/// edge just under twice the limit can pass in one period. The quota's burst does not concern it. A cost above the limit never fits.
+/// The previous window counts with weight `1 - elapsed / period`. Exact in its own terms; as a limit per period it is
+/// an estimate: around an edge just under twice the limit can pass in one period. The quota's burst does not concern
+/// it. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;

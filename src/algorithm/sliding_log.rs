@@ -4,13 +4,13 @@
 //!
 //! **Naive answer.** Write down when each call passed; count those within the last period.
 //!
-//! **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory: one
-//! record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting anew for each call
-//! is work in proportion to the limit.
+//! **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory:
+//! one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting anew
+//! for each call is work in proportion to the limit.
 //!
-//! **The idea.** A queue of records, oldest first, each with the *running total* up to it. What has left the period is dropped from the
-//! front, each record once. The sum within the period is a difference of two totals, and "when are five more free?" is
-//! a search by halves. Calls at the same instant share a record.
+//! **The idea.** A queue of records, oldest first, each with the *running total* up to it. What has left the period
+//! is dropped from the front, each record once. The sum within the period is a difference of two totals, and "when
+//! are five more free?" is a search by halves. Calls at the same instant share a record.
 //!
 //! ```text
 //!   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -18,10 +18,11 @@
 //!             dropped └── 6 - 1 = 5 units count ┘
 //! ```
 //!
-//! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most `limit`.
+//! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
+//! `limit`.
 //!
-//! **Cost.** Amortised constant time, each record being written and dropped once; a denial searches by halves. 64 bytes a
-//! key and 16 for each instant at which something passed within the period: at most `limit` of them.
+//! **Cost.** Amortised constant time, each record being written and dropped once; a denial searches by halves. 64
+//! bytes a key and 16 for each instant at which something passed within the period: at most `limit` of them.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,8 @@ use crate::quota::Quota;
 /// The exact window: no more than the limit in any period, and a hit is forgotten exactly one period after it.
 ///
 /// Memory grows with the limit: up to 16 bytes for each unit of it, per key. Where that is too much, take a
-/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst does not concern it. A cost above the limit never fits.
+/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst does not concern it. A cost above the limit
+/// never fits.
 ///
 /// ```
 /// use std::time::Duration;

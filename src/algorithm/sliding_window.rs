@@ -2,11 +2,12 @@
 //!
 //! **Problem.** Never more than `limit` in *any* period, wherever one looks; but without a record of every call.
 //!
-//! **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum is
-//! "the last period".
+//! **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum
+//! is "the last period".
 //!
-//! **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two slices, a limit of
-//! 100 per second admits 200 within little over half a second. Sentinel's window is built like that.
+//! **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two
+//! slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window is built like
+//! that.
 //!
 //! **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
 //! covers a period always, and up to one slice more. The limit is strict, and the price is that a unit comes
@@ -24,10 +25,11 @@
 //! A key's slices begin with the first call after it was idle, and that call is the last instant of its slice: so a
 //! lone burst is free again after exactly one period.
 //!
-//! **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period is in it.
+//! **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period
+//! is in it.
 //!
-//! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is handed on:
-//! at most `n` of them. 56 bytes a key, and 8 for each slice.
+//! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
+//! handed on: at most `n` of them. 56 bytes a key, and 8 for each slice.
 
 use std::mem;
 
@@ -101,8 +103,8 @@ impl SlidingWindow {
 
     /// How finely the window slides: more slices give a unit back sooner, for 8 bytes each per key.
     ///
-    /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n` need not
-    /// divide it.
+    /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n`
+    /// need not divide it.
     ///
     /// # Panics
     ///
@@ -230,7 +232,8 @@ impl SlidingWindow {
         state.open -= left;
     }
 
-    /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open one.
+    /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open
+    /// one.
     fn slice_anew(&self, state: &mut SlidingWindowState, from: &Self) {
         let mut new = self.empty(state.last);
         (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
@@ -323,7 +326,8 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Units count until one new period after the last instant of the slice they were in; of more than the new limit, the oldest are dropped.
+    /// Units count until one new period after the last instant of the slice they were in; of more than the new limit,
+    /// the oldest are dropped.
     fn adapt(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {

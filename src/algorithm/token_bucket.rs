@@ -5,13 +5,13 @@
 //! **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
 //!
 //! **Where it breaks.** A task per key is what kills a server with a million keys; and `period / limit` is rarely a
-//! whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through
-//! too early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute for
-//! "1 per minute", or 1,006 at once for a burst of 1,000.
+//! whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through too
+//! early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute
+//! for "1 per minute", or 1,006 at once for a burst of 1,000.
 //!
-//! **The idea.** Refill when somebody asks, by what the time since the last question brings; and count in a unit in which
-//! nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers (in
-//! lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
+//! **The idea.** Refill when somebody asks, by what the time since the last question brings; and count in a unit in
+//! which nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers
+//! (in lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
 //!
 //! ```text
 //!  tokens
@@ -23,16 +23,17 @@
 //!           four at once, then one per period / limit
 //! ```
 //!
-//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A key never seen misses nothing, so
-//! the state of an idle key is zero and may be forgotten.
+//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A key never seen misses
+//! nothing, so the state of an idle key is zero and may be forgotten.
 //!
-//! **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part / period <= burst`.
-//! So in any span of time `t` at most `burst + t * limit / period` units pass.
+//! **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
+//! period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
 //!
-//! **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no division at all.
+//! **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no
+//! division at all.
 //!
-//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), give the same answers from other state; so they are
-//! not offered a second time. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
+//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), give the same answers from other
+//! state; so they are not offered a second time. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
 
 use std::time::Duration;
 
@@ -46,11 +47,12 @@ use crate::quota::Quota;
 
 /// Bursts up to a capacity, refilled at a steady rate.
 ///
-/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced, and the rest is refused.
+/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced,
+/// and the rest is refused.
 ///
 /// The capacity is the quota's burst, which is its limit unless set. The bucket of a key never seen is full, or see
-/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass, exactly: no drift,
-/// no float. A cost above the burst never fits.
+/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass,
+/// exactly: no drift, no float. A cost above the burst never fits.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -94,8 +96,8 @@ impl TokenBucket {
 
     /// The bucket is empty when the limiter is built.
     ///
-    /// A key never seen counts as idle since then: it has filled by the time it turns up later. Until then a refund cannot tell what was taken from what was
-    /// missing from the start.
+    /// A key never seen counts as idle since then: it has filled by the time it turns up later. Until then a refund
+    /// cannot tell what was taken from what was missing from the start.
     #[must_use]
     pub const fn start_empty(mut self) -> Self {
         self.empty = true;
@@ -279,8 +281,8 @@ impl Algorithm for TokenBucket {
 
 waits!(TokenBucket, "as many calls as the burst");
 
-/// Calls leave when their tokens are there. Those are theirs from then on, however late a timer is; so nothing that flows in meanwhile is lost
-/// on a bucket that is full.
+/// Calls leave when their tokens are there. Those are theirs from then on, however late a timer is; so nothing that
+/// flows in meanwhile is lost on a bucket that is full.
 impl Line<TokenBucketState> for TokenBucket {
     fn patience(&self, _state: &TokenBucketState) -> Patience {
         self.patience
@@ -357,8 +359,9 @@ impl Line<TokenBucketState> for TokenBucket {
         state.last
     }
 
-    /// At its turn, to the grain: what it takes is owed, and paid by what has flowed in since the bucket was last looked at. So nothing of that is lost on
-    /// a bucket that is full; and when all have left whose turn has come, no more is owed than the bucket holds.
+    /// At its turn, to the grain: what it takes is owed, and paid by what has flowed in since the bucket was last
+    /// looked at. So nothing of that is lost on a bucket that is full; and when all have left whose turn has come, no
+    /// more is owed than the bucket holds.
     fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Departure {
         let turn = self.turn(state, cost);
         if turn > now || turn == Nanos::MAX {

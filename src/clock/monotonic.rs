@@ -45,8 +45,8 @@ impl Monotonic {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The reading of the clock behind tokio's, where it can be had directly: on Linux, in a build in which tokio's time cannot
-/// be paused. The same clock, for two thirds of the time.
+/// The reading of the clock behind tokio's, where it can be had directly: on Linux, in a build in which tokio's time
+/// cannot be paused. The same clock, for two thirds of the time.
 #[cfg(target_os = "linux")]
 #[inline]
 fn system() -> Option<u64> {
@@ -67,8 +67,8 @@ fn system() -> Option<u64> {
 
 /// Whether tokio's time can be paused in this build: whether anything in it asks for tokio's feature `test-util`.
 ///
-/// That feature adds `tokio::time::pause`. An import in a block hides what stands outside of it, if there is such a thing to import; so
-/// the name means tokio's function with the feature, and the one below without.
+/// That feature adds `tokio::time::pause`. An import in a block hides what stands outside of it, if there is such a
+/// thing to import; so the name means tokio's function with the feature, and the one below without.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]

@@ -9,8 +9,8 @@ use super::{KeyError, KeyExtractor};
 
 /// What an earlier layer put into the request's extensions, such as a signed-in user.
 ///
-/// Callers without it share one key; [`or`](Extension::or) asks another extractor instead. Nothing a caller sends ends up in the
-/// extensions by itself, so this key cannot be forged if the layer that fills it is not mistaken.
+/// Callers without it share one key; [`or`](Extension::or) asks another extractor instead. Nothing a caller sends
+/// ends up in the extensions by itself, so this key cannot be forged if the layer that fills it is not mistaken.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};

@@ -12,8 +12,8 @@ use super::{KeyError, KeyExtractor};
 /// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Header::or) asks another
 /// extractor instead. Two lines of it are an error, not a choice: the service behind might read the other one.
 ///
-/// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each. Limit by
-/// address as well, or check the value in a layer outside this one.
+/// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
+/// Limit by address as well, or check the value in a layer outside this one.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};

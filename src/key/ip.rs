@@ -18,8 +18,8 @@ use super::{KeyError, KeyExtractor, peer};
 ///
 /// # Errors
 ///
-/// [`resolve`](PeerIp::resolve) and the extraction, if the extensions hold no peer address. With axum, serve the app with
-/// `into_make_service_with_connect_info::<SocketAddr>()`.
+/// [`resolve`](PeerIp::resolve) and the extraction, if the extensions hold no peer address. With axum, serve the app
+/// with `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
 /// use tower_throttle::key::PeerIp;

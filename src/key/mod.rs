@@ -11,8 +11,8 @@
 //! | several of these at once | a tuple: `(PeerIp::new(), Header::new("x-api-key")?)` |
 //! | anything else, any request type | [`from_fn`] |
 //!
-//! An extractor answers `Ok(None)` for a request that is not limited, and an error for one whose key cannot be had: that
-//! request is refused (HTTP 500), since letting it pass would be a way round the limit.
+//! An extractor answers `Ok(None)` for a request that is not limited, and an error for one whose key cannot be had:
+//! that request is refused (HTTP 500), since letting it pass would be a way round the limit.
 
 mod error;
 mod extension;

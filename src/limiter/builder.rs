@@ -26,17 +26,18 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and what happens when they
-    /// are all in use.
+    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and
+    /// what happens when they are all in use.
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
         self
     }
 
-    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is refused, and told when it would pass without waiting.
+    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is
+    /// refused, and told when it would pass without waiting.
     ///
-    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs 96 bytes here (a line grows by doubling: count 100 to
-    /// 200), and its future, its request, its connection.
+    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs
+    /// 96 bytes here (a line grows by doubling: count 100 to 200), and its future, its request, its connection.
     pub fn max_waiting(mut self, max_waiting: usize) -> Self {
         self.max_waiting = Some(max_waiting);
         self

@@ -18,8 +18,8 @@ pub use builder::Builder;
 
 /// Decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Costs are in units of the quota; a cost of 0 is always
-/// allowed and takes nothing. A denial takes nothing either.
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Costs are in units of the quota; a cost of 0
+/// is always allowed and takes nothing. A denial takes nothing either.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -70,7 +70,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// What [`check`](RateLimiter::check) would say now, taking nothing.
     ///
-    /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it is.
+    /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
+    /// is.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.context.store().peek(&self.context, key, Call::new(1))
     }
@@ -82,25 +83,29 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Takes one unit, waiting for it in line.
     ///
-    /// First come, first served, per key. Every algorithm of this crate lets calls wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) and
-    /// [`Smooth`](crate::algorithm::Smooth) for their turn, a [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
-    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. As many as the algorithm's `queue` (unless set, as
-    /// many as its burst or limit) may wait; whoever finds no place, or would have to wait longer than `max_wait`, is refused at once. An algorithm of
-    /// one's own without a [line](crate::algorithm::Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
+    /// First come, first served, per key. Every algorithm of this crate lets calls wait: a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) for their turn, a
+    /// [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
+    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. As many as the
+    /// algorithm's `queue` (unless set, as many as its burst or limit) may wait; whoever finds no place, or would
+    /// have to wait longer than `max_wait`, is refused at once. An algorithm of one's own without a
+    /// [line](crate::algorithm::Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it move up. A waiting
-    /// call is charged when its turn comes; dropped between that and its next poll, its units go back unless
-    /// another call for the key has been admitted meanwhile. Giving up costs work in proportion to the calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
+    /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it
+    /// move up. A waiting call is charged when its turn comes; dropped between that and its next poll, its units go
+    /// back unless another call for the key has been admitted meanwhile. Giving up costs work in proportion to the
+    /// calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
     /// waiter that is not polled loses at most its own turn.
     ///
-    /// A runtime that is shut down drops its waiters: they leave as if they had been dropped by hand. A clock that steps back while somebody waits adds at most
-    /// one period to the wait.
+    /// A runtime that is shut down drops its waiters: they leave as if they had been dropped by hand. A clock that
+    /// steps back while somebody waits adds at most one period to the wait.
     ///
     /// # Panics
     ///
-    /// When it has to wait: with the default clock, outside a tokio runtime that has its timer enabled. When polled after it was ready.
+    /// When it has to wait: with the default clock, outside a tokio runtime that has its timer enabled. When polled
+    /// after it was ready.
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<A> {
         self.acquire_n(key, 1)
     }
@@ -110,8 +115,9 @@ impl<A: Algorithm> RateLimiter<A> {
         self.acquiring(key, cost, None, false)
     }
 
-    /// Takes `cost` units with priority: where the rule is a [window that lends](crate::algorithm::Priority), it may wait for the next window
-    /// instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n), in cancel safety and panics, too.
+    /// Takes `cost` units with priority: where the rule is a [window that lends](crate::algorithm::Priority), it may
+    /// wait for the next window instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n), in
+    /// cancel safety and panics, too.
     pub fn acquire_with_priority<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
         self.acquiring(key, cost, None, true)
     }
@@ -145,7 +151,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Takes a permit that is held until it is dropped. Never waits.
     ///
-    /// For rules that [hold](Algorithm::holds) something, [`Concurrency`](crate::algorithm::Concurrency) and what is made of it; of others, the permit is empty.
+    /// For rules that [hold](Algorithm::holds) something, [`Concurrency`](crate::algorithm::Concurrency) and what is
+    /// made of it; of others, the permit is empty.
     ///
     /// # Errors
     ///
@@ -162,7 +169,8 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
-    /// Takes a permit that is held until it is dropped, waiting for it in line as [`acquire`](RateLimiter::acquire) does.
+    /// Takes a permit that is held until it is dropped, waiting for it in line as [`acquire`](RateLimiter::acquire)
+    /// does.
     ///
     /// # Errors
     ///
@@ -170,7 +178,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// # Cancel safety
     ///
-    /// As of [`acquire`](RateLimiter::acquire). A permit that was free when the future was dropped is free for the next.
+    /// As of [`acquire`](RateLimiter::acquire). A permit that was free when the future was dropped is free for the
+    /// next.
     ///
     /// # Panics
     ///
@@ -179,9 +188,11 @@ impl<A: Algorithm> RateLimiter<A> {
         self.asking(key, 1, None, false)
     }
 
-    /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that [holds](Algorithm::holds) something until
-    /// they are over: by the limiter's rule as it is now. Of no effect on other rules, and never more than the key holds. Not for calls with a
-    /// [permit](RateLimiter::permit), which ends them when it is dropped, and knows the rule that it was taken by: where totals are replaced by others, take permits.
+    /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that
+    /// [holds](Algorithm::holds) something until they are over: by the limiter's rule as it is now. Of no effect on
+    /// other rules, and never more than the key holds. Not for calls with a [permit](RateLimiter::permit), which ends
+    /// them when it is dropped, and knows the rule that it was taken by: where totals are replaced by others, take
+    /// permits.
     ///
     /// ```
     /// use tower_throttle::RateLimiter;
@@ -197,11 +208,12 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::release(&self.context, key, Call::new(cost));
     }
 
-    /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come; or, if
-    /// [so built](Builder::when_closed), those who come pass uncounted.
+    /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come;
+    /// or, if [so built](Builder::when_closed), those who come pass uncounted.
     ///
-    /// For a server that shuts down: what it holds in line would keep it from ending. A layer answers 503, gRPC `UNAVAILABLE`. Calls in progress go on, and
-    /// what was admitted before stays so. Such a denial is [told as one](Decision::is_closed), has no `retry_after`, and counts nowhere.
+    /// For a server that shuts down: what it holds in line would keep it from ending. A layer answers 503, gRPC
+    /// `UNAVAILABLE`. Calls in progress go on, and what was admitted before stays so. Such a denial is [told as
+    /// one](Decision::is_closed), has no `retry_after`, and counts nowhere.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -230,8 +242,9 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
     ///
-    /// Never worth more than what was taken: units that have come back by themselves, or belong to a window that has ended, are not given
-    /// back again. Which calls they belonged to is not recorded; give back what you took, and soon.
+    /// Never worth more than what was taken: units that have come back by themselves, or belong to a window that has
+    /// ended, are not given back again. Which calls they belonged to is not recorded; give back what you took, and
+    /// soon.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -255,9 +268,9 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Replaces the rule by another of its kind, for all keys and all clones, while calls go on.
     ///
-    /// Each call is decided by the old rule or by the new one, those after the return by the new one. What was used stays used, but no more of
-    /// it than the new rule could hold against a key: so nobody waits longer than the new rule could demand. Those who wait in line keep
-    /// their places, and leave at the new rate.
+    /// Each call is decided by the old rule or by the new one, those after the return by the new one. What was used
+    /// stays used, but no more of it than the new rule could hold against a key: so nobody waits longer than the new
+    /// rule could demand. Those who wait in line keep their places, and leave at the new rate.
     ///
     /// | what changes | what becomes of a key |
     /// |---|---|
@@ -268,7 +281,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// | a rule made of rules | each member of a tuple, and the rule within [`Blocking`](crate::algorithm::Blocking) and [`Priority`](crate::algorithm::Priority), by this table. A block lasts no longer than a new one would. Of [`Tiered`], the rule for calls that choose none; those that are chosen are the caller's |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next turn stays as many intervals away |
     ///
-    /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is held.
+    /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is
+    /// held.
     ///
     /// A rule of another kind is another type, and so another limiter:
     ///
@@ -330,13 +344,15 @@ impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
         self.permit_of(key, Call::new(1).by(&rule))
     }
 
-    /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) let in by that rule. See [`release`](RateLimiter::release).
+    /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) let in by that
+    /// rule. See [`release`](RateLimiter::release).
     pub fn release_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) {
         let rule = Tiered::new(rule.clone());
         MemoryStore::release(&self.context, key, Call::new(cost).by(&rule));
     }
 
-    /// Takes `cost` units by a rule of the call's own, waiting for them in line. Cancel safe as, and panics as [`acquire`](RateLimiter::acquire).
+    /// Takes `cost` units by a rule of the call's own, waiting for them in line. Cancel safe as, and panics as
+    /// [`acquire`](RateLimiter::acquire).
     pub fn acquire_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
         self.acquiring(key, cost, Some(Tiered::new(rule.clone())), false)
     }

@@ -10,8 +10,8 @@ use crate::store::Permit;
 pin_project! {
     /// The body of a limited HTTP service: that of the service behind, or that of a refusal.
     ///
-    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is. What the call holds
-    /// it keeps until it has ended, failed, or was dropped.
+    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is. What
+    /// the call holds it keeps until it has ended, failed, or was dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

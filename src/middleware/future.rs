@@ -17,8 +17,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// Dropped while the call waits in line, it has charged nothing and those behind move up; the service behind is not called. Dropped
-    /// later, its units stay charged; a permit it holds is free again.
+    /// Dropped while the call waits in line, it has charged nothing and those behind move up; the service behind is
+    /// not called. Dropped later, its units stay charged; a permit it holds is free again.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -96,7 +96,8 @@ where
 
     /// # Panics
     ///
-    /// When polled after it was ready. When the call has to wait: with the default clock, outside a tokio runtime with a timer.
+    /// When polled after it was ready. When the call has to wait: with the default clock, outside a tokio runtime
+    /// with a timer.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

@@ -1,4 +1,5 @@
-//! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2 protocol).
+//! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
+//! protocol).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and `Retry-After` (RFC 9110, section
-//! 10.2.3).
+//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and `Retry-After` (RFC
+//! 9110, section 10.2.3).
 
 use std::time::Duration;
 

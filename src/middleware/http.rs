@@ -21,11 +21,13 @@ use crate::store::Permit;
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is refused at once. The [`Decision`] on
-/// a call that was admitted is in its request's extensions: of several policies, the one that held it longest, or else is nearest to exhaustion.
+/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is
+/// refused at once. The [`Decision`] on a call that was admitted is in its request's extensions: of several policies,
+/// the one that held it longest, or else is nearest to exhaustion.
 ///
 /// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx). They are added to what is there, never put in its place.
+/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx). They are added to what is there, never put in its
+/// place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpResponder;
 

@@ -19,8 +19,8 @@ use crate::store::MemoryStore;
 /// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a
 /// layer once per route: all routes together have one budget per key. For a budget each, apply a layer each.
 ///
-/// Nameable: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request [costs](RateLimitLayer::cost), `R` makes the
-/// [answers](RateLimitLayer::responder), `S` keeps the state.
+/// Nameable: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request
+/// [costs](RateLimitLayer::cost), `R` makes the [answers](RateLimitLayer::responder), `S` keeps the state.
 ///
 /// See the [module documentation](super) for an example.
 pub struct RateLimitLayer<K, A: Algorithm, C = One, R = HttpResponder, S = MemoryStore<A>> {
@@ -74,8 +74,9 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
 impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiered<A>, C, R, S> {
     /// The rule that a request goes by: so that a free and a paid user, or a login and a search, differ.
     ///
-    /// What a key uses by one rule counts for all: moving a user to another tier neither resets nor locks anybody. See [`Tiered`]. Clients are
-    /// told the quota of the rule that was chosen. A [`cost`](RateLimitLayer::cost) is set before.
+    /// What a key uses by one rule counts for all: moving a user to another tier neither resets nor locks anybody.
+    /// See [`Tiered`]. Clients are told the quota of the rule that was chosen. A [`cost`](RateLimitLayer::cost) is
+    /// set before.
     ///
     /// ```
     /// use http::Request;
@@ -116,8 +117,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Which requests have priority: where the algorithm is a [window that lends](crate::algorithm::Priority), they may wait for the next window
-    /// instead of being refused. A [`cost`](RateLimitLayer::cost) is set before.
+    /// Which requests have priority: where the algorithm is a [window that lends](crate::algorithm::Priority), they
+    /// may wait for the next window instead of being refused. A [`cost`](RateLimitLayer::cost) is set before.
     ///
     /// ```
     /// use http::Request;
@@ -142,8 +143,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     ///
     /// # Panics
     ///
-    /// If `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside the program use
-    /// [`try_name`](RateLimitLayer::try_name).
+    /// If `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
+    /// the program use [`try_name`](RateLimitLayer::try_name).
     #[must_use]
     #[track_caller]
     pub fn name(self, name: &str) -> Self {
@@ -169,7 +170,8 @@ impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
         (self.policy, self.responder)
     }
 
-    /// Who makes the answers: [`HttpResponder`] unless set, [`ErrorResponder`](super::ErrorResponder) for services that are not HTTP.
+    /// Who makes the answers: [`HttpResponder`] unless set, [`ErrorResponder`](super::ErrorResponder) for services
+    /// that are not HTTP.
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
         RateLimitLayer { policy: self.policy, responder }

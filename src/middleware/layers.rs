@@ -54,12 +54,14 @@ impl<P: Names + Clone, R> IntoPolicies for Layers<P, R> {
 impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// Both must allow: a request that either denies is charged by neither.
     ///
-    /// They are decided together while both keys are held, so nobody comes in between. The answers are made by this layer's responder. A policy
-    /// whose name is taken is numbered: `default`, `default-2`.
+    /// They are decided together while both keys are held, so nobody comes in between. The answers are made by this
+    /// layer's responder. A policy whose name is taken is numbered: `default`, `default-2`.
     ///
-    /// If one lets the request wait in line, the other is charged when the request joins the line: its budget is for arrivals. Given up while it waits,
-    /// what still counts of that is given back (to the tier that was asked last, where there are [tiers](crate::algorithm::Tiered)). If both let it wait, it leaves when its turn has come in both lines: what is
-    /// behind sees at most what each line lets out, but not as evenly as one line alone would. The state must be in memory.
+    /// If one lets the request wait in line, the other is charged when the request joins the line: its budget is for
+    /// arrivals. Given up while it waits, what still counts of that is given back (to the tier that was asked last,
+    /// where there are [tiers](crate::algorithm::Tiered)). If both let it wait, it leaves when its turn has come in
+    /// both lines: what is behind sees at most what each line lets out, but not as evenly as one line alone would.
+    /// The state must be in memory.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;

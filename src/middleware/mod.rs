@@ -12,15 +12,17 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! Each call is decided in `call`, before its body is read. A call that is admitted goes to the very service that was readied for it.
+//! Each call is decided in `call`, before its body is read. A call that is admitted goes to the very service that was
+//! readied for it.
 //!
-//! Where the rule lets calls wait, a request is held with the service that was readied for it, no longer than its `grpc-timeout`, and passed on when its
-//! turn has come; nothing of its body is read meanwhile. Where calls count while they are in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's
-//! body keeps the permit to its end. A handler finds the [`Decision`](crate::Decision), and the delay in it, in the request's extensions. A limiter
-//! that is [closed](crate::limiter::RateLimiter::close) answers all who wait.
+//! Where the rule lets calls wait, a request is held with the service that was readied for it, no longer than its
+//! `grpc-timeout`, and passed on when its turn has come; nothing of its body is read meanwhile. Where calls count
+//! while they are in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body keeps the permit
+//! to its end. A handler finds the [`Decision`](crate::Decision), and the delay in it, in the request's extensions. A
+//! limiter that is [closed](crate::limiter::RateLimiter::close) answers all who wait.
 //!
-//! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the service's error
-//! type: it answers. [`ErrorResponder`] serves services that are not HTTP.
+//! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the
+//! service's error type: it answers. [`ErrorResponder`] serves services that are not HTTP.
 
 mod body;
 mod error;

@@ -71,7 +71,8 @@ pub trait Names {
     fn distinct(self, taken: &mut HashSet<String>) -> Self;
 }
 
-/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in memory.
+/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in
+/// memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
     note = "the key extractor must know the requests, and the limiter must have its state in memory"

@@ -23,7 +23,8 @@ pub trait Responder<Req, Res, Err> {
     /// How the limited service fails.
     type Error;
 
-    /// How long the caller is willing to wait in line; `None`: as long as the rule lets it. Asked only where calls wait.
+    /// How long the caller is willing to wait in line; `None`: as long as the rule lets it. Asked only where calls
+    /// wait.
     fn patience(&self, _request: &Req) -> Option<Duration> {
         None
     }
@@ -31,8 +32,8 @@ pub trait Responder<Req, Res, Err> {
     /// A request that was admitted, before it is passed on: what is to be known of that is put into it.
     fn admit(&self, _request: &mut Req, _reports: &[Report<'_>]) {}
 
-    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there is a response: so a responder that asks another
-    /// must ask it for this, too.
+    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there
+    /// is a response: so a responder that asks another must ask it for this, too.
     fn hold(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
@@ -85,7 +86,8 @@ impl StoreFailure<'_> {
     }
 }
 
-/// What one policy decided. Of a policy with several limits on its key: what the one decided that [matters](Decision::index) most.
+/// What one policy decided. Of a policy with several limits on its key: what the one decided that
+/// [matters](Decision::index) most.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     labels: &'a Labels,

@@ -12,8 +12,8 @@ use crate::store::Permit;
 
 /// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// Deciding happens in `call`, for the key needs the request; `poll_ready` is that of the service behind. A refused call leaves
-/// what that service reserved in `poll_ready` with this clone of it, for its next call.
+/// Deciding happens in `call`, for the key needs the request; `poll_ready` is that of the service behind. A refused
+/// call leaves what that service reserved in `poll_ready` with this clone of it, for its next call.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     policies: Arc<P>,

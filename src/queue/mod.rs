@@ -1,19 +1,21 @@
 //! Who waits for one key, in what order, and who may go.
 //!
-//! A line is a list of waiters beside the key's state. It reads no clock and sleeps nowhere: whoever touches it brings the
-//! time, and takes away the wakers to wake once the locks are released.
+//! A line is a list of waiters beside the key's state. It reads no clock and sleeps nowhere: whoever touches it
+//! brings the time, and takes away the wakers to wake once the locks are released.
 //!
-//! Turns are computed from the schedule each time, not handed out. So a waiter that leaves takes nothing with it: those behind
-//! stand further forward. Any touch releases everyone whose turn has come; so a line moves on though its first waiter's
-//! task is not polled, and a newcomer never sees a place as taken that is free by the schedule.
+//! Turns are computed from the schedule each time, not handed out. So a waiter that leaves takes nothing with it:
+//! those behind stand further forward. Any touch releases everyone whose turn has come; so a line moves on though its
+//! first waiter's task is not polled, and a newcomer never sees a place as taken that is free by the schedule.
 //!
-//! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came, which is
-//! never too early; a waiter that becomes the first, or whose neighbour in front gives up, is woken once, to set its alarm again.
+//! Each waiter has one alarm. The first one's is its turn. The others' is their turn as it stood when they came,
+//! which is never too early; a waiter that becomes the first, or whose neighbour in front gives up, is woken once, to
+//! set its alarm again.
 //!
-//! Whether a newcomer's wait is short enough is asked of the state as it will be when all before it have left, the *tail*: each of them is let leave at
-//! its turn, in thought. A newcomer adds itself to that, which is constant time; after something unforeseen (a call gave up, a timer was late for a window, the rule
-//! was changed) it is thought through anew by the next who asks, in proportion to the line. So any rule that can say when *one* call may leave can have a line, and
-//! what is told is exact whatever the calls cost.
+//! Whether a newcomer's wait is short enough is asked of the state as it will be when all before it have left, the
+//! *tail*: each of them is let leave at its turn, in thought. A newcomer adds itself to that, which is constant time;
+//! after something unforeseen (a call gave up, a timer was late for a window, the rule was changed) it is thought
+//! through anew by the next who asks, in proportion to the line. So any rule that can say when *one* call may leave
+//! can have a line, and what is told is exact whatever the calls cost.
 
 mod outlook;
 #[cfg(test)]
@@ -40,7 +42,8 @@ pub(crate) struct Queue<S> {
     waiting: VecDeque<Waiter>,
     /// The cost of all who wait.
     ahead: u128,
-    /// The state as it will be when all who wait have left, each at its turn; once somebody has asked for it, and as long as nothing else happens.
+    /// The state as it will be when all who wait have left, each at its turn; once somebody has asked for it, and as
+    /// long as nothing else happens.
     tail: Option<S>,
     /// Somebody has left late, or has not left after all: the tail is not far from what it would be, reckoned anew.
     is_rough: bool,
@@ -220,8 +223,8 @@ impl<S: Clone> Queue<S> {
         self.seen = seen;
     }
 
-    /// What those are told who were just released: each with so many left in the line. Until the key is as if never seen, that is told by the tail as it is,
-    /// exact or not: the line is not thought through for each who leaves it.
+    /// What those are told who were just released: each with so many left in the line. Until the key is as if never
+    /// seen, that is told by the tail as it is, exact or not: the line is not thought through for each who leaves it.
     fn tell(
         &mut self,
         line: &dyn Line<S>,

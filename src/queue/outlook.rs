@@ -42,7 +42,8 @@ pub(crate) struct Comer {
     pub(crate) waits: bool,
     /// How long it waits at most, in nanoseconds, if the line is longer; `u64::MAX`: as long as it takes.
     pub(crate) patience: u64,
-    /// Whether it has just been refused in another's stead: it is told of a place that is free, not of one to take from the next.
+    /// Whether it has just been refused in another's stead: it is told of a place that is free, not of one to take
+    /// from the next.
     pub(crate) dropped: bool,
 }
 
@@ -300,7 +301,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
         }
     }
 
-    /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done; if that is before a place is `free`.
+    /// When it would wait a time that is short enough, were the oldest refused in its stead, where that is done; if
+    /// that is before a place is `free`.
     ///
     /// Whom the oldest has held back may leave as soon as it is dropped: so it matters when that is, and is tried out.
     fn instead_of_the_oldest(&self, comer: Comer, free: u64) -> Option<u64> {

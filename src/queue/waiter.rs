@@ -22,7 +22,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// From when on it is owed a slot: since it came or the schedule began anew, and not later than now, should the clock have been set back.
+    /// From when on it is owed a slot: since it came or the schedule began anew, and not later than now, should the
+    /// clock have been set back.
     pub(super) fn owed_from(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }

@@ -4,14 +4,16 @@
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
-//! 2. **Forgetting changes no answer.** State may be dropped only when the algorithm says that the key is as good as new.
+//! 2. **Forgetting changes no answer.** State may be dropped only when the algorithm says that the key is as good as
+//!    new.
 //! 3. **All of it or none.** A call that is refused, or given up while it waits, has charged nothing.
 //!
-//! How a key becomes an identity is the store's business; so the trait is generic over the key type. The [`MemoryStore`], which
-//! every limiter has by default, asks for `Hash` only. A store on other machines would ask for a stable text form as
-//! well: neither a random seed nor std's `Hash` is the same on two machines.
+//! How a key becomes an identity is the store's business; so the trait is generic over the key type. The
+//! [`MemoryStore`], which every limiter has by default, asks for `Hash` only. A store on other machines would ask for
+//! a stable text form as well: neither a random seed nor std's `Hash` is the same on two machines.
 //!
-//! A store may answer at once or later: see [`Answer`]. The in-memory one answers at once, and later only to calls that queue.
+//! A store may answer at once or later: see [`Answer`]. The in-memory one answers at once, and later only to calls
+//! that queue.
 
 mod context;
 mod memory;
@@ -49,16 +51,19 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// units or has not.
     type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
 
-    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::line), a call waits that [asks](Call::waits) to, or if the
-    /// rule [says so](Algorithm::queues), and no longer than its [patience](Call::patience).
+    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::line), a call
+    /// waits that [asks](Call::waits) to, or if the rule [says so](Algorithm::queues), and no longer than its
+    /// [patience](Call::patience).
     ///
-    /// Where the rule [holds](Algorithm::holds) something, a call that is let in at once is [`Answer::Holding`] a [`Permit`]: whose end
-    /// [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_shared); one that has waited is asked for its [permit](Store::permit).
+    /// Where the rule [holds](Algorithm::holds) something, a call that is let in at once is [`Answer::Holding`] a
+    /// [`Permit`]: whose end [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_shared);
+    /// one that has waited is asked for its [permit](Store::permit).
     ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
 
-    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::holds) something. Asked once. Nothing, unless implemented.
+    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::holds)
+    /// something. Asked once. Nothing, unless implemented.
     fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
         Permit::default()
     }

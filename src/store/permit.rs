@@ -4,8 +4,9 @@ use smallvec::{SmallVec, smallvec};
 
 /// What a call holds until it is over: given back when this is dropped.
 ///
-/// Of rules that [hold](crate::algorithm::Algorithm::holds) something, as [`Concurrency`](crate::algorithm::Concurrency); others' permits are empty.
-/// May be sent to another thread, kept in a response's body, or dropped during a panic: wherever it ends, what it stands for is free again.
+/// Of rules that [hold](crate::algorithm::Algorithm::holds) something, as
+/// [`Concurrency`](crate::algorithm::Concurrency); others' permits are empty. May be sent to another thread, kept in
+/// a response's body, or dropped during a panic: wherever it ends, what it stands for is free again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit {
@@ -27,7 +28,8 @@ impl Permit {
         Self { held: Some(Box::new(Held { ends: smallvec![end], armed: true })) }
     }
 
-    /// The same for a call that was not let in yet: until it is [armed](Permit::armed), nothing happens when it is dropped.
+    /// The same for a call that was not let in yet: until it is [armed](Permit::armed), nothing happens when it is
+    /// dropped.
     pub(crate) fn unarmed(self) -> Self {
         self.arm(false)
     }

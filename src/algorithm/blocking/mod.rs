@@ -4,10 +4,11 @@
 //!
 //! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
 //!
-//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out for ever.
+//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
+//! for ever.
 //!
-//! **The idea.** Count the refusals within a window that begins with the first of them. At the `n`-th the block begins, and lasts as long as was
-//! said: what comes meanwhile is refused, is told the rest, and changes nothing.
+//! **The idea.** Count the refusals within a window that begins with the first of them. At the `n`-th the block
+//! begins, and lasts as long as was said: what comes meanwhile is refused, is told the rest, and changes nothing.
 //!
 //! ```text
 //!   limit 2, block for 5 s after 3
@@ -17,7 +18,8 @@
 //!             1st ──┘ 3rd: "try again in 5 s"
 //! ```
 //!
-//! **Invariant.** A block ends exactly `duration` after the refusal that began it. Without a block, every answer is that of the rule inside.
+//! **Invariant.** A block ends exactly `duration` after the refusal that began it. Without a block, every answer is
+//! that of the rule inside.
 //!
 //! **Cost.** 32 bytes more per key.
 
@@ -71,12 +73,15 @@ impl<A: Algorithm> BlockFor<A> {
 
 /// A rule that turns a key away for a while when it was refused too often.
 ///
-/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first refusal and is as long as the
-/// rule's own ([`Policy::window`]), or, of [`Concurrency`](crate::algorithm::Concurrency), as the block; with so many refusals in it the block begins, and that refusal already tells it. While it lasts, every call is
-/// refused, and `retry_after` tells the rest; hammering neither prolongs nor shortens it. Calls that wait in line when it begins keep their
-/// places. [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
+/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first
+/// refusal and is as long as the rule's own ([`Policy::window`]), or, of
+/// [`Concurrency`](crate::algorithm::Concurrency), as the block; with so many refusals in it the block begins, and
+/// that refusal already tells it. While it lasts, every call is refused, and `retry_after` tells the rest; hammering
+/// neither prolongs nor shortens it. Calls that wait in line when it begins keep their places.
+/// [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
 ///
-/// Here a denial does have a consequence: it is counted. Blocks are not nested: a block within a blocked rule tells its `retry_after` too late.
+/// Here a denial does have a consequence: it is counted. Blocks are not nested: a block within a blocked rule tells
+/// its `retry_after` too late.
 ///
 /// ```
 /// use std::time::Duration;
@@ -327,7 +332,8 @@ macro_rules! block_for {
     ($($algorithm:ty)+) => {
         $(
             impl $algorithm {
-                /// Refuses a key for the whole of `duration` [`after`](BlockFor::after) so many refusals. See [`Blocking`].
+                /// Refuses a key for the whole of `duration` [`after`](BlockFor::after) so many refusals. See
+                /// [`Blocking`].
                 ///
                 /// # Panics
                 ///

@@ -1,18 +1,18 @@
 //! # Leaky bucket, as a queue
 //!
-//! **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the eleventh: hold it
-//! until its turn.
+//! **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the
+//! eleventh: hold it until its turn.
 //!
 //! **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
 //!
-//! **Where it breaks.** A caller that hangs up takes its time with it, and everyone behind waits for nothing. A sleep that
-//! wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of the
-//! rate are lost. And nothing says how many may wait.
+//! **Where it breaks.** A caller that hangs up takes its time with it, and everyone behind waits for nothing. A sleep
+//! that wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of
+//! the rate are lost. And nothing says how many may wait.
 //!
-//! **The idea.** The state knows only the schedule: when the next call may leave. Who waits is a line, kept in order by the
-//! store. A call leaves at its *slot*, and the next slot follows from that slot, not from when a timer woke up: slots
-//! that are overdue are released at once, so the average holds at any rate. If someone in the line leaves, those
-//! behind simply stand further forward.
+//! **The idea.** The state knows only the schedule: when the next call may leave. Who waits is a line, kept in order
+//! by the store. A call leaves at its *slot*, and the next slot follows from that slot, not from when a timer woke
+//! up: slots that are overdue are released at once, so the average holds at any rate. If someone in the line leaves,
+//! those behind simply stand further forward.
 //!
 //! ```text
 //!   10/s, queue 3: five at one instant
@@ -25,15 +25,15 @@
 //!                 ⑤ refused at once: try again in 100 ms, when ② has left
 //! ```
 //!
-//! A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a rate of 3 per
-//! second does not drift.
+//! A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
+//! rate of 3 per second does not drift.
 //!
 //! **Invariant.** Slots are at least `cost * period / limit` apart, and no call leaves before its slot.
 //!
 //! **Cost.** Constant time, 24 bytes a key; who waits costs a place in the line (see the store).
 //!
-//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket; so [`TokenBucket`](crate::algorithm::TokenBucket)
-//! is that one.
+//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket; so
+//! [`TokenBucket`](crate::algorithm::TokenBucket) is that one.
 
 mod slot;
 
@@ -49,12 +49,13 @@ use crate::quota::Quota;
 
 /// A queue with a steady outflow.
 ///
-/// [`acquire`](crate::limiter::RateLimiter::acquire) (and with it the layer) waits in line: first come, first served, at most
-/// [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the rest is refused at once.
-/// [`check`](crate::limiter::RateLimiter::check) never waits: it passes when nobody waits and the last call is one interval ago.
+/// [`acquire`](crate::limiter::RateLimiter::acquire) (and with it the layer) waits in line: first come, first served,
+/// at most [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the rest is
+/// refused at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when nobody waits and the
+/// last call is one interval ago.
 ///
-/// A call of cost `n` leaves at its slot and holds the next back `n` intervals. An idle bucket stores nothing: it lets one call
-/// pass, not two.
+/// A call of cost `n` leaves at its slot and holds the next back `n` intervals. An idle bucket stores nothing: it
+/// lets one call pass, not two.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -1,8 +1,9 @@
-/// When the next call may leave, in grains from the key's time on; before that, it might have left already. In words, so that it takes no more
-/// room than it needs.
+/// When the next call may leave, in grains from the key's time on; before that, it might have left already. In words,
+/// so that it takes no more room than it needs.
 ///
-/// As a number, counted from [`LONGEST_AGO`] grains before the key's time: so what is to come may take nearly all of it, for that can be as long as time is. What has
-/// gone by need not, for it is owed to those only who wait, and is forgotten above that.
+/// As a number, counted from [`LONGEST_AGO`] grains before the key's time: so what is to come may take nearly all of
+/// it, for that can be as long as time is. What has gone by need not, for it is owed to those only who wait, and is
+/// forgotten above that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,
@@ -26,7 +27,8 @@ impl Slot {
         Self::new(self.count().saturating_add(grains))
     }
 
-    /// So many grains before; or as many of them as can be counted, but a slot [beyond that](Slot::is_endless) stays there.
+    /// So many grains before; or as many of them as can be counted, but a slot [beyond that](Slot::is_endless) stays
+    /// there.
     pub(super) const fn sooner(self, grains: u128) -> Self {
         if self.is_endless() { self } else { Self::new(self.count().saturating_sub(grains)) }
     }

@@ -1,16 +1,17 @@
 //! # Smooth: Guava's rate limiters
 //!
-//! **Problem.** A caller that paces *itself*, such as a client of somebody else's service: no bursts, or a warm-up after a pause.
+//! **Problem.** A caller that paces *itself*, such as a client of somebody else's service: no bursts, or a warm-up
+//! after a pause.
 //!
 //! **Naive answer.** Remember when the last call was; the next may go one interval later.
 //!
-//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either fresh (then a few calls at once are fine) or
-//! cold (then full speed at once is what kills it): the naive answer does neither. And a call of cost 100 would wait
-//! for all of it, though nobody else wants to go.
+//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either fresh (then a few
+//! calls at once are fine) or cold (then full speed at once is what kills it): the naive answer does neither. And a
+//! call of cost 100 would wait for all of it, though nobody else wants to go.
 //!
-//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let the caller of cost `n` go at once: it is the
-//! call after it that waits for what it took. What was not used is stored as permits, up to a limit, and the question is only what a
-//! stored permit costs:
+//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let the caller of cost
+//! `n` go at once: it is the call after it that waits for what it took. What was not used is stored as permits, up to
+//! a limit, and the question is only what a stored permit costs:
 //!
 //! ```text
 //!  time per permit
@@ -22,17 +23,20 @@
 //!     0   stored   1 s                      0    bend          max      area left of it: warm_up / 2
 //! ```
 //!
-//! A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at `cf` times the interval
-//! and has come down to the interval after `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
+//! A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at
+//! `cf` times the interval and has come down to the interval after `warm_up`. Since the cost is an area, it does not
+//! matter how permits are split into calls.
 //!
-//! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up / 2`, the end at `warm_up / 2 +
-//! 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time: no rate appears in any of it. These numbers have no
-//! finite form for every rate, so they are kept in 2^-48 of a nanosecond, and each is rounded so that no call goes early. The cold factor is taken as
-//! a multiple of 1/1024, rounded up.
+//! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up /
+//! 2`, the end at `warm_up / 2 + 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time:
+//! no rate appears in any of it. These numbers have no finite form for every rate, so they are kept in 2^-48 of a
+//! nanosecond, and each is rounded so that no call goes early. The cold factor is taken as a multiple of 1/1024,
+//! rounded up.
 //!
-//! Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond. Above that the rule itself is
-//! unstable: the later a cold start begins, the warmer and so the faster it is, and an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`
-//! with each cold start that is not quite cold. With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
+//! Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
+//! Above that the rule itself is unstable: the later a cold start begins, the warmer and so the faster it is, and an
+//! error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
+//! With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
 //!
 //! **Invariant.** A call leaves no sooner than `next`; `next` moves on by the area of what it took.
 //!
@@ -62,9 +66,9 @@ const MARGIN: u128 = 1 << (FINE - 8);
 
 /// Guava's rate limiters: paced calls, stored permits, and the caller pays for the one before.
 ///
-/// [`acquire`](crate::limiter::RateLimiter::acquire) waits in order, at most [`queue`](Smooth::queue) calls per key and each at most
-/// [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call would not have to wait. A cost never
-/// changes its own wait: the next call waits for it. No cost is too large.
+/// [`acquire`](crate::limiter::RateLimiter::acquire) waits in order, at most [`queue`](Smooth::queue) calls per key
+/// and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call
+/// would not have to wait. A cost never changes its own wait: the next call waits for it. No cost is too large.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -112,15 +116,15 @@ pub struct SmoothState {
 }
 
 impl Smooth {
-    /// Guava's `SmoothBursty`: stores up to one second of unused permits, which then cost nothing. The store is empty when the limiter is
-    /// built, and the first call is free.
+    /// Guava's `SmoothBursty`: stores up to one second of unused permits, which then cost nothing. The store is empty
+    /// when the limiter is built, and the first call is free.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
         Self::with(quota, Reserve::Bursty)
     }
 
-    /// Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come down to the interval within
-    /// `warm_up`. It is cold when the limiter is built.
+    /// Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come down
+    /// to the interval within `warm_up`. It is cold when the limiter is built.
     ///
     /// A `warm_up` of zero has no store at all: calls are one interval apart. One above 292 years counts as 292 years.
     #[must_use]
@@ -145,8 +149,8 @@ impl Smooth {
 
     /// How many times the interval a cold limiter starts with. Of no effect on [`bursty`](Smooth::bursty).
     ///
-    /// Taken as a multiple of 1/1024, rounded up. Above 3, many cold starts in a row, none of them quite cold, add up what is rounded: at a
-    /// factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
+    /// Taken as a multiple of 1/1024, rounded up. Above 3, many cold starts in a row, none of them quite cold, add up
+    /// what is rounded: at a factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
     ///
     /// # Panics
     ///
@@ -168,7 +172,8 @@ impl Smooth {
         self.measured()
     }
 
-    /// How long a call may wait. One whose turn would come later is refused at once: Guava's try-acquire with a timeout.
+    /// How long a call may wait. One whose turn would come later is refused at once: Guava's try-acquire with a
+    /// timeout.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.patience = self.patience.within(max_wait);
@@ -226,8 +231,8 @@ impl Smooth {
         ceil(state.next.saturating_add(self.reserve.until(self.most - state.stored))).since(now)
     }
 
-    /// When a call may leave whose turn is computed to be `next`. What was rounded up fills the store a little later, and a store that is less full is less
-    /// cold: so a turn that is not exact is taken a little later than computed.
+    /// When a call may leave whose turn is computed to be `next`. What was rounded up fills the store a little later,
+    /// and a store that is less full is less cold: so a turn that is not exact is taken a little later than computed.
     fn exact(&self, next: u128) -> u128 {
         let is_exact = next.is_multiple_of(1 << FINE) || matches!(self.reserve, Reserve::Bursty);
         if is_exact { next } else { next.saturating_add(MARGIN) }
@@ -289,9 +294,11 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next turn up by the interval for each unit, but not to before now. What was taken from the store does not come back.
+    /// Moves the next turn up by the interval for each unit, but not to before now. What was taken from the store
+    /// does not come back.
     ///
-    /// Rounded down where a charge is rounded up: of a rate whose interval is no whole number of nanoseconds, up to one nanosecond is kept.
+    /// Rounded down where a charge is rounded up: of a rate whose interval is no whole number of nanoseconds, up to
+    /// one nanosecond is kept.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let seen = fine(self.observe(state, now));
         // Of a turn that is beyond reckoning, nothing is known to take off.

@@ -49,8 +49,8 @@ impl Reserve {
         }
     }
 
-    /// As much of the most as `stored` was of what `old` could store; if that was of the other kind, as much as at first. Rounded so that
-    /// no call goes early.
+    /// As much of the most as `stored` was of what `old` could store; if that was of the other kind, as much as at
+    /// first. Rounded so that no call goes early.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,

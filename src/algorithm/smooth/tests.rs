@@ -1,6 +1,7 @@
 use super::*;
 
-/// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a second.
+/// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a
+/// second.
 fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
     let mut state = limiter.fresh(now, now);

@@ -4,20 +4,21 @@
 //!
 //! **Naive answer.** A limiter for each tier.
 //!
-//! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each time.
+//! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each
+//! time.
 //!
-//! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state for a rule that is new to it is
-//! that of another which leaves it the least, carried over: as when a limiter's rule is [replaced](crate::limiter::RateLimiter::replace), but for one
-//! key.
+//! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state
+//! for a rule that is new to it is that of another which leaves it the least, carried over: as when a limiter's rule
+//! is [replaced](crate::limiter::RateLimiter::replace), but for one key.
 //!
-//! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the small one cannot hold. Whoever
-//! alternates between two tiers would have no limit at all.
+//! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the
+//! small one cannot hold. Whoever alternates between two tiers would have no limit at all.
 //!
-//! **Invariant.** Each rule holds by itself, for all that was used since the key was first asked by it, whatever it was used by. Nobody waits
-//! longer than the rule that is asked could demand.
+//! **Invariant.** Each rule holds by itself, for all that was used since the key was first asked by it, whatever it
+//! was used by. Nobody waits longer than the rule that is asked could demand.
 //!
-//! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several rules of late, state and rule for each of
-//! them, up to 32. Work in proportion to that.
+//! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several
+//! rules of late, state and rule for each of them, up to 32. Work in proportion to that.
 
 mod line;
 
@@ -36,10 +37,11 @@ use crate::decision::Decision;
 /// ([`check_by`](crate::limiter::RateLimiter::check_by)).
 ///
 /// A key that is asked by a rule for the first time starts with what it has used by others, as the table of
-/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of them, as far as they have room for it (what
-/// they have not is not owed): so moving a user to another tier neither
-/// resets nor locks anybody, and moving to and fro wins nothing. Of more than 32 rules on one key, that is forgotten for which the key would be as good as new soonest. A
-/// refund goes to the rule that was asked last. Calls that wait in line stand in one line, which moves as the rule says that last let one in.
+/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of
+/// them, as far as they have room for it (what they have not is not owed): so moving a user to another tier neither
+/// resets nor locks anybody, and moving to and fro wins nothing. Of more than 32 rules on one key, that is forgotten
+/// for which the key would be as good as new soonest. A refund goes to the rule that was asked last. Calls that wait
+/// in line stand in one line, which moves as the rule says that last let one in.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -206,7 +208,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    /// What went by the rule for calls that choose none goes by the new one. Those that choose the old rule go on by it.
+    /// What went by the rule for calls that choose none goes by the new one. Those that choose the old rule go on by
+    /// it.
     fn adapt(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.rule {
             return self.take_over(state, now);

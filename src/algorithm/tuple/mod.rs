@@ -4,10 +4,12 @@
 //!
 //! **Naive answer.** Two limiters, one after the other.
 //!
-//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a caller who is out for the day
-//! burns the second's budget as well, and what is told to it is wrong. Charging and taking back is no better: others see the charge in between.
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a caller
+//! who is out for the day burns the second's budget as well, and what is told to it is wrong. Charging and taking
+//! back is no better: others see the charge in between.
 //!
-//! **The idea.** Ask all of them first; take from all, or from none. The key is held meanwhile, so nobody comes in between.
+//! **The idea.** Ask all of them first; take from all, or from none. The key is held meanwhile, so nobody comes in
+//! between.
 //!
 //! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
 //!
@@ -57,7 +59,8 @@ impl Together {
     }
 }
 
-/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and of two with as many those that must last longer.
+/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and of two with as
+/// many those that must last longer.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -79,13 +82,14 @@ fn limits(algorithm: &impl Algorithm) -> usize {
 
 /// All or none: a call passes when each member lets it pass, and then draws on each; else it draws on none.
 ///
-/// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`, and [`index`](Decision::index),
-/// are those of the one limit that matters most now.
+/// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`,
+/// and [`index`](Decision::index), are those of the one limit that matters most now.
 ///
-/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call waits in line until all members let it pass; the shortest of their lines bounds it, and the shortest
-/// patience. A layer holds requests only if each member is told to let them wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` refuses what
-/// comes before its slot. Nobody waits where a member blocks or lends ([`Blocking`](crate::algorithm::Blocking), [`Priority`](crate::algorithm::Priority)); a
-/// block around the tuple lets them.
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call waits in line until all members let it pass; the
+/// shortest of their lines bounds it, and the shortest patience. A layer holds requests only if each member is told
+/// to let them wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` refuses what
+/// comes before its slot. Nobody waits where a member blocks or lends ([`Blocking`](crate::algorithm::Blocking),
+/// [`Priority`](crate::algorithm::Priority)); a block around the tuple lets them.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]

@@ -72,7 +72,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once nothing is held.
+    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once
+    /// nothing is held.
     pub(super) fn replace(&self, context: &Own<A>, new: &A) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {

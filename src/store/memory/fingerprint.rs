@@ -1,7 +1,7 @@
 //! Keys as 128-bit keyed fingerprints.
 //!
-//! An attacker picks the keys. So the hash is a keyed one with a security claim (SipHash-1-3, 128 bits), seeded at random for
-//! each limiter; and a key of a megabyte takes as much memory as an address, and is kept nowhere.
+//! An attacker picks the keys. So the hash is a keyed one with a security claim (SipHash-1-3, 128 bits), seeded at
+//! random for each limiter; and a key of a megabyte takes as much memory as an address, and is kept nowhere.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};

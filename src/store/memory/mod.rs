@@ -38,20 +38,20 @@ pub use wait::MemoryWait;
 ///
 /// # Guarantees
 ///
-/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is as good as new may be forgotten at any time,
-/// which changes no answer while there is room.
+/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is as good as new may be forgotten
+/// at any time, which changes no answer while there is room.
 ///
-/// When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place; no key that has used
-/// anything is pushed out. From then on, a key that gets a place (again) starts where its shared bucket stands: with what others
-/// have used as well, never with more than it may have. A key that shares a bucket is refused where another would wait in line, and
-/// [`reset`](crate::limiter::RateLimiter::reset) does not reach it.
+/// When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place; no key
+/// that has used anything is pushed out. From then on, a key that gets a place (again) starts where its shared bucket
+/// stands: with what others have used as well, never with more than it may have. A key that shares a bucket is
+/// refused where another would wait in line, and [`reset`](crate::limiter::RateLimiter::reset) does not reach it.
 ///
 /// # Memory
 ///
-/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key: 16 bytes, the
-/// algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the round of keys to look at. Tables grow by
-/// doubling: count 60 to 120 bytes per key, so the default of 100,000 keys is 6 to 12 MB. Memory for keys
-/// that were forgotten is used again, and not given back while the limiter lives.
+/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key:
+/// 16 bytes, the algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the round of
+/// keys to look at. Tables grow by doubling: count 60 to 120 bytes per key, so the default of 100,000 keys is 6 to 12
+/// MB. Memory for keys that were forgotten is used again, and not given back while the limiter lives.
 ///
 /// Not promised: state outlives neither the process nor the last clone of its limiter.
 #[derive(Debug)]
@@ -67,7 +67,8 @@ impl<A: Algorithm> MemoryStore<A> {
     /// The number of keys kept by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// The number of calls that may wait by default, for all keys together; or as many as the rule was told to let wait for one, if that is more.
+    /// The number of calls that may wait by default, for all keys together; or as many as the rule was told to let
+    /// wait for one, if that is more.
     pub const DEFAULT_MAX_WAITING: usize = 10_000;
 
     /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.

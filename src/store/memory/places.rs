@@ -66,7 +66,8 @@ impl<A: Algorithm> Table<A> {
         stays
     }
 
-    /// Whether a new key must share a bucket though there may be room: since calls in progress hold something of it, some of them perhaps of this key.
+    /// Whether a new key must share a bucket though there may be room: since calls in progress hold something of it,
+    /// some of them perhaps of this key.
     pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
         if !law.rule.holds() || !self.crowded.load(Ordering::Relaxed) {
             return false;

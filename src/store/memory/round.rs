@@ -24,7 +24,8 @@ impl Round {
         self.gone.insert(key);
     }
 
-    /// The next key, taken out; and whether it is still in the table. What has left has its turn, too: work per look is constant.
+    /// The next key, taken out; and whether it is still in the table. What has left has its turn, too: work per look
+    /// is constant.
     pub(super) fn next(&mut self) -> Option<(Fingerprint, bool)> {
         let key = self.order.pop_front()?;
         Some((key, !self.gone.remove(&key)))

@@ -201,8 +201,8 @@ impl<A: Algorithm> Seat<'_, A> {
         }
     }
 
-    /// Asks by the rule of the call. Those whose turn has come leave first, by the rule that they came by; and if the call is not let in, they
-    /// go on by that one.
+    /// Asks by the rule of the call. Those whose turn has come leave first, by the rule that they came by; and if the
+    /// call is not let in, they go on by that one.
     fn asked<R>(
         &mut self,
         now: Nanos,
@@ -309,7 +309,8 @@ impl<A: Algorithm> Seat<'_, A> {
         }
     }
 
-    /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may leave.
+    /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may
+    /// leave.
     pub(super) fn change(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.is_waited_for() {
             return change(self.state);

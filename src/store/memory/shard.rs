@@ -1,8 +1,8 @@
 //! A map in parts, each under a lock of its own.
 //!
-//! A part holds whatever is needed to decide on one of its keys: its state, who waits for it, and the rule itself. So a decision takes one
-//! lock, a rule is replaced part by part and never in the middle of a decision, and several keys can be held at once: in the order of
-//! the addresses of their locks.
+//! A part holds whatever is needed to decide on one of its keys: its state, who waits for it, and the rule itself. So
+//! a decision takes one lock, a rule is replaced part by part and never in the middle of a decision, and several keys
+//! can be held at once: in the order of the addresses of their locks.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -73,7 +73,8 @@ impl<A: Algorithm> Shards<A> {
     }
 }
 
-/// Whom to wake once nothing is held, for a waker may run anything: so it is declared before a lock is taken. Woken as well if a rule panics meanwhile.
+/// Whom to wake once nothing is held, for a waker may run anything: so it is declared before a lock is taken. Woken
+/// as well if a rule panics meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 

@@ -1,13 +1,14 @@
 //! A bounded map that cleans itself.
 //!
-//! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and forgotten if they
-//! are as good as new and nobody has asked for them for a while (a window of the quota, at most ten seconds: a busy key that never uses much is not
-//! made anew at each call). No thread, no timer, no pause; work per call is constant.
+//! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and forgotten if
+//! they are as good as new and nobody has asked for them for a while (a window of the quota, at most ten seconds: a
+//! busy key that never uses much is not made anew at each call). No thread, no timer, no pause; work per call is
+//! constant.
 //!
-//! When the table is full, more are looked at, and those go that are as good as new, asked for or not. If none can go, the newcomer shares a
-//! bucket with others like it: one of 256, picked by its fingerprint. So nobody who has used anything is pushed out, a flood of
-//! keys is limited as a whole, and memory stays what it was. A key that later gets a place of its own starts where its
-//! shared bucket stands, so moving out is no way to a second budget.
+//! When the table is full, more are looked at, and those go that are as good as new, asked for or not. If none can
+//! go, the newcomer shares a bucket with others like it: one of 256, picked by its fingerprint. So nobody who has
+//! used anything is pushed out, a flood of keys is limited as a whole, and memory stays what it was. A key that later
+//! gets a place of its own starts where its shared bucket stands, so moving out is no way to a second budget.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -73,8 +74,9 @@ impl<A: Algorithm> Table<A> {
 
     /// Holds a key that is known and for which nobody waits, while `change` runs: the common case, and short.
     ///
-    /// The clock is read before, while the processor has nothing else to wait for. A thread that was held up since must not look like a clock
-    /// that was set back: where the key knows of a later reading, the clock is read again, now that nobody else can have a later one.
+    /// The clock is read before, while the processor has nothing else to wait for. A thread that was held up since
+    /// must not look like a clock that was set back: where the key knows of a later reading, the clock is read again,
+    /// now that nobody else can have a later one.
     #[inline]
     pub(super) fn known<R>(
         &self,
@@ -304,7 +306,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but not over ten seconds.
+/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but
+/// not over ten seconds.
 pub(super) fn rest<A: Algorithm>(rule: &A) -> u64 {
     let mut longest = 0;
     rule.policies(&mut |policy| match policy.unit {

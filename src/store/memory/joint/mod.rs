@@ -1,10 +1,11 @@
 //! Calls on several keys, of several limiters, that are decided together: all are let pass, or none.
 //!
-//! All keys are held while they are decided: the shards in the order of the addresses of their locks, shared buckets after all others. A key
-//! alone takes the same locks in the same order, so nobody waits in a circle. Where nobody must wait in line, the whole is over at once.
+//! All keys are held while they are decided: the shards in the order of the addresses of their locks, shared buckets
+//! after all others. A key alone takes the same locks in the same order, so nobody waits in a circle. Where nobody
+//! must wait in line, the whole is over at once.
 //!
-//! A call that has to wait in one line is charged by the others when it joins that line: their budgets are for arrivals, the
-//! line's for departures. Given up while it waits, it gives back what it was charged.
+//! A call that has to wait in one line is charged by the others when it joins that line: their budgets are for
+//! arrivals, the line's for departures. Given up while it waits, it gives back what it was charged.
 
 mod few;
 mod held;
@@ -82,7 +83,8 @@ impl<'p, 'a> Call<'p, 'a> {
         Ask { home: self.home, cost, priority: *priority, patience: *patience, rule: rule.as_ref() }
     }
 
-    /// Whether it tells of itself, though it draws on the state of another call: by a rule of its own, or if nothing is charged.
+    /// Whether it tells of itself, though it draws on the state of another call: by a rule of its own, or if nothing
+    /// is charged.
     fn has_own_say(&self, at: usize, denied: bool) -> bool {
         self.leader == at || denied || self.part.rule.is_some()
     }

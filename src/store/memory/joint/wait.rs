@@ -19,7 +19,8 @@ pub struct Decided {
     pub(crate) rule: Option<Rule>,
 }
 
-/// What became of several calls; `None` stands for one that is not limited. And what they hold until they are over, if all were let in.
+/// What became of several calls; `None` stands for one that is not limited. And what they hold until they are over,
+/// if all were let in.
 pub(crate) type AllDecided = (Few<Option<Decided>>, Permit);
 
 /// A call that waits in one line, or in several at once.
