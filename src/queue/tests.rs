@@ -1,6 +1,7 @@
 use super::*;
-use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState};
+use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, Patience};
 use crate::quota::Quota;
+use std::cell::Cell;
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
@@ -176,5 +177,98 @@ fn without_a_queue_nobody_waits() {
         assert_eq!(bench.decided(30 * MS).retry_after(), Some(Duration::from_millis(70)));
         assert!(!bench.decided(100 * MS - 1).is_allowed());
         assert!(bench.decided(100 * MS).is_allowed());
+    }
+}
+
+/// A call each nanosecond, as a window would have it: late for one, late for all. Counts how often it is asked to let one leave, in deed or in thought.
+#[derive(Debug, Default)]
+struct Gate {
+    leaves: Cell<usize>,
+}
+
+/// The time, and when the next may leave.
+type Times = (Nanos, Nanos);
+
+impl Line<Times> for Gate {
+    fn patience(&self, _: &Times) -> Patience {
+        Patience::asked(100_000)
+    }
+
+    fn capacity(&self, _: &Times) -> u64 {
+        100_001
+    }
+
+    fn at_once(&self, _: &Times) -> u64 {
+        1
+    }
+
+    fn turn(&self, (now, next): &Times, _: u64) -> Nanos {
+        *now.max(next)
+    }
+
+    fn is_due(&self, (now, next): &Times, _: u64) -> bool {
+        next <= now
+    }
+
+    fn leave(&self, (now, next): &mut Times, _: Nanos, cost: u64) {
+        self.leaves.set(self.leaves.get() + 1);
+        *next = now.after(cost);
+    }
+
+    fn passing(&self, times: &Times, _: Nanos) -> u64 {
+        u64::from(self.is_due(times, 1))
+    }
+
+    fn keep(&self, times: &Times) -> Option<Times> {
+        Some(*times)
+    }
+
+    fn time(&self, (now, _): &Times) -> Nanos {
+        *now
+    }
+
+    fn observe(&self, (now, _): &mut Times, later: Nanos) -> Nanos {
+        *now = later;
+        later
+    }
+}
+
+/// What most calls cost beside a line is the same, however long it is: even where timers are late, and those who were let go give up.
+#[test]
+fn a_line_is_not_thought_through_for_each_who_comes_and_goes() {
+    for length in [100_u64, 10_000] {
+        let (gate, mut state) = (Gate::default(), (Nanos(0), Nanos(0)));
+        let mut queue = Queue::new(Crowd::new(100_000));
+        let mut wake = Vec::new();
+        let mut enter = |queue: &mut Queue<Times>, state: &mut Times, now| {
+            queue.release(&gate, state, Nanos(now), &mut wake);
+            match queue.enter(&gate, state, Comer::new(Nanos(now), 1), &mut wake) {
+                Entered::Waits(ticket) => ticket,
+                Entered::Decided(_) => 0,
+            }
+        };
+        let tickets: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
+        assert_eq!(gate.leaves.get() as u64, length + 1, "each once: in deed, or in thought");
+
+        // One is let go each ten nanoseconds: ten times as late as it might have been.
+        for late in 1..20 {
+            let before = gate.leaves.take();
+            enter(&mut queue, &mut state, late * 10);
+            assert!(gate.leaves.get() <= 2, "{before}: one leaves, and one comes: {}", gate.leaves.get());
+        }
+        // Those who were let go and not told give up, one after another: the next is let go in its stead.
+        for ticket in &tickets[1..20] {
+            gate.leaves.take();
+            queue.abandon(&gate, &mut state, *ticket, &mut Vec::new());
+            queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());
+            assert!(gate.leaves.get() <= 2, "one goes for one: {}", gate.leaves.get());
+        }
+        // Who must know when its turn comes thinks it through, once.
+        gate.leaves.take();
+        let comer = Comer { patience: 1, ..Comer::new(Nanos(200), 1) };
+        assert!(matches!(queue.enter(&gate, &mut state, comer, &mut Vec::new()), Entered::Decided(_)));
+        assert!(gate.leaves.take() as u64 >= length - 40);
+        assert!(matches!(queue.enter(&gate, &mut state, comer, &mut Vec::new()), Entered::Decided(_)));
+        assert!(gate.leaves.take() <= 1, "and the next knows it");
     }
 }
