@@ -265,7 +265,7 @@ impl fmt::Display for Decision {
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),
-            None if !self.allowed => f.write_str(", waiting does not help"),
+            None if !self.allowed => f.write_str(", no wait is known to help"),
             None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
             None => Ok(()),
         }
@@ -298,6 +298,6 @@ mod tests {
     fn displays_one_line() {
         assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
         assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
-        assert_eq!(Decision::deny(3, 3, None, 9).to_string(), "denied, 3 of 3 left, waiting does not help");
+        assert_eq!(Decision::deny(3, 3, None, 9).to_string(), "denied, 3 of 3 left, no wait is known to help");
     }
 }

@@ -1,7 +1,7 @@
 //! Many orders in which threads may run, tried out one by one: nobody deadlocks, nobody sleeps on, and every unit is counted once.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --no-default-features --test shuttle
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tower-throttle-shuttle
 //! ```
 //!
 //! A target directory of its own, so that the flag does not undo other builds. `SHUTTLE_RANDOM_SEED=7` before it tries other
