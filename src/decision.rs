@@ -298,6 +298,9 @@ mod tests {
     fn displays_one_line() {
         assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
         assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
-        assert_eq!(Decision::deny(3, 3, None, 9).to_string(), "denied, 3 of 3 left, no wait is known to help");
+        assert_eq!(
+            Decision::deny(3, 3, None, 9).to_string(),
+            "denied, 3 of 3 left, no wait is known to help"
+        );
     }
 }
