@@ -509,3 +509,33 @@ fn one_kind_of_smooth_follows_another_in_order() {
         assert!(decision.is_allowed() || limiter.check_by(rule, "key", 1).is_allowed());
     }
 }
+
+/// Those whose turn has come leave once, in thought as in deed.
+#[test]
+fn a_look_by_another_rule_beside_a_line_tells_what_a_check_is_told() {
+    let log = |limit| SlidingLog::new(Quota::per(limit, Duration::from_nanos(10)).unwrap()).queue(5);
+    let mut beside_a_line = 0;
+    for seed in 0..5_000 {
+        let mut random = Random::new(seed);
+        let (rule, other) = (log(1 + random.below(4)), log(1 + random.below(4)));
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(Tiered::new(rule)).clock(clock.clone()).build();
+        let mut line: Vec<_> = (0..6)
+            .map(|_| {
+                clock.advance(Duration::from_nanos(random.below(4)));
+                let mut call = Hand::new(limiter.acquire_n("key", 1 + random.below(3)));
+                call.poll();
+                call
+            })
+            .collect();
+        // Some might have left, and have not been asked since.
+        clock.advance(Duration::from_nanos(random.below(30)));
+        let seen = limiter.peek_by(&other, "key");
+        let told = limiter.check_by(&other, "key", 1);
+        beside_a_line += u64::from(limiter.waiting() > 0);
+        let of = |decision: Decision| (decision.is_allowed(), decision.retry_after());
+        assert_eq!(of(seen), of(told), "seed {seed}");
+        line.iter_mut().for_each(|call| _ = call.poll());
+    }
+    assert!(beside_a_line > 1_000, "{beside_a_line}");
+}

@@ -84,6 +84,11 @@ impl<S> Queue<S> {
         !self.waiting.is_empty()
     }
 
+    /// How many wait, those who might leave among them.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Something was admitted past the line: the latest release can no longer be taken back.
     pub(crate) fn seal(&mut self) {
         self.undo = None;
@@ -118,17 +123,23 @@ impl<S: Clone> Queue<S> {
         state: &'a mut S,
         now: Nanos,
     ) -> Outlook<'a, S> {
-        self.look_ahead(line, state, now);
-        Outlook::behind(line, state, self, 0)
+        self.outlook_without(line, state, now, 0)
     }
 
-    /// How the line will look once everyone whose turn has come has left; `state`, a copy, goes along.
-    pub(crate) fn foresee<'a>(
+    /// How it will look when so many of those in front have left; the state knows of that.
+    pub(crate) fn outlook_without<'a>(
         &'a mut self,
         line: &'a dyn Line<S>,
         state: &'a mut S,
         now: Nanos,
+        gone: usize,
     ) -> Outlook<'a, S> {
+        self.look_ahead(line, state, now, gone);
+        Outlook::behind(line, state, self, gone)
+    }
+
+    /// Lets everyone whose turn has come leave in thought, from `state`, a copy; how many that are.
+    pub(crate) fn foresee(&mut self, line: &dyn Line<S>, state: &mut S, now: Nanos) -> usize {
         let mut left = 0;
         for waiter in &self.waiting {
             match line.depart(state, now, waiter.arrived.max(self.since), waiter.cost) {
@@ -142,17 +153,11 @@ impl<S: Clone> Queue<S> {
         if seen < self.seen {
             self.tail = None;
         }
-        self.look_far_ahead(line, state, now, left);
-        Outlook::behind(line, state, self, left)
+        left
     }
 
-    /// Sees to it that there is a tail, and that it is exact.
-    fn look_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos) {
-        self.look_far_ahead(line, state, now, 0);
-    }
-
-    /// The same, where so many of the line are as good as gone.
-    fn look_far_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos, gone: usize) {
+    /// Sees to it that there is a tail, and that it is exact, where so many of the line are as good as gone.
+    fn look_ahead(&mut self, line: &dyn Line<S>, state: &S, now: Nanos, gone: usize) {
         if self.is_rough {
             self.tail = None;
         }
@@ -262,7 +267,7 @@ impl<S: Clone> Queue<S> {
         match waits && has_place && comer.patience(patience) == u64::MAX {
             // It waits, however long that is.
             true => self.look_roughly_ahead(line, state, now, 0),
-            false => self.look_ahead(line, state, now),
+            false => self.look_ahead(line, state, now, 0),
         }
         let mut outlook = Outlook::behind(line, state, self, 0);
         match outlook.decide(comer) {

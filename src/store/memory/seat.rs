@@ -96,7 +96,8 @@ impl<A: Algorithm> Seat<'_, A> {
         };
         let mut state = self.state.clone();
         // Those who wait leave by the rule that they came by.
-        let waited_in = !queue.foresee(line, &mut state, now).is_empty();
+        let gone = queue.foresee(line, &mut state, now);
+        let waited_in = gone < queue.waiting();
         if let Some(_before) = self.rule.claim(&mut state, now) {
             queue.unsettle();
         }
@@ -105,7 +106,7 @@ impl<A: Algorithm> Seat<'_, A> {
             (true, 0) => self.rule.peek(&mut state, now, 0).with_nothing_left(),
             (true, _) => {
                 let comer = Comer { waits: false, ..Comer::new(now, cost) };
-                let blocked = queue.foresee(line, &mut state, now).blocked(comer);
+                let blocked = queue.outlook_without(line, &mut state, now, gone).blocked(comer);
                 line.answer(&mut state, now, cost, false, blocked)
             }
         }
