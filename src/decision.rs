@@ -42,24 +42,23 @@ pub struct Decision {
 /// No wait helps.
 const NEVER: u64 = u64::MAX;
 
+/// The wait of a denial; 584 years away is still not "never".
+#[inline]
+const fn wait_of(retry_after: Option<u64>) -> u64 {
+    match retry_after {
+        Some(NEVER) => NEVER - 1,
+        Some(nanos) => nanos,
+        None => NEVER,
+    }
+}
+
 impl Decision {
     /// A call that may pass. For authors of algorithms and stores.
     ///
     /// `reset_after` in nanoseconds.
     #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
-        let (allowed, wait) = (true, 0);
-        Self {
-            allowed,
-            closed: false,
-            index: 0,
-            limit,
-            remaining,
-            wait,
-            reset: reset_after,
-            grains: 1,
-            delay: 0,
-        }
+        Self::new(true, limit, remaining, 0, reset_after)
     }
 
     /// A call that may not pass. For authors of algorithms and stores.
@@ -67,24 +66,12 @@ impl Decision {
     /// `retry_after` (`None`: waiting does not help) and `reset_after` in nanoseconds.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
-        let wait = match retry_after {
-            // 584 years away is still not "never".
-            Some(NEVER) => NEVER - 1,
-            Some(nanos) => nanos,
-            None => NEVER,
-        };
-        let allowed = false;
-        Self {
-            allowed,
-            closed: false,
-            index: 0,
-            limit,
-            remaining,
-            wait,
-            reset: reset_after,
-            grains: 1,
-            delay: 0,
-        }
+        Self::new(false, limit, remaining, wait_of(retry_after), reset_after)
+    }
+
+    #[inline]
+    const fn new(allowed: bool, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
+        Self { allowed, closed: false, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
@@ -141,12 +128,7 @@ impl Decision {
     /// The same denial, with another time to come back; nanoseconds, `None`: waiting does not help.
     pub(crate) const fn with_retry_of(mut self, retry: Option<u64>) -> Self {
         if !self.allowed {
-            let wait = match retry {
-                Some(NEVER) => NEVER - 1,
-                Some(nanos) => nanos,
-                None => NEVER,
-            };
-            (self.wait, self.reset, self.grains) = (wait, self.nanos(self.reset), 1);
+            (self.wait, self.reset, self.grains) = (wait_of(retry), self.nanos(self.reset), 1);
         }
         self
     }

@@ -51,9 +51,7 @@ impl Crowd {
     }
 
     pub(crate) fn leave(&self, cost: u64) {
-        // Never below zero: whoever leaves twice takes nobody along.
-        let less = |count: u64| Some(count.saturating_sub(cost));
-        let _ = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        leave(&self.count, cost);
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -91,14 +89,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for (count, cost) in self.taken.drain(..) {
-            let less = |count: u64| Some(count.saturating_sub(cost));
-            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            leave(&count, cost);
         }
     }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        self.crowd.fetch_sub(1, Ordering::Relaxed);
+        leave(&self.crowd, 1);
     }
+}
+
+/// Never below zero: whoever leaves twice takes nobody along.
+fn leave(count: &AtomicU64, cost: u64) {
+    let less = |count: u64| Some(count.saturating_sub(cost));
+    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }

@@ -35,7 +35,7 @@ impl<A: Algorithm> Future for Acquire<A> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
         let (decision, permit) = ready!(self.project().wait.poll_both(cx));
-        // Held until it is refunded.
+        // Held until it is released by hand.
         drop(permit.unarmed());
         Poll::Ready(decision)
     }
