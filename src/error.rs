@@ -96,3 +96,65 @@ impl fmt::Display for NameError {
 }
 
 impl Error for NameError {}
+
+/// Why a list of networks, or a number of proxies, cannot be used.
+///
+/// Its text names the entry, and says what to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError {
+    entry: Option<String>,
+    reason: String,
+}
+
+impl NetworkError {
+    pub(crate) fn entry(entry: &str, reason: String) -> Self {
+        Self { entry: Some(entry.chars().take(SHOWN).collect()), reason }
+    }
+
+    pub(crate) fn no_hops() -> Self {
+        let reason = "to trust 0 proxies is to read no header: take `PeerIp`, or trust at least 1";
+        Self { entry: None, reason: reason.to_owned() }
+    }
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.entry {
+            Some(entry) => write!(f, "{entry:?} is no network: {}", self.reason),
+            None => f.write_str(&self.reason),
+        }
+    }
+}
+
+impl Error for NetworkError {}
+
+/// Why a header cannot be read for what it was to be read for.
+///
+/// Its text says what to take instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderError {
+    name: String,
+    instead: Option<&'static str>,
+}
+
+impl HeaderError {
+    pub(crate) fn no_name(name: &str) -> Self {
+        Self { name: name.chars().take(SHOWN).collect(), instead: None }
+    }
+
+    pub(crate) fn own_form(name: &str, instead: &'static str) -> Self {
+        Self { instead: Some(instead), ..Self::no_name(name) }
+    }
+}
+
+impl fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match self.instead {
+            Some(instead) => write!(f, "{name:?} has a form of its own: take `ClientIp::{instead}`"),
+            None => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
+        }
+    }
+}
+
+impl Error for HeaderError {}

@@ -25,6 +25,7 @@
 //! - [`Quota`]: how much, per how long.
 //! - [`algorithm`]: which one do I want?
 //! - [`key`]: who is asking.
+//! - [`guide`]: set-ups, such as [behind a proxy](guide::proxy).
 //! - [`middleware`]: the layer, and what a refused caller gets.
 //! - [`RateLimiter`]: the engine, without any middleware.
 //! - [`clock`]: time, and how to test with it.
@@ -72,6 +73,7 @@ pub mod algorithm;
 pub mod clock;
 pub mod decision;
 pub mod error;
+pub mod guide;
 pub mod key;
 pub mod limiter;
 pub mod middleware;
@@ -91,6 +93,7 @@ struct Readme;
 
 pub use decision::Decision;
 pub use error::QuotaError;
+pub use key::MissingKey;
 pub use limiter::RateLimiter;
 pub use middleware::{Error, ErrorResponder, HttpResponder, RateLimitLayer};
 pub use quota::Quota;

@@ -1,23 +1,32 @@
 //! What is told to whoever operates the service. All of it vanishes without the feature `tracing`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::decision::Decision;
-use crate::key::KeyError;
+use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
 
 /// Says each thing once: whoever causes it can cause it a million times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    no_key: AtomicBool,
+    /// A bit for each kind of error.
+    no_key: AtomicU32,
     no_store: AtomicBool,
     never_fits: AtomicBool,
 }
 
 impl Observer {
-    pub(crate) fn no_key(&self, policy: &str, error: &KeyError) {
-        if first(&self.no_key) {
-            tell(policy, "requests are refused because they have no key", error);
+    pub(crate) fn no_key(&self, policy: &str, error: &KeyError, missing: MissingKey) {
+        let kind = 1 << error.kind();
+        if self.no_key.load(Ordering::Relaxed) & kind == 0
+            && self.no_key.fetch_or(kind, Ordering::Relaxed) & kind == 0
+        {
+            let what = match missing {
+                MissingKey::Reject => "requests are refused because they have no key",
+                MissingKey::Shared => "requests share one budget because they have no key",
+                MissingKey::Pass => "requests are not limited because they have no key",
+            };
+            tell(policy, what, error);
         }
     }
 

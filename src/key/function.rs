@@ -1,9 +1,11 @@
 use std::fmt;
 use std::hash::Hash;
 
+use super::or::Optional;
 use super::{KeyError, KeyExtractor};
 
-/// A key by a function of the request, of any type; `None` means not limited.
+/// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of), ask the
+/// next.
 ///
 /// ```
 /// use tower_throttle::key::from_fn;
@@ -37,6 +39,18 @@ where
     type Key = Key;
 
     fn extract(&self, request: &Req) -> Result<Option<Key>, KeyError> {
+        Ok((self.function)(request))
+    }
+}
+
+impl<F, Req, Key> Optional<Req> for FromFn<F>
+where
+    F: Fn(&Req) -> Option<Key>,
+    Key: Hash,
+{
+    type Found = Key;
+
+    fn find(&self, request: &Req) -> Result<Option<Key>, KeyError> {
         Ok((self.function)(request))
     }
 }

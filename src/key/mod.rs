@@ -5,34 +5,57 @@
 //! | you limit by | take |
 //! |---|---|
 //! | the address of the TCP peer | [`PeerIp`] |
-//! | the value of a header | [`Header`] |
-//! | what an earlier layer found out | [`Extension`] |
+//! | the address of the client behind proxies | [`ClientIp`]; which one is in the guide: [behind a proxy](crate::guide::proxy) |
+//! | a user, or what else an earlier layer found out | [`Extension`] |
+//! | a token, a session, the value of a header | [`Bearer`], [`Cookie`], [`Header`] |
+//! | a route of axum, a method, a host | `Route` (feature `axum`), [`Method`], [`Host`] |
+//! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | everyone together | [`Global`] |
-//! | several of these at once | a tuple: `(PeerIp::new(), Header::new("x-api-key")?)` |
+//! | one if it is there, else another | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
+//! | several of these at once | a tuple: `(PeerIp::new(), Method::safe())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
-//! An extractor answers `Ok(None)` for a request that is not limited, and an error for one whose key cannot be had:
-//! that request is refused (HTTP 500), since letting it pass would be a way round the limit.
+//! What callers say of themselves, they can invent, and have a budget for each invention: limit by address, too, or
+//! put the limiter inside the layer that checks it. Parts of a tuple stay apart: `("a", "bc")` is not `("ab", "c")`.
+//!
+//! # Not limited, not served, not known
+//!
+//! An extractor answers `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) makes it do so for
+//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that meet a [`Condition`], such as [`Paths`],
+//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) has callers of some networks turned away with 403 before
+//! anything is counted.
+//!
+//! A request whose key cannot be had is refused (HTTP 500), since letting it pass would be a way round the limit;
+//! [`MissingKey`] says what else can be done about it.
 
+mod address;
+mod credential;
 mod error;
+mod exempt;
 mod extension;
+mod first;
 mod function;
 mod global;
-mod header;
-mod ip;
+mod missing;
 mod or;
-mod peer;
+mod target;
 mod tuple;
 
 use std::hash::Hash;
 
+pub use address::{ClientIp, Networks, PeerIp, TrustedProxies};
+pub use credential::{Bearer, Cookie, Header, HeaderKey, Secret};
 pub use error::KeyError;
+pub use exempt::{Condition, GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
 pub use extension::Extension;
+pub use first::{Several, first_of};
 pub use function::{FromFn, from_fn};
 pub use global::Global;
-pub use header::{Header, HeaderKey};
-pub use ip::PeerIp;
+pub use missing::{Caller, MissingKey};
 pub use or::{Or, OrKey};
+pub use target::{GrpcMethod, GrpcService, Host, Method, MethodKey};
+#[cfg(feature = "axum")]
+pub use target::{Route, RouteKey};
 
 /// Finds the key of a request.
 ///
@@ -66,6 +89,6 @@ pub trait KeyExtractor<Req> {
     ///
     /// # Errors
     ///
-    /// If the key cannot be had.
+    /// If the key cannot be had, or the caller is [not served](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 }

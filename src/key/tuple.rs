@@ -1,6 +1,7 @@
 use super::{KeyError, KeyExtractor};
 
-/// Several parts, one key. A part that says `None` makes the whole `None`.
+/// Several parts, one key. All are asked: a caller that one of them does not serve is not served; else a part that says
+/// `None` makes the whole `None`; else one that fails fails the whole.
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<Req, $($part: KeyExtractor<Req>),+> KeyExtractor<Req> for ($($part,)+) {
@@ -9,12 +10,24 @@ macro_rules! tuple {
             #[allow(non_snake_case, reason = "type parameters name the parts")]
             fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
                 let ($($part,)+) = self;
-                Ok(Some(($(
-                    match $part.extract(request)? {
-                        Some(key) => key,
-                        None => return Ok(None),
-                    },
-                )+)))
+                let ($($part,)+) = ($($part.extract(request),)+);
+                let (mut none, mut failed) = (false, None);
+                $(let $part = match $part {
+                    Ok(key) => {
+                        none |= key.is_none();
+                        key
+                    }
+                    Err(error) if error.is_forbidden() => return Err(error),
+                    Err(error) => {
+                        failed = failed.or(Some(error));
+                        None
+                    }
+                };)+
+                if let (false, Some(error)) = (none, failed) {
+                    return Err(error);
+                }
+                let ($(Some($part),)+) = ($($part,)+) else { return Ok(None) };
+                Ok(Some(($($part,)+)))
             }
         }
     };
@@ -47,5 +60,22 @@ mod tests {
             }
         }
         assert_eq!((Global, Fails, Global).extract(&3), Err(KeyError::new("no")));
+        let none = from_fn(|_: &u32| None::<()>);
+        assert_eq!((Fails, none).extract(&3), Ok(None));
+        assert_eq!((none, Fails).extract(&3), Ok(None));
+    }
+
+    #[test]
+    fn a_caller_that_one_part_does_not_serve_is_not_served() {
+        struct Forbids;
+        impl<Req> KeyExtractor<Req> for Forbids {
+            type Key = ();
+            fn extract(&self, _: &Req) -> Result<Option<()>, KeyError> {
+                Err(KeyError::forbidden("no"))
+            }
+        }
+        let none = from_fn(|_: &u32| None::<()>);
+        assert_eq!((none, Forbids).extract(&3), Err(KeyError::forbidden("no")));
+        assert_eq!((Forbids, none).extract(&3), Err(KeyError::forbidden("no")));
     }
 }

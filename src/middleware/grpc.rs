@@ -12,6 +12,7 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     Internal = 13,
     Unavailable = 14,

@@ -18,6 +18,7 @@ use crate::store::Permit;
 /// |---|---|---|
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help or nobody knows how long), problem+json | 8 `RESOURCE_EXHAUSTED` |
 /// | without a key | 500, problem+json that names the fix | 13 `INTERNAL` |
+/// | of a caller that is [not served](crate::key::KeyError::forbidden) | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
@@ -91,8 +92,11 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
             }
             Refusal::Key(error) => {
                 let reason = error.to_string();
-                let body = problem::internal(&reason);
-                Answer::new(StatusCode::INTERNAL_SERVER_ERROR, body, Code::Internal, reason)
+                let (status, code) = match error.is_forbidden() {
+                    true => (StatusCode::FORBIDDEN, Code::PermissionDenied),
+                    false => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+                };
+                Answer::new(status, problem::plain(status, &reason), code, reason)
             }
             Refusal::Store(failure) => Answer::new(
                 StatusCode::SERVICE_UNAVAILABLE,

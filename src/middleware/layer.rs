@@ -3,13 +3,14 @@ use std::sync::Arc;
 
 use tower_layer::Layer;
 
+use super::counts::KeyCounts;
 use super::http::HttpResponder;
 use super::policy::Policy;
 use super::service::RateLimit;
 use super::terms::{Choice, One, Ranked};
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::NameError;
-use crate::key::{KeyExtractor, PeerIp};
+use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::MemoryStore;
@@ -117,6 +118,35 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
     }
 
+    /// Does not limit requests that meet a condition: a closure, or [`Paths`](crate::key::Paths),
+    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth),
+    /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. Their key is not asked
+    /// for, so a caller that is [denied](crate::key::PeerIp::deny) passes, too.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::key::{Paths, Preflight};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .unless(Preflight)
+    ///     .unless(Paths::new(["/health", "/metrics"]))
+    ///     .unless(|request: &Request<axum::body::Body>| request.uri().path().starts_with("/static/"));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, S> {
+        let policy = Arc::unwrap_or_clone(self.policy).by(|key| Unless::new(key, condition));
+        RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
+    }
+
+    /// What becomes of requests whose key cannot be had; unless set, they are [rejected](MissingKey::Reject).
+    #[must_use]
+    pub fn missing_key(self, missing: MissingKey) -> Self {
+        let policy = Arc::unwrap_or_clone(self.policy).without_key(missing);
+        Self { policy: Arc::new(policy), responder: self.responder }
+    }
+
     /// Which requests have priority: where the algorithm is a [window that lends](crate::algorithm::Priority), they
     /// may wait for the next window instead of being refused. A [`cost`](RateLimitLayer::cost) is set before.
     ///
@@ -175,6 +205,13 @@ impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
         RateLimitLayer { policy: self.policy, responder }
+    }
+
+    /// How many requests had no key, and how many callers were turned away, of all clones of this layer. It goes up
+    /// while requests go on: for a dashboard, not for sums.
+    #[must_use]
+    pub fn key_counts(&self) -> KeyCounts {
+        self.policy.counters().counts()
     }
 
     /// The limiter, to ask it directly.

@@ -25,6 +25,7 @@
 //! service's error type: it answers. [`ErrorResponder`] serves services that are not HTTP.
 
 mod body;
+mod counts;
 mod error;
 mod field;
 mod future;
@@ -44,6 +45,7 @@ mod together;
 mod told;
 
 pub use body::ResponseBody;
+pub use counts::KeyCounts;
 pub use error::{Error, ErrorResponder};
 pub use future::ResponseFuture;
 pub use http::HttpResponder;

@@ -2,11 +2,13 @@ use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
+use super::counts::KeyCounters;
 use super::label::Labels;
 use super::policies::{Member, Names, Patience, Policies, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
@@ -16,7 +18,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::error::NameError;
-use crate::key::{KeyError, KeyExtractor};
+use crate::key::{Caller, KeyError, KeyExtractor, MissingKey};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
 use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Permit, Store};
@@ -27,13 +29,23 @@ pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
     limiter: RateLimiter<A, S>,
     terms: C,
     labels: Labels,
+    missing: MissingKey,
+    counters: Arc<KeyCounters>,
     observer: Observer,
 }
 
 impl<K, A: Algorithm, S> Policy<K, A, One, S> {
     pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Self {
         let labels = Labels::unnamed(&*limiter.algorithm());
-        Self { key, limiter, terms: One, labels, observer: Observer::default() }
+        Self {
+            key,
+            limiter,
+            terms: One,
+            labels,
+            missing: MissingKey::default(),
+            counters: Arc::default(),
+            observer: Observer::default(),
+        }
     }
 }
 
@@ -43,8 +55,21 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     pub(super) fn on<D>(self, terms: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
-        let Self { key, limiter, terms: old, labels, observer } = self;
-        Policy { key, limiter, terms: terms(old), labels, observer }
+        let Self { key, limiter, terms: old, labels, missing, counters, observer } = self;
+        Policy { key, limiter, terms: terms(old), labels, missing, counters, observer }
+    }
+
+    pub(super) fn by<L>(self, by: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
+        let Self { key, limiter, terms, labels, missing, counters, observer } = self;
+        Policy { key: by(key), limiter, terms, labels, missing, counters, observer }
+    }
+
+    pub(super) fn without_key(self, missing: MissingKey) -> Self {
+        Self { missing, ..self }
+    }
+
+    pub(super) fn counters(&self) -> &KeyCounters {
+        &self.counters
     }
 
     pub(super) fn limiter(&self) -> &RateLimiter<A, S> {
@@ -56,6 +81,19 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         match rule {
             Some(rule) => Told::new(rule, decision, true),
             None => Told::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
+        }
+    }
+
+    /// The rule that was chosen for the request; `None`: the limiter's.
+    #[inline]
+    fn rule<Req>(&self, request: &Req, caller: &Caller<K::Key>) -> Option<A>
+    where
+        K: KeyExtractor<Req>,
+        C: Terms<Req, K::Key, A>,
+    {
+        match caller {
+            Caller::Known(key) => self.terms.rule(request, key),
+            Caller::Unknown => None,
         }
     }
 
@@ -79,8 +117,31 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    fn no_key(&self, error: &KeyError) {
-        self.observer.no_key(self.labels.first().name(), error);
+    /// Whose budget the request draws on; `None`: it is not limited.
+    #[inline]
+    fn caller<Req>(&self, request: &Req) -> Result<Option<Caller<K::Key>>, KeyError>
+    where
+        K: KeyExtractor<Req>,
+    {
+        match self.key.extract(request) {
+            Ok(key) => Ok(key.map(Caller::Known)),
+            Err(error) => self.no_key(error),
+        }
+    }
+
+    #[cold]
+    fn no_key<T>(&self, error: KeyError) -> Result<Option<Caller<T>>, KeyError> {
+        if error.is_forbidden() {
+            self.counters.forbid();
+            return Err(error);
+        }
+        self.counters.miss(self.missing);
+        self.observer.no_key(self.labels.first().name(), &error, self.missing);
+        match self.missing {
+            MissingKey::Reject => Err(error),
+            MissingKey::Shared => Ok(Some(Caller::Unknown)),
+            MissingKey::Pass => Ok(None),
+        }
     }
 }
 
@@ -91,7 +152,7 @@ where
     K: KeyExtractor<Req>,
     A: Algorithm,
     C: Terms<Req, K::Key, A>,
-    S: Store<A, K::Key>,
+    S: Store<A, Caller<K::Key>>,
 {
     type Told = Told;
     type Waited = (Decision, Option<A>, Permit);
@@ -100,21 +161,18 @@ where
 
     #[inline]
     fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Told, Self::Wait> {
-        let key = match self.key.extract(request) {
-            Ok(Some(key)) => key,
+        let caller = match self.caller(request) {
+            Ok(Some(caller)) => caller,
             Ok(None) => return Verdict::Pass,
-            Err(error) => {
-                self.no_key(&error);
-                return Verdict::NoKey(error);
-            }
+            Err(error) => return Verdict::NoKey(error),
         };
-        let rule = self.terms.rule(request, &key);
+        let rule = self.rule(request, &caller);
         let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
         let mut call = Call::with(cost, rule.as_ref(), priority);
         if let Some(patience) = self.patience(rule.as_ref(), patience) {
             call = call.within(patience);
         }
-        match self.limiter.decide(&key, call) {
+        match self.limiter.decide(&caller, call) {
             Answer::Now(decision) if decision.is_allowed() => {
                 Verdict::Admitted(self.told(decision, rule.as_ref()), Permit::default())
             }
@@ -162,20 +220,13 @@ where
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
     ) -> Result<(), KeyError> {
-        match self.key.extract(request) {
-            Ok(Some(key)) => {
-                let (cost, rule) = (self.terms.cost(request), self.terms.rule(request, &key));
-                let priority = self.terms.has_priority(request);
-                let patience = self.patience(rule.as_ref(), patience);
-                let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
-                parts.push(Some(self.limiter.part(&key, cost, rule, priority, patience)));
-            }
-            Ok(None) => parts.push(None),
-            Err(error) => {
-                self.no_key(&error);
-                return Err(error);
-            }
-        }
+        parts.push(self.caller(request)?.map(|caller| {
+            let (cost, rule) = (self.terms.cost(request), self.rule(request, &caller));
+            let priority = self.terms.has_priority(request);
+            let patience = self.patience(rule.as_ref(), patience);
+            let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
+            self.limiter.part(&caller, cost, rule, priority, patience)
+        }));
         Ok(())
     }
 
@@ -227,6 +278,8 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
             limiter: self.limiter.clone(),
             terms: self.terms.clone(),
             labels: self.labels.clone(),
+            missing: self.missing,
+            counters: Arc::clone(&self.counters),
             observer: Observer::default(),
         }
     }

@@ -30,10 +30,11 @@ fn of_type(name: &str, title: &str, status: StatusCode, policies: &[&str]) -> By
     .into()
 }
 
-pub(super) fn internal(detail: &str) -> Bytes {
-    let detail = escaped(detail);
-    format!(r#"{{"type":"about:blank","title":"Internal Server Error","status":500,"detail":"{detail}"}}"#)
-        .into()
+/// Of no type but the status itself.
+pub(super) fn plain(status: StatusCode, detail: &str) -> Bytes {
+    let title = status.canonical_reason().unwrap_or_default();
+    let (status, detail) = (status.as_u16(), escaped(detail));
+    format!(r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#).into()
 }
 
 /// The text as the inside of a JSON string (RFC 8259, section 7).
@@ -71,6 +72,9 @@ mod tests {
             })
         );
         assert_eq!(parsed(reduced_capacity(name))["status"], 503);
-        assert_eq!(parsed(internal(name))["detail"], name);
+        assert_eq!(
+            parsed(plain(StatusCode::FORBIDDEN, name)),
+            json!({ "type": "about:blank", "title": "Forbidden", "status": 403, "detail": name })
+        );
     }
 }

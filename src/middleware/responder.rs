@@ -59,7 +59,7 @@ pub trait Responder<Req, Res, Err> {
 pub enum Refusal<'a> {
     /// A policy denied it. All policies that were asked report.
     Limit(&'a [Report<'a>]),
-    /// Its key could not be had.
+    /// Its key could not be had, or its caller is [not served](KeyError::is_forbidden).
     Key(KeyError),
     /// The store could not decide.
     Store(StoreFailure<'a>),

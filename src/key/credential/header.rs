@@ -4,8 +4,10 @@ use std::hash::Hash;
 use http::header::InvalidHeaderName;
 use http::{HeaderName, HeaderValue, Request};
 
-use super::or::{Optional, Or};
-use super::{KeyError, KeyExtractor};
+use super::{LONGEST, only_line};
+use crate::key::error::HeaderRule;
+use crate::key::or::{Optional, Or};
+use crate::key::{KeyError, KeyExtractor};
 
 /// The value of a header.
 ///
@@ -13,7 +15,8 @@ use super::{KeyError, KeyExtractor};
 /// extractor instead. Two lines of it are an error, not a choice: the service behind might read the other one.
 ///
 /// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
-/// Limit by address as well, or check the value in a layer outside this one.
+/// Limit by address as well, or check the value in a layer outside this one. One longer than
+/// [`max_len`](Header::max_len) is an error, not cut short: two that begin alike would be one caller.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};
@@ -24,6 +27,7 @@ use super::{KeyError, KeyExtractor};
 #[derive(Clone, Debug)]
 pub struct Header {
     name: HeaderName,
+    longest: usize,
 }
 
 impl Header {
@@ -33,7 +37,32 @@ impl Header {
     ///
     /// If `name` is no header name.
     pub fn new(name: &str) -> Result<Self, InvalidHeaderName> {
-        HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name })
+        HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, longest: LONGEST })
+    }
+
+    /// The longest value that is a key, in bytes; 8,192 unless set.
+    #[must_use]
+    pub fn max_len(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    /// The key of callers with that value: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Header;
+    /// # use tower_throttle::Quota;
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
+    /// // .. and a layer, `RateLimitLayer::with_limiter(Header::new("x-api-key")?, limiter.clone())`
+    /// limiter.reset(&Header::key(&"4711".parse()?));
+    /// # Ok::<(), http::header::InvalidHeaderValue>(())
+    /// ```
+    #[must_use]
+    pub fn key(value: &HeaderValue) -> HeaderKey {
+        HeaderKey(Some(value.clone()))
     }
 
     /// Asks `other` for callers without the header.
@@ -58,13 +87,11 @@ impl<B> Optional<Request<B>> for Header {
     type Found = HeaderKey;
 
     fn find(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
-        let mut lines = request.headers().get_all(&self.name).iter();
-        let first = lines.next();
-        match lines.next() {
-            None => Ok(first.map(|value| HeaderKey(Some(value.clone())))),
-            Some(_) => {
-                Err(KeyError::new(format!("the header `{}` stands in two lines, send one", self.name)))
+        match only_line(&self.name, request.headers())? {
+            Some(value) if value.len() > self.longest => {
+                Err(KeyError::header(HeaderRule::TooLong, &self.name))
             }
+            value => Ok(value.map(Self::key)),
         }
     }
 }
@@ -107,6 +134,17 @@ mod tests {
         let error = header.extract(&request(&["secret", "secret"])).unwrap_err().to_string();
         assert!(error.contains("x-api-key") && !error.contains("secret"), "{error}");
         assert!(header.or(Global).extract(&request(&["a", "b"])).is_err());
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_an_error() {
+        let header = Header::new("x-api-key").unwrap().max_len(4);
+        assert_eq!(
+            header.extract(&request(&["abcd"])),
+            Ok(Some(Header::key(&HeaderValue::from_static("abcd"))))
+        );
+        let error = header.extract(&request(&["abcde"])).unwrap_err().to_string();
+        assert!(error.contains("max_len") && !error.contains("abcde"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,15 @@
+//! Addresses: of the peer, and of the client behind proxies.
+
+mod client;
+mod element;
+mod forwarded;
+mod group;
+mod list;
+mod networks;
+mod peer;
+mod trusted;
+
+pub use client::ClientIp;
+pub use networks::Networks;
+pub use peer::PeerIp;
+pub use trusted::TrustedProxies;

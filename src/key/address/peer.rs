@@ -1,0 +1,259 @@
+//! The other end of a connection, as the server that accepted it says.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::{Extensions, Request};
+
+use super::group::{Group, groups};
+use super::networks::Networks;
+use crate::key::error::PeerRule;
+use crate::key::{KeyError, KeyExtractor};
+
+/// The address of the TCP peer, grouped by prefix.
+///
+/// Read from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo`, over TLS as well (feature
+/// `tonic`), or a bare `SocketAddr` or `IpAddr` in the request's extensions, in this order; or by
+/// [`peer_from`](PeerIp::peer_from). No header is read, so it cannot be forged.
+///
+/// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
+/// subscriber has at least a /64 of IPv6, so that is one key by default; of IPv4, each address is.
+///
+/// # Deployment caveat
+///
+/// Behind a reverse proxy the peer is the proxy, and all clients share one key: take
+/// [`ClientIp`](super::ClientIp). See the guide, [behind a proxy](crate::guide::proxy).
+///
+/// # Errors
+///
+/// [`resolve`](PeerIp::resolve) and the extraction, if the extensions hold no peer address. With axum, serve the app
+/// with `into_make_service_with_connect_info::<SocketAddr>()`. And if the peer has none, as over a unix socket.
+///
+/// ```
+/// use tower_throttle::key::PeerIp;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let by_site = PeerIp::new().ipv6_prefix(48).ipv4_prefix(24);
+///
+/// // two prefixes at once are two layers: 10 a second for a subscriber, 100 for a whole site
+/// # use tower_throttle::algorithm::TokenBucket;
+/// let layer = RateLimitLayer::per_ip(Quota::per_second(10))
+///     .and(RateLimitLayer::new(by_site, TokenBucket::new(Quota::per_second(100))).name("site"));
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PeerIp {
+    peers: Peers,
+    group: Group,
+}
+
+impl PeerIp {
+    /// IPv6 by /64, IPv4 by the address.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { peers: Peers::of_server(), group: Group::new() }
+    }
+
+    /// The peer's address, before grouping, and before callers that are [allowed](PeerIp::allow) or
+    /// [denied](PeerIp::deny) are told apart.
+    ///
+    /// # Errors
+    ///
+    /// If the extensions hold none.
+    pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
+        self.peers.peer(request.extensions())?.address()
+    }
+}
+
+impl Default for PeerIp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+groups!(PeerIp);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    /// Canonical.
+    Ip(IpAddr),
+    /// As over a unix socket.
+    NoAddress,
+}
+
+impl Peer {
+    pub(super) fn address(self) -> Result<IpAddr, KeyError> {
+        match self {
+            Self::Ip(address) => Ok(address),
+            Self::NoAddress => Err(KeyError::peer(PeerRule::NoAddress)),
+        }
+    }
+
+    fn of(address: Option<IpAddr>) -> Self {
+        address.map_or(Self::NoAddress, |address| Self::Ip(address.to_canonical()))
+    }
+}
+
+/// Where peers are read from: what servers say, or an extension of the user's.
+#[derive(Clone)]
+pub(super) struct Peers {
+    extension: Option<Arc<Find>>,
+}
+
+type Find = dyn Fn(&Extensions) -> Option<Peer> + Send + Sync;
+
+impl Peers {
+    pub(super) const fn of_server() -> Self {
+        Self { extension: None }
+    }
+
+    pub(super) fn from_extension<T, F, Address>(address: F) -> Self
+    where
+        T: Send + Sync + 'static,
+        F: Fn(&T) -> Address + Send + Sync + 'static,
+        Address: Into<Option<IpAddr>>,
+    {
+        let find = move |extensions: &Extensions| {
+            extensions.get::<T>().map(|extension| Peer::of(address(extension).into()))
+        };
+        Self { extension: Some(Arc::new(find)) }
+    }
+
+    pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
+        match &self.extension {
+            Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerRule::MissingExtension)),
+            None => by_axum(extensions)
+                .or_else(|| by_tonic(extensions))
+                .or_else(|| bare(extensions))
+                .ok_or_else(|| KeyError::peer(PeerRule::Missing)),
+        }
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.extension.is_some() { "extension" } else { "server" })
+    }
+}
+
+fn bare(extensions: &Extensions) -> Option<Peer> {
+    let socket = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    socket.or_else(|| extensions.get::<IpAddr>().copied()).map(|address| Peer::of(Some(address)))
+}
+
+#[cfg(feature = "axum")]
+fn by_axum(extensions: &Extensions) -> Option<Peer> {
+    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+    let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
+    // What axum's own extractor falls back to, in tests.
+    connected
+        .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
+        .map(|address| Peer::of(Some(address.ip())))
+}
+
+#[cfg(not(feature = "axum"))]
+fn by_axum(_: &Extensions) -> Option<Peer> {
+    None
+}
+
+#[cfg(feature = "tonic")]
+fn by_tonic(extensions: &Extensions) -> Option<Peer> {
+    // Over TLS, tonic inserts it as well.
+    let tcp = extensions.get::<tonic::transport::server::TcpConnectInfo>();
+    if let Some(info) = tcp {
+        return info.remote_addr().map(|address| Peer::of(Some(address.ip())));
+    }
+    #[cfg(unix)]
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return Some(Peer::NoAddress);
+    }
+    None
+}
+
+#[cfg(not(feature = "tonic"))]
+fn by_tonic(_: &Extensions) -> Option<Peer> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(extractor: &PeerIp, address: &str) -> String {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(SocketAddr::new(address.parse().unwrap(), 4711));
+        extractor.extract(&request).unwrap().unwrap().to_string()
+    }
+
+    #[test]
+    fn addresses_are_canonical_and_grouped() {
+        let default = PeerIp::new();
+        for (address, group) in [
+            ("1.2.3.4", "1.2.3.4"),
+            ("::ffff:1.2.3.4", "1.2.3.4"),
+            ("::ffff:5.6.7.8", "5.6.7.8"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            assert_eq!(key(&default, address), group, "{address}");
+        }
+        for (bits, group) in
+            [(0, "::"), (48, "2001:db8:1::"), (56, "2001:db8:1::"), (128, "2001:db8:1:2:3:4:5:6")]
+        {
+            assert_eq!(key(&PeerIp::new().ipv6_prefix(bits), "2001:db8:1:2:3:4:5:6"), group);
+        }
+        for (bits, group) in [(0, "0.0.0.0"), (24, "1.2.3.0"), (32, "1.2.3.4")] {
+            assert_eq!(key(&PeerIp::new().ipv4_prefix(bits), "::ffff:1.2.3.4"), group);
+        }
+    }
+
+    #[test]
+    fn a_missing_peer_names_the_fix() {
+        let error = PeerIp::new().resolve(&Request::new(())).unwrap_err().to_string();
+        assert!(error.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_is_found_where_it_was_said_to_be() {
+        #[derive(Clone)]
+        struct Info(Option<IpAddr>);
+        let extractor = PeerIp::new().peer_from(|info: &Info| info.0);
+        let mut request = Request::new(());
+        request.extensions_mut().insert(IpAddr::from([9, 9, 9, 9]));
+        assert_eq!(PeerIp::new().resolve(&request), Ok([9, 9, 9, 9].into()));
+        let error = extractor.resolve(&request).unwrap_err().to_string();
+        assert!(error.contains("peer_from"), "{error}");
+        request.extensions_mut().insert(Info(Some([1, 2, 3, 4].into())));
+        assert_eq!(extractor.resolve(&request), Ok([1, 2, 3, 4].into()));
+        request.extensions_mut().insert(Info(None));
+        let error = extractor.resolve(&request).unwrap_err().to_string();
+        assert!(error.contains("unix"), "{error}");
+    }
+
+    #[test]
+    fn some_are_not_limited_and_some_not_served() {
+        let networks = |list: &[&str]| Networks::new(list).unwrap();
+        let office = networks(&["10.0.0.0/8"]);
+        let extractor = PeerIp::new().allow(office.clone()).deny(networks(&["10.6.0.0/16", "::/0"]));
+        let of = |address: [u8; 4]| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(IpAddr::from(address));
+            extractor.extract(&request)
+        };
+        assert_eq!(of([10, 1, 2, 3]), Ok(None));
+        assert_eq!(of([1, 2, 3, 4]), Ok(Some([1, 2, 3, 4].into())));
+        assert!(of([10, 6, 6, 6]).unwrap_err().is_forbidden());
+        office.replace(networks(&["1.0.0.0/8"]));
+        assert_eq!(of([1, 2, 3, 4]), Ok(None));
+        assert_eq!(of([10, 1, 2, 3]), Ok(Some([10, 1, 2, 3].into())));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 32 bits")]
+    fn a_prefix_that_is_too_long_panics() {
+        let _ = PeerIp::new().ipv4_prefix(33);
+    }
+}

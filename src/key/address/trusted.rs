@@ -1,0 +1,94 @@
+use std::fmt;
+use std::sync::Arc;
+
+use super::networks::Set;
+use crate::error::NetworkError;
+use crate::sync::{PoisonError, RwLock};
+
+/// The proxies whose word is taken for who asked them.
+///
+/// By their networks, if possible: then the peer is checked, too, and who reaches the server past the proxies is
+/// limited by its own address. A number of hops is for proxies whose addresses nobody knows; it holds only if every
+/// request comes through exactly that many.
+///
+/// Clones are the same: [`replace`](TrustedProxies::replace) changes all of them, while requests go on.
+///
+/// ```
+/// use tower_throttle::key::{ClientIp, TrustedProxies};
+///
+/// let proxies = TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])?;
+/// let by_client = ClientIp::x_forwarded_for(proxies.clone());
+/// // later, when the load balancer has moved
+/// proxies.replace(TrustedProxies::cidrs(["10.7.0.0/16"])?);
+/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// ```
+#[derive(Clone)]
+pub struct TrustedProxies {
+    trust: Arc<RwLock<Trust>>,
+}
+
+/// Whom to trust.
+#[derive(Clone, Debug)]
+pub(super) enum Trust {
+    Networks(Set),
+    Hops(usize),
+}
+
+impl TrustedProxies {
+    /// Proxies in these networks; what an entry may be is said at [`Networks`](super::Networks). An empty list trusts
+    /// nobody: the peer is the client.
+    ///
+    /// Trust no network that callers are in, and never `0.0.0.0/0`: a caller that is trusted is believed.
+    ///
+    /// # Errors
+    ///
+    /// If an entry is no network. The error names it, and says what to write.
+    pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        Set::new(networks).map(|set| Self::of(Trust::Networks(set)))
+    }
+
+    /// The last `count` proxies, whoever they are: each request comes through exactly so many.
+    ///
+    /// # Errors
+    ///
+    /// If `count` is 0.
+    pub fn hops(count: usize) -> Result<Self, NetworkError> {
+        if count == 0 { Err(NetworkError::no_hops()) } else { Ok(Self::of(Trust::Hops(count))) }
+    }
+
+    /// Proxies on this machine: `127.0.0.0/8` and `::1`.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::of(Trust::Networks(Set::loopback()))
+    }
+
+    /// Proxies in networks that are not routed on the internet; see [`Networks::private`](super::Networks::private).
+    /// Not if callers are in such a network, too.
+    #[must_use]
+    pub fn private() -> Self {
+        Self::of(Trust::Networks(Set::private()))
+    }
+
+    fn of(trust: Trust) -> Self {
+        Self { trust: Arc::new(RwLock::new(trust)) }
+    }
+
+    /// Trusts others in the place of these, in all clones.
+    pub fn replace(&self, other: Self) {
+        let other = other.with(Trust::clone);
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = other;
+    }
+
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Trust) -> T) -> T {
+        look(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for TrustedProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with(|trust| trust.fmt(f))
+    }
+}

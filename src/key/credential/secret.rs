@@ -1,0 +1,28 @@
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::OnceLock;
+
+use siphasher::sip128::SipHasher13;
+
+/// A token or a session as a 128-bit keyed fingerprint, from which it cannot be had back. The key is random and lasts
+/// as long as the process.
+///
+/// Its `Debug` form shows nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Secret(u128);
+
+impl Secret {
+    pub(super) fn of(value: &[u8]) -> Self {
+        static SEED: OnceLock<(u64, u64)> = OnceLock::new();
+        // std seeds these from the operating system.
+        let word = || RandomState::new().hash_one(0_u64);
+        let (first, second) = *SEED.get_or_init(|| (word(), word()));
+        Self(SipHasher13::new_with_keys(first, second).hash(value).as_u128())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}

@@ -1,0 +1,65 @@
+use std::sync::Arc;
+
+use http::Request;
+
+use super::condition::Condition;
+
+/// Requests for one of these paths: health checks, metrics.
+///
+/// A path must be the same, letter by letter, as it was sent: nothing is decoded, and no slash is added or taken away.
+/// Anybody can ask for them: what answers should be cheap.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    paths: Arc<[Box<str>]>,
+}
+
+impl Paths {
+    /// These paths, each with the slash that it begins with.
+    ///
+    /// # Panics
+    ///
+    /// If one does not begin with a slash: no request would ever ask for it.
+    #[must_use]
+    #[track_caller]
+    pub fn new<I>(paths: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let path = |path: I::Item| {
+            let path = path.as_ref();
+            assert!(path.starts_with('/'), "the path {path:?} must begin with a slash");
+            path.into()
+        };
+        Self { paths: paths.into_iter().map(path).collect() }
+    }
+}
+
+impl<B> Condition<Request<B>> for Paths {
+    fn holds(&self, request: &Request<B>) -> bool {
+        self.paths.iter().any(|path| **path == *request.uri().path())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_must_be_the_same() {
+        let paths = Paths::new(["/health", "/ready"]);
+        let holds = |uri: &str| paths.holds(&Request::builder().uri(uri).body(()).unwrap());
+        for uri in ["/health", "/ready?verbose", "http://host/health"] {
+            assert!(holds(uri), "{uri}");
+        }
+        for uri in ["/health/", "//health", "/Health", "/%68ealth", "/healthy", "/", "/x/health", "/health;x"]
+        {
+            assert!(!holds(uri), "{uri}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "must begin with a slash")]
+    fn a_path_that_nobody_can_ask_for_panics() {
+        let _ = Paths::new(["health"]);
+    }
+}

@@ -1,0 +1,33 @@
+use std::fmt;
+
+use super::condition::Condition;
+use crate::key::{KeyError, KeyExtractor};
+
+/// Another extractor's key, but none for some requests, which are not limited. Made by
+/// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless).
+#[derive(Clone, Copy)]
+pub struct Unless<K, C> {
+    key: K,
+    condition: C,
+}
+
+impl<K, C> Unless<K, C> {
+    /// The key of `key`; requests that are meant by `condition` are not limited.
+    pub fn new(key: K, condition: C) -> Self {
+        Self { key, condition }
+    }
+}
+
+impl<Req, K: KeyExtractor<Req>, C: Condition<Req>> KeyExtractor<Req> for Unless<K, C> {
+    type Key = K::Key;
+
+    fn extract(&self, request: &Req) -> Result<Option<K::Key>, KeyError> {
+        if self.condition.holds(request) { Ok(None) } else { self.key.extract(request) }
+    }
+}
+
+impl<K: fmt::Debug, C> fmt::Debug for Unless<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unless").field("key", &self.key).finish_non_exhaustive()
+    }
+}

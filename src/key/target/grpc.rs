@@ -1,0 +1,105 @@
+use std::sync::Arc;
+
+use http::Request;
+
+use super::known::Known;
+use crate::key::{KeyError, KeyExtractor};
+
+/// The gRPC service that is called: those that are known by name, and all others together.
+///
+/// Callers can invent services, so a name that is not in the list gets no budget of its own. A generated server has
+/// its service's name: `GreeterServer::<Greeter>::NAME`, of tonic's trait `NamedService`.
+///
+/// ```
+/// use tower_throttle::key::{GrpcService, PeerIp};
+///
+/// let by_peer_and_service = (PeerIp::new(), GrpcService::known(["helloworld.Greeter"]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct GrpcService {
+    known: Known,
+}
+
+impl GrpcService {
+    /// These services, each as `package.Service`.
+    #[must_use]
+    pub fn known<I>(services: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let names = services.into_iter().map(|name| name.as_ref().trim_matches('/').to_owned());
+        Self { known: Known::new(names) }
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for GrpcService {
+    type Key = Option<Arc<str>>;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
+        let service = path(request).and_then(|path| path.split_once('/')).map(|(service, _)| service);
+        Ok(Some(service.and_then(|service| self.known.name(service))))
+    }
+}
+
+/// The gRPC method that is called: those that are known by name, and all others together.
+///
+/// ```
+/// use tower_throttle::key::{GrpcMethod, PeerIp};
+///
+/// let logins = (PeerIp::new(), GrpcMethod::known(["/accounts.Accounts/Login"]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct GrpcMethod {
+    known: Known,
+}
+
+impl GrpcMethod {
+    /// These methods, each as `/package.Service/Method`.
+    #[must_use]
+    pub fn known<I>(methods: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let names = methods.into_iter().map(|name| name.as_ref().trim_start_matches('/').to_owned());
+        Self { known: Known::new(names) }
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for GrpcMethod {
+    type Key = Option<Arc<str>>;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
+        Ok(Some(path(request).and_then(|path| self.known.name(path))))
+    }
+}
+
+fn path<B>(request: &Request<B>) -> Option<&str> {
+    request.uri().path().strip_prefix('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(path: &str) -> Request<()> {
+        Request::builder().uri(path).body(()).unwrap()
+    }
+
+    #[test]
+    fn known_ones_are_told_apart_and_others_are_one() {
+        let service = GrpcService::known(["a.A", "b.B"]);
+        let key = |path: &str| service.extract(&request(path)).unwrap().unwrap();
+        assert_eq!(key("/a.A/X").as_deref(), Some("a.A"));
+        assert_eq!(key("http://host/b.B/Y").as_deref(), Some("b.B"));
+        for path in ["/c.C/X", "/a.A", "/", "//a.A/X", "/A.a/X", "/a.A%2fX", "/a.AA/X"] {
+            assert_eq!(key(path), None, "{path}");
+        }
+        let method = GrpcMethod::known(["/a.A/X", "b.B/Y"]);
+        let key = |path: &str| method.extract(&request(path)).unwrap().unwrap();
+        assert_eq!(key("/a.A/X").as_deref(), Some("a.A/X"));
+        assert_eq!(key("/b.B/Y?z").as_deref(), Some("b.B/Y"));
+        for path in ["/a.A/Y", "/a.A/X/", "/a.A/x", "/"] {
+            assert_eq!(key(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+use std::hash::{Hash, Hasher};
+
+use axum::extract::MatchedPath;
+use http::Request;
+
+use crate::key::{KeyError, KeyExtractor};
+
+/// The route that axum matched, as it was written: `/users/{id}`.
+///
+/// Never the path that was asked for, which callers can vary without end (`//login`, `/login/`, `/%6cogin`). Requests
+/// that matched no route share one key: fallbacks, what `nest_service` serves, and layers around a whole router, which
+/// run before it has matched. Several routes to one handler are several keys.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::key::{PeerIp, Route};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// // a budget for each address and route
+/// let layer = RateLimitLayer::new((PeerIp::new(), Route::new()), TokenBucket::new(Quota::per_second(5)));
+/// let app: Router = Router::new().route("/users/{id}", get(|| async { "hello" })).layer(layer);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Route;
+
+impl Route {
+    /// The matched route.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+/// A route as it was written, or that none matched.
+#[derive(Clone, Debug)]
+pub struct RouteKey(Option<MatchedPath>);
+
+impl RouteKey {
+    /// The route, if one matched.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        self.0.as_ref().map(MatchedPath::as_str)
+    }
+}
+
+impl PartialEq for RouteKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for RouteKey {}
+
+impl Hash for RouteKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for Route {
+    type Key = RouteKey;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<RouteKey>, KeyError> {
+        Ok(Some(RouteKey(request.extensions().get::<MatchedPath>().cloned())))
+    }
+}
