@@ -43,13 +43,13 @@ for route in fixed sliding token leaky; do echo $route; ask $route; sleep 3.5; s
 
 fn app() -> Result<Router, QuotaError> {
     let quota = Quota::per(4, Duration::from_secs(4))?;
-    let peer = PeerIp::new();
+    let peer = PeerIp::new;
     // A layer on a route is a budget of its own. One layer on the whole router would be one budget.
     Ok(Router::new()
-        .route("/fixed", get(hello).layer(RateLimitLayer::new(peer, FixedWindow::new(quota))))
-        .route("/sliding", get(hello).layer(RateLimitLayer::new(peer, SlidingWindow::new(quota))))
-        .route("/token", get(hello).layer(RateLimitLayer::new(peer, TokenBucket::new(quota))))
-        .route("/leaky", get(hello).layer(RateLimitLayer::new(peer, LeakyBucket::new(quota)))))
+        .route("/fixed", get(hello).layer(RateLimitLayer::new(peer(), FixedWindow::new(quota))))
+        .route("/sliding", get(hello).layer(RateLimitLayer::new(peer(), SlidingWindow::new(quota))))
+        .route("/token", get(hello).layer(RateLimitLayer::new(peer(), TokenBucket::new(quota))))
+        .route("/leaky", get(hello).layer(RateLimitLayer::new(peer(), LeakyBucket::new(quota)))))
 }
 
 async fn hello() -> &'static str {

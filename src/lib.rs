@@ -63,9 +63,10 @@
 //!
 //! # Features
 //!
-//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) reads axum's `ConnectInfo`. `tonic`: it reads tonic's
-//! `TcpConnectInfo`, and a limited gRPC service keeps its name. `tracing` (default): one error event when requests
-//! are refused because of a mistake in the set-up, and an event of level `debug` for each that was held in line.
+//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's
+//! `ConnectInfo`, and `key::Route` its `MatchedPath`. `tonic`: they read tonic's `TcpConnectInfo`, and a limited gRPC
+//! service keeps its name. `tracing` (default): one error event for each kind of mistake in the set-up that requests
+//! suffer from, and an event of level `debug` for each that was held in line.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

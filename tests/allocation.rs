@@ -6,6 +6,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::key::{ClientIp, KeyExtractor, TrustedProxies};
 use tower_throttle::{Quota, RateLimiter};
 
 fn allocates_nothing<A: Algorithm>(algorithm: A) {
@@ -74,4 +75,35 @@ fn a_newcomer_to_a_full_table_allocates_nothing_once_its_bucket_is_there() {
     flood();
     assert_eq!(measure(flood).count_total, 0);
     assert!(admitted > 0);
+}
+
+#[test]
+fn an_address_from_a_header_allocates_nothing() {
+    let cidrs = || TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"]).unwrap();
+    let long = format!("{}203.0.113.7, 10.0.0.2", "6.6.6.6, ".repeat(10_000));
+    let all_trusted = "10.0.0.1,".repeat(10_000) + "10.0.0.2";
+    let elements = "for=6.6.6.6;by=\"[::1]\", ".repeat(5_000) + "for=\"203.0.113.7:80\"";
+    for (client, name, lines) in [
+        (ClientIp::x_forwarded_for(cidrs()), "x-forwarded-for", &["203.0.113.7"][..]),
+        (ClientIp::x_forwarded_for(cidrs()), "x-forwarded-for", &["6.6.6.6", "2001:db8::1, [fd00::1]:80"]),
+        (ClientIp::x_forwarded_for(cidrs()), "x-forwarded-for", &[&long]),
+        (ClientIp::x_forwarded_for(cidrs()), "x-forwarded-for", &[&all_trusted]),
+        (ClientIp::x_forwarded_for(cidrs()), "x-forwarded-for", &["unknown"]),
+        (ClientIp::x_forwarded_for(TrustedProxies::hops(2).unwrap()), "x-forwarded-for", &[&long]),
+        (ClientIp::forwarded(cidrs()), "forwarded", &[&elements]),
+        (ClientIp::forwarded(cidrs()), "forwarded", &["for=\"\\203.0.113.7\";proto=https"]),
+        (ClientIp::header("x-real-ip").unwrap(), "x-real-ip", &["203.0.113.7"]),
+        (ClientIp::cloudfront(), "cloudfront-viewer-address", &["2001:db8::1:443"]),
+    ] {
+        let mut request = http::Request::new(());
+        request.extensions_mut().insert(IpAddr::from([10, 0, 0, 1]));
+        for line in lines {
+            request.headers_mut().append(name, line.parse().unwrap());
+        }
+        let found = client.resolve(&request);
+        let again = measure(|| assert_eq!(client.resolve(&request), found));
+        assert_eq!(again.count_total, 0, "{client:?} {found:?}");
+        let by_network = measure(|| assert_eq!(client.extract(&request).is_ok(), found.is_ok()));
+        assert_eq!(by_network.count_total, 0, "{client:?} {found:?}");
+    }
 }

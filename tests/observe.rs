@@ -13,9 +13,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
-use tower_throttle::key::{Global, Header};
+use tower_throttle::key::{ClientIp, Global, Header, TrustedProxies};
 use tower_throttle::store::{Answer, Call, Context, Store};
-use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -83,6 +83,32 @@ async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.contains("ERROR") && line.contains("front door"), "{line}");
     assert!(line.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
+}
+
+#[tokio::test]
+async fn each_kind_of_mistake_is_said_once() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1)))
+        .missing_key(MissingKey::Shared)
+        .name("front door");
+    for _ in 0..100 {
+        for line in [None, Some("secret"), Some("secret,")] {
+            let mut request = get();
+            if let Some(line) = line {
+                request.headers_mut().insert("x-forwarded-for", line.parse().unwrap());
+            }
+            layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+        }
+    }
+    let lines = log.lines();
+    // A broken entry does not hide that others come without the header.
+    let [missing, broken] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(missing.contains("is missing") && broken.contains("holds no IP address"), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line.contains("share one budget") && !line.contains("secret")),
+        "{lines:#?}"
+    );
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 use super::{KeyError, KeyExtractor};
 
-/// One extractor for requests that have what it looks for, another for those that have not.
+/// One extractor for requests that have what it looks for, another for those that have not. Whoever the other does not
+/// [serve](super::PeerIp::deny) is not served in any case.
 ///
 /// Made by [`first_of`](super::first_of), and by `or` on those that may find nothing, such as
 /// [`Header::or`](super::Header::or).
@@ -63,9 +64,16 @@ where
     type Key = OrKey<First::Found, Second::Key>;
 
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
+        // Asked in any case: whoever is not served does not get in by a token of their own making.
+        let second = self.second.extract(request);
+        if let Err(error) = &second
+            && error.is_forbidden()
+        {
+            return Err(error.clone());
+        }
         match self.first.find(request)? {
             Some(found) => Ok(Some(OrKey::First(found))),
-            None => Ok(self.second.extract(request)?.map(OrKey::Second)),
+            None => Ok(second?.map(OrKey::Second)),
         }
     }
 }

@@ -120,8 +120,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
 
     /// Does not limit requests that meet a condition: a closure, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth),
-    /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. Their key is not asked
-    /// for, so a caller that is [denied](crate::key::PeerIp::deny) passes, too.
+    /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. They pass without a
+    /// key; a caller that is [denied](crate::key::PeerIp::deny) does not.
     ///
     /// ```
     /// use http::Request;

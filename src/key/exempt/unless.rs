@@ -12,7 +12,8 @@ pub struct Unless<K, C> {
 }
 
 impl<K, C> Unless<K, C> {
-    /// The key of `key`; requests that are meant by `condition` are not limited.
+    /// The key of `key`; requests that are meant by `condition` are not limited, whether they have a key or not. Whoever
+    /// is not [served](crate::key::PeerIp::deny) is not served for them, either.
     pub fn new(key: K, condition: C) -> Self {
         Self { key, condition }
     }
@@ -22,7 +23,11 @@ impl<Req, K: KeyExtractor<Req>, C: Condition<Req>> KeyExtractor<Req> for Unless<
     type Key = K::Key;
 
     fn extract(&self, request: &Req) -> Result<Option<K::Key>, KeyError> {
-        if self.condition.holds(request) { Ok(None) } else { self.key.extract(request) }
+        match self.key.extract(request) {
+            Err(error) if error.is_forbidden() => Err(error),
+            _ if self.condition.holds(request) => Ok(None),
+            key => key,
+        }
     }
 }
 
