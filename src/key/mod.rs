@@ -30,6 +30,7 @@
 
 mod address;
 mod credential;
+mod endpoint;
 mod error;
 mod exempt;
 mod extension;
@@ -38,13 +39,15 @@ mod function;
 mod global;
 mod missing;
 mod or;
-mod target;
 mod tuple;
 
 use std::hash::Hash;
 
 pub use address::{ClientIp, Networks, PeerIp, TrustedProxies};
 pub use credential::{Bearer, Cookie, Header, HeaderKey, Secret};
+pub use endpoint::{GrpcMethod, GrpcService, Host, Method, MethodKey};
+#[cfg(feature = "axum")]
+pub use endpoint::{Route, RouteKey};
 pub use error::KeyError;
 pub use exempt::{Condition, GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
 pub use extension::Extension;
@@ -53,9 +56,6 @@ pub use function::{FromFn, from_fn};
 pub use global::Global;
 pub use missing::{Caller, MissingKey};
 pub use or::{Or, OrKey};
-pub use target::{GrpcMethod, GrpcService, Host, Method, MethodKey};
-#[cfg(feature = "axum")]
-pub use target::{Route, RouteKey};
 
 /// Finds the key of a request.
 ///

@@ -6,7 +6,7 @@ use super::element;
 use super::group::{Group, groups};
 use super::list::List;
 use super::networks::{Networks, Set};
-use super::peer::{Peer, Peers};
+use super::peers::{Peer, Peers};
 use super::trusted::{Trust, TrustedProxies};
 use crate::error::HeaderError;
 use crate::key::credential::only_line;

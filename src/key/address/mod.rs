@@ -7,6 +7,7 @@ mod group;
 mod list;
 mod networks;
 mod peer;
+mod peers;
 mod trusted;
 
 pub use client::ClientIp;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use super::peer::Peer;
+use super::peers::Peer;
 use crate::error::NetworkError;
 use crate::sync::{PoisonError, RwLock};
 
