@@ -1,0 +1,64 @@
+//! The crate, asked what the model is asked.
+#![allow(dead_code, reason = "each who uses it uses a part")]
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
+
+use crate::model::{Heard, Peer, Setup, Source, Trust};
+
+/// Whoever connected, with an address or without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connected(pub(crate) Option<IpAddr>);
+
+/// `None`: it cannot be made so.
+pub(crate) fn client_ip(setup: &Setup) -> Option<ClientIp> {
+    let client = match &setup.source {
+        Source::XForwardedFor(trust) => ClientIp::x_forwarded_for(trusted(trust)?),
+        Source::Forwarded(trust) => ClientIp::forwarded(trusted(trust)?),
+        Source::Header(name) => ClientIp::header(name).ok()?,
+        Source::CloudFront => ClientIp::cloudfront(),
+    };
+    Some(match &setup.only_from {
+        Some(list) => client.only_from(Networks::new(list.iter().map(String::as_str)).ok()?),
+        None => client,
+    })
+}
+
+fn trusted(trust: &Trust) -> Option<TrustedProxies> {
+    match trust {
+        Trust::Cidrs(list) => TrustedProxies::cidrs(list.iter().map(String::as_str)).ok(),
+        Trust::Hops(hops) => TrustedProxies::hops(*hops).ok(),
+    }
+}
+
+/// The same, where the server says who connected in a type of its own. Only so can a peer have no address.
+pub(crate) fn peer_said(client: ClientIp) -> ClientIp {
+    client.peer_from(|connected: &Connected| connected.0)
+}
+
+/// `None`: no header can be so.
+pub(crate) fn request(heard: &Heard) -> Option<Request<()>> {
+    let mut request = Request::new(());
+    match heard.peer {
+        Peer::Absent => {}
+        Peer::Unix => {
+            request.extensions_mut().insert(Connected(None));
+        }
+        Peer::At(ip) => {
+            request.extensions_mut().insert(Connected(Some(ip)));
+            request.extensions_mut().insert(SocketAddr::new(ip, 50_000));
+        }
+    }
+    *request.headers_mut() = headers(heard)?;
+    Some(request)
+}
+
+fn headers(heard: &Heard) -> Option<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &heard.lines {
+        headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value).ok()?);
+    }
+    Some(headers)
+}

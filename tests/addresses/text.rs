@@ -1,0 +1,240 @@
+//! Addresses and networks as text, read the long way round: no parser of the standard library, no borrowing, no cleverness.
+
+use std::net::IpAddr;
+
+/// An address, of one family or the other. A mapped one is of either, until it is made canonical.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    V4(u32),
+    V6(u128),
+}
+
+use Address::{V4, V6};
+
+impl Address {
+    /// An IPv4 address that is written as an IPv6 one is an IPv4 address.
+    pub(crate) fn canonical(self) -> Self {
+        match self {
+            V6(bits) if bits >> 32 == 0xffff => V4((bits & 0xffff_ffff) as u32),
+            other => other,
+        }
+    }
+
+    fn is_nobody(self) -> bool {
+        matches!(self, V4(0) | V6(0))
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => V4(ip.to_bits()),
+            IpAddr::V6(ip) => V6(ip.to_bits()),
+        }
+    }
+}
+
+impl From<Address> for IpAddr {
+    fn from(address: Address) -> Self {
+        match address {
+            V4(bits) => Self::from(bits.to_be_bytes()),
+            V6(bits) => Self::from(bits.to_be_bytes()),
+        }
+    }
+}
+
+/// A number of so many digits at most.
+fn number(text: &str, digits: usize, base: u32) -> Option<u32> {
+    if text.is_empty() || text.len() > digits {
+        return None;
+    }
+    let mut number = 0;
+    for letter in text.chars() {
+        number = number * base + letter.to_digit(base)?;
+    }
+    Some(number)
+}
+
+pub(crate) fn ipv4(text: &str, zeros_may_lead: bool) -> Option<u32> {
+    let parts: Vec<&str> = text.split('.').collect();
+    if parts.len() != 4 {
+        return None;
+    }
+    let mut bits = 0;
+    for part in parts {
+        let octet = number(part, 3, 10)?;
+        if octet > 255 || (octet.to_string() != part && !zeros_may_lead) {
+            return None;
+        }
+        bits = bits << 8 | octet;
+    }
+    Some(bits)
+}
+
+/// Groups between colons; the last two may be written as an IPv4 address where the text of the whole ends.
+fn groups(text: &str, is_end: bool) -> Option<Vec<u32>> {
+    let mut groups = Vec::new();
+    if text.is_empty() {
+        return Some(groups);
+    }
+    let parts: Vec<&str> = text.split(':').collect();
+    for (place, part) in parts.iter().enumerate() {
+        if part.contains('.') && is_end && place == parts.len() - 1 {
+            let bits = ipv4(part, false)?;
+            groups.extend([bits >> 16, bits & 0xffff]);
+        } else {
+            groups.push(number(part, 4, 16)?);
+        }
+    }
+    Some(groups)
+}
+
+pub(crate) fn ipv6(text: &str) -> Option<u128> {
+    let halves: Vec<&str> = text.split("::").collect();
+    let all = match halves[..] {
+        [whole] => groups(whole, true)?,
+        [left, right] => {
+            let (left, right) = (groups(left, false)?, groups(right, true)?);
+            // What is left out is one group at least.
+            let out = 8_usize.checked_sub(left.len() + right.len()).filter(|out| *out > 0)?;
+            [left, vec![0; out], right].concat()
+        }
+        _ => return None,
+    };
+    if all.len() != 8 {
+        return None;
+    }
+    Some(all.into_iter().fold(0, |bits, group| bits << 16 | u128::from(group)))
+}
+
+fn zoned(text: &str) -> Option<u128> {
+    match text.split_once('%') {
+        Some((address, zone)) => {
+            let fits = |letter: char| letter.is_ascii_alphanumeric() || "-._~%".contains(letter);
+            (!zone.is_empty() && zone.chars().all(fits)).then(|| ipv6(address))?
+        }
+        None => ipv6(text),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    number(text, 5, 10).is_some_and(|port| (1..=65535).contains(&port))
+}
+
+/// What is wrong on purpose about how an element is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lax {
+    pub(crate) mapped_stays: bool,
+    pub(crate) zeros_may_lead: bool,
+    pub(crate) any_port: bool,
+    pub(crate) nobody_is_somebody: bool,
+}
+
+/// An element of a list: an address, maybe with a port, a zone, brackets.
+pub(crate) fn element(text: &[u8], lax: Lax) -> Option<Address> {
+    let text = str::from_utf8(text).ok()?;
+    let (address, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']')?;
+        (V6(zoned(inside)?), if after.is_empty() { None } else { Some(after.strip_prefix(':')?) })
+    } else if text.matches(':').count() == 1 {
+        let (address, port) = text.split_once(':')?;
+        (V4(ipv4(address, lax.zeros_may_lead)?), Some(port))
+    } else if text.contains(':') {
+        (V6(zoned(text)?), None)
+    } else {
+        (V4(ipv4(text, lax.zeros_may_lead)?), None)
+    };
+    if port.is_some_and(|port| !is_port(port) && !lax.any_port) {
+        return None;
+    }
+    somebody(address, lax)
+}
+
+/// What a CDN says: an address, a colon, a port.
+pub(crate) fn viewer(text: &[u8], lax: Lax) -> Option<Address> {
+    let text = str::from_utf8(text).ok()?;
+    let (address, port) = text.rsplit_once(':')?;
+    if !is_port(port) && !lax.any_port {
+        return None;
+    }
+    let address =
+        if address.contains(':') { V6(zoned(address)?) } else { V4(ipv4(address, lax.zeros_may_lead)?) };
+    somebody(address, lax)
+}
+
+fn somebody(address: Address, lax: Lax) -> Option<Address> {
+    let address = if lax.mapped_stays { address } else { address.canonical() };
+    (lax.nobody_is_somebody || !address.is_nobody()).then_some(address)
+}
+
+/// Networks and words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Networks {
+    networks: Vec<(Address, u32)>,
+    pub(crate) unix: bool,
+}
+
+const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1"];
+const PRIVATE: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
+
+impl Networks {
+    pub(crate) fn new(list: &[String]) -> Option<Self> {
+        let mut all = Self::default();
+        for text in list {
+            let words: Vec<&str> = match text.as_str() {
+                "unix" => {
+                    all.unix = true;
+                    continue;
+                }
+                "loopback" => LOOPBACK.to_vec(),
+                "private" => [&LOOPBACK[..], &PRIVATE[..]].concat(),
+                other => vec![other],
+            };
+            for word in words {
+                all.networks.push(network(word)?);
+            }
+        }
+        Some(all)
+    }
+
+    pub(crate) fn contains(&self, address: Address) -> bool {
+        self.networks.iter().any(|(network, length)| match (network, address) {
+            (V4(network), V4(address)) => is_same(32, *length, (*network).into(), address.into()),
+            (V6(network), V6(address)) => is_same(128, *length, *network, address),
+            _ => false,
+        })
+    }
+}
+
+/// Whether the first bits are the same, looked at one by one.
+fn is_same(width: u32, length: u32, one: u128, other: u128) -> bool {
+    (0..length).all(|place| {
+        let bit = width - 1 - place;
+        (one >> bit) & 1 == (other >> bit) & 1
+    })
+}
+
+fn network(text: &str) -> Option<(Address, u32)> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(number(length, 3, 10)?)),
+        None => (text, None),
+    };
+    let address = match address.contains(':') {
+        true => V6(ipv6(address)?),
+        false => V4(ipv4(address, false)?),
+    };
+    let (width, bits) = match address {
+        V4(bits) => (32, bits.into()),
+        V6(bits) => (128, bits),
+    };
+    let length = length.unwrap_or(width);
+    // Beyond the prefix there is nothing but zeros.
+    if length > width || (length..width).any(|place| (bits >> (width - 1 - place)) & 1 == 1) {
+        return None;
+    }
+    match (address, address.canonical()) {
+        (V6(_), V4(bits)) => Some((V4(bits), length.checked_sub(96)?)),
+        _ => Some((address, length)),
+    }
+}
