@@ -80,7 +80,7 @@ impl ClientIp {
         Self::new(Source::List(List::XForwardedFor, proxies))
     }
 
-    /// From `Forwarded` (RFC 7239).
+    /// From `Forwarded` (RFC 7239), of elements with at most 16 pairs each; the standard knows four.
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
         Self::new(Source::List(List::Forwarded, proxies))

@@ -25,6 +25,8 @@ const PRIVATE: [&str; 8] = [
 /// Clones are the same set: [`replace`](Networks::replace) changes it for all of them, while requests go on. To look
 /// an address up takes time in proportion to the logarithm of the number of networks.
 ///
+/// Spaces around an entry are left out.
+///
 /// | an entry | stands for |
 /// |---|---|
 /// | `10.0.0.0/8`, `2001:db8::/32` | a network; bits beyond its prefix are an error |
@@ -215,8 +217,9 @@ fn network(entry: &str) -> Result<Network, String> {
 }
 
 fn prefix(length: &str) -> Result<u8, String> {
-    let digits = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
-    let length = if digits { length.parse().ok() } else { None };
+    let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = length == "0" || digits && !length.starts_with('0');
+    let length = if plain { length.parse().ok() } else { None };
     length.ok_or_else(|| "behind the `/` stands the number of leading bits, as in `10.0.0.0/8`".to_owned())
 }
 
