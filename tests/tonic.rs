@@ -5,6 +5,7 @@ mod support;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use tokio::task::JoinSet;
 use tonic::client::Grpc;
 use tonic::server::{NamedService, UnaryService};
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::{Layer, Service};
@@ -102,7 +103,10 @@ struct Caller(Grpc<Channel>);
 
 impl Caller {
     async fn connect(server: &Server) -> Self {
-        let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+        Self::at(Endpoint::from_shared(format!("http://{}", server.address)).unwrap()).await
+    }
+
+    async fn at(endpoint: Endpoint) -> Self {
         Self(Grpc::new(endpoint.connect().await.unwrap()))
     }
 
@@ -305,4 +309,117 @@ async fn calls_wait_in_line_and_come_through() {
         assert_eq!(answer.unwrap().into_inner().text, "abab");
     }
     drop(ticking);
+}
+
+/// Whether an address has used up what it had.
+fn has_none_left(layer: &RateLimitLayer<PeerIp, TokenBucket>, address: [u8; 4]) -> bool {
+    !layer.limiter().peek(&IpAddr::from(address)).is_allowed()
+}
+
+#[tokio::test]
+async fn a_peer_is_known_by_its_address() {
+    let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+    let server = serve!(builder().layer(layer.clone()).add_service(Echo::default()));
+    let mut caller = Caller::connect(&server).await;
+    assert!(caller.echo("ab").await.is_ok());
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(has_none_left(&layer, [127, 0, 0, 1]) && !has_none_left(&layer, [127, 0, 0, 2]));
+}
+
+const CERTIFICATE: &str = include_str!("certificates/localhost.pem");
+const KEY: &str = include_str!("certificates/localhost.key");
+
+#[tokio::test]
+async fn over_tls_a_peer_is_known_as_well() {
+    let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+    let tls = ServerTlsConfig::new().identity(Identity::from_pem(CERTIFICATE, KEY));
+    let server = serve!(builder().tls_config(tls).unwrap().layer(layer.clone()).add_service(Echo::default()));
+    let tls =
+        ClientTlsConfig::new().ca_certificate(Certificate::from_pem(CERTIFICATE)).domain_name("localhost");
+    let endpoint = Endpoint::from_shared(format!("https://{}", server.address)).unwrap();
+    let endpoint = endpoint.tls_config(tls).unwrap();
+    let mut caller = Caller::at(endpoint.clone()).await;
+    assert_eq!(caller.echo("ab").await.unwrap().into_inner().text, "abab");
+    // Another connection, the same address.
+    let mut caller = Caller::at(endpoint).await;
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(has_none_left(&layer, [127, 0, 0, 1]) && !has_none_left(&layer, [127, 0, 0, 2]));
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use tokio::net::UnixListener;
+    use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
+    use tower_throttle::MissingKey;
+
+    use super::*;
+
+    /// A server at a unix socket, gone when dropped.
+    struct Socket {
+        path: PathBuf,
+        _serving: Task,
+    }
+
+    impl Socket {
+        fn start(name: &str, layer: RateLimitLayer<PeerIp, TokenBucket>) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("tower-throttle-{}-{name}.sock", std::process::id()));
+            let incoming = UnixListenerStream::new(UnixListener::bind(&path).unwrap());
+            let serving = builder().layer(layer).add_service(Echo::default()).serve_with_incoming(incoming);
+            Self { path, _serving: Task::spawn(async move { serving.await.unwrap() }) }
+        }
+
+        async fn caller(&self) -> Caller {
+            Caller::at(Endpoint::from_shared(format!("unix://{}", self.path.display())).unwrap()).await
+        }
+    }
+
+    impl Drop for Socket {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    #[tokio::test]
+    async fn over_a_unix_socket_nobody_has_an_address() {
+        let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+        let server = Socket::start("rejected", layer.clone());
+        let mut caller = server.caller().await;
+        for _ in 0..2 {
+            let status = caller.echo("ab").await.unwrap_err();
+            assert_eq!(status.code(), Code::Internal);
+            assert!(status.message().contains("unix"), "{status:?}");
+            assert!(!status.metadata().contains_key("retry-after"), "{status:?}");
+        }
+        let counts = layer.key_counts();
+        assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (2, 0, 0, 0));
+    }
+
+    #[tokio::test]
+    async fn over_a_unix_socket_all_may_be_limited_as_one() {
+        let layer = per_ip(Quota::per_hour(2), &ManualClock::new()).missing_key(MissingKey::Shared);
+        let server = Socket::start("shared", layer.clone());
+        for _ in 0..2 {
+            assert!(server.caller().await.echo("ab").await.is_ok());
+        }
+        let status = server.caller().await.echo("ab").await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let counts = layer.key_counts();
+        assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (0, 3, 0, 0));
+        // Nobody with an address pays for them.
+        assert!(!has_none_left(&layer, [127, 0, 0, 1]));
+    }
+
+    #[tokio::test]
+    async fn over_a_unix_socket_all_may_pass() {
+        let layer = per_ip(Quota::per_hour(1), &ManualClock::new()).missing_key(MissingKey::Pass);
+        let server = Socket::start("passed", layer.clone());
+        for _ in 0..3 {
+            assert!(server.caller().await.echo("ab").await.is_ok());
+        }
+        assert_eq!(layer.key_counts().passed, 3);
+    }
 }

@@ -107,9 +107,7 @@ impl HeaderRule {
     fn text(self) -> &'static str {
         match self {
             Self::Missing => "is missing: let the proxy set it, and all requests come through the proxy",
-            Self::Twice => {
-                "stands in two lines: send one, or let the proxy put its own in place of the caller's"
-            }
+            Self::Twice => "stands in two lines, send one",
             Self::TooFew => {
                 "has fewer entries than there are proxies to trust: let all requests come through all of them, or \
                  trust fewer"

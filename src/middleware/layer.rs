@@ -128,10 +128,14 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// use tower_throttle::key::{Paths, Preflight};
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
+    /// // what a layer outside has found out
+    /// #[derive(Clone)]
+    /// struct Staff;
+    ///
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
     ///     .unless(Preflight)
     ///     .unless(Paths::new(["/health", "/metrics"]))
-    ///     .unless(|request: &Request<axum::body::Body>| request.uri().path().starts_with("/static/"));
+    ///     .unless(|request: &Request<axum::body::Body>| request.extensions().get::<Staff>().is_some());
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]

@@ -140,20 +140,24 @@ impl ClientIp {
     ///
     /// Those of the [extractor](ClientIp).
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
+        self.find(request)?.address()
+    }
+
+    fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let (headers, extensions) = (request.headers(), request.extensions());
         if let Some(networks) = &self.only_from {
             let peer = self.peers.peer(extensions)?;
             if !networks.holds(peer) {
-                return peer.address();
+                return Ok(peer);
             }
         }
         match &self.source {
             Source::List(list, proxies) => proxies.with(|trust| match trust {
                 Trust::Networks(trusted) => self.walk(*list, trusted, headers, extensions),
-                Trust::Hops(count) => hop(*list, *count, headers),
+                Trust::Hops(count) => hop(*list, *count, headers).map(Peer::Ip),
             }),
-            Source::Single(name) => single(name, headers, element::address),
-            Source::CloudFront => single(&CLOUDFRONT, headers, element::before_port),
+            Source::Single(name) => single(name, headers, element::address).map(Peer::Ip),
+            Source::CloudFront => single(&CLOUDFRONT, headers, element::before_port).map(Peer::Ip),
         }
     }
 
@@ -163,20 +167,20 @@ impl ClientIp {
         trusted: &Set,
         headers: &HeaderMap,
         extensions: &Extensions,
-    ) -> Result<IpAddr, KeyError> {
+    ) -> Result<Peer, KeyError> {
         let peer = self.peers.peer(extensions)?;
         if !trusted.holds(peer) {
-            return peer.address();
+            return Ok(peer);
         }
         let mut last = peer;
         for element in list.elements(headers) {
             let address = list.address(element).ok_or_else(|| broken(&list.name()))?;
             if !trusted.contains(address) {
-                return Ok(address);
+                return Ok(Peer::Ip(address));
             }
             last = Peer::Ip(address);
         }
-        last.address()
+        Ok(last)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::networks::Networks;
+use super::peers::Peer;
 use crate::key::KeyError;
 
 /// How many leading bits tell callers apart, and who is an exception.
@@ -19,13 +20,16 @@ impl Group {
         Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
     }
 
-    /// The key of a canonical address.
-    pub(super) fn key(&self, address: IpAddr) -> Result<Option<IpAddr>, KeyError> {
-        let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains(address));
+    /// The key of a caller.
+    pub(super) fn key(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
+        let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.holds(caller));
         if is_in(&self.deny) {
             return Err(KeyError::forbidden("this address is not served"));
         }
-        Ok((!is_in(&self.allow)).then(|| self.network(address)))
+        if is_in(&self.allow) {
+            return Ok(None);
+        }
+        caller.address().map(|address| Some(self.network(address)))
     }
 
     fn network(&self, address: IpAddr) -> IpAddr {
@@ -127,7 +131,7 @@ macro_rules! groups {
             type Key = IpAddr;
 
             fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-                self.group.key(self.resolve(request)?)
+                self.group.key(self.find(request)?)
             }
         }
     };

@@ -4,7 +4,7 @@ use http::Request;
 
 use super::group::{Group, groups};
 use super::networks::Networks;
-use super::peers::Peers;
+use super::peers::{Peer, Peers};
 use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
@@ -58,7 +58,11 @@ impl PeerIp {
     ///
     /// If the extensions hold none.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
-        self.peers.peer(request.extensions())?.address()
+        self.find(request)?.address()
+    }
+
+    fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
+        self.peers.peer(request.extensions())
     }
 }
 
@@ -139,6 +143,14 @@ mod tests {
         assert_eq!(of([10, 1, 2, 3]), Ok(None));
         assert_eq!(of([1, 2, 3, 4]), Ok(Some([1, 2, 3, 4].into())));
         assert!(of([10, 6, 6, 6]).unwrap_err().is_forbidden());
+        let sockets = |extractor: PeerIp| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(());
+            extractor.peer_from(|(): &()| None).extract(&request)
+        };
+        assert_eq!(sockets(PeerIp::new().allow(networks(&["unix"]))), Ok(None));
+        assert!(sockets(PeerIp::new().deny(networks(&["unix"]))).unwrap_err().is_forbidden());
+        assert!(!sockets(PeerIp::new().deny(networks(&["::/0"]))).unwrap_err().is_forbidden());
         office.replace(networks(&["1.0.0.0/8"]));
         assert_eq!(of([1, 2, 3, 4]), Ok(None));
         assert_eq!(of([10, 1, 2, 3]), Ok(Some([10, 1, 2, 3].into())));

@@ -7,6 +7,9 @@ use crate::sync::{PoisonError, RwLock};
 
 /// The proxies whose word is taken for who asked them.
 ///
+/// Each of them must add its peer to the header, on every route: one that passes the header on as it came lets callers
+/// choose their address.
+///
 /// By their networks, if possible: then the peer is checked, too, and who reaches the server past the proxies is
 /// limited by its own address. A number of hops is for proxies whose addresses nobody knows; it holds only if every
 /// request comes through exactly that many.

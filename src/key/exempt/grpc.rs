@@ -2,25 +2,33 @@ use http::Request;
 
 use super::condition::Condition;
 
-/// Calls of the gRPC health service, `grpc.health.v1.Health`.
+/// Calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
+///
+/// A client whose `Watch` is refused takes the server for sick. Anybody can call them, and keep a `Watch` open: bound the
+/// streams of a connection, or the calls at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 
 /// Calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection`, and of its `v1alpha`.
+///
+/// Anybody can make them, and their answers are large: only where reflection is not for everybody anyway.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 
 impl<B> Condition<Request<B>> for GrpcHealth {
     fn holds(&self, request: &Request<B>) -> bool {
-        request.uri().path().starts_with("/grpc.health.v1.Health/")
+        let method = request.uri().path().strip_prefix("/grpc.health.v1.Health/");
+        matches!(method, Some("Check" | "List" | "Watch"))
     }
 }
 
 impl<B> Condition<Request<B>> for GrpcReflection {
     fn holds(&self, request: &Request<B>) -> bool {
-        let path = request.uri().path();
-        path.starts_with("/grpc.reflection.v1.ServerReflection/")
-            || path.starts_with("/grpc.reflection.v1alpha.ServerReflection/")
+        matches!(
+            request.uri().path(),
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+                | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        )
     }
 }
 
@@ -34,6 +42,7 @@ mod tests {
         assert!(GrpcHealth.holds(&request("/grpc.health.v1.Health/Check")));
         assert!(!GrpcHealth.holds(&request("/grpc.health.v1.Healthy/Check")));
         assert!(!GrpcHealth.holds(&request("/my.Service/Check")));
+        assert!(!GrpcHealth.holds(&request("/grpc.health.v1.Health/../my.Service/Login")));
         for version in ["v1", "v1alpha"] {
             let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
             assert!(GrpcReflection.holds(&request(&path)));

@@ -1,0 +1,22 @@
+//! The app: it answers with the address that its limiter goes by.
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::{Router, routing::get};
+use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::key::ClientIp;
+use tower_throttle::{Quota, RateLimitLayer};
+
+/// An app that is limited for each client that `client` finds, and says whom it found.
+pub(crate) fn app(client: ClientIp, quota: Quota) -> Router {
+    let layer = RateLimitLayer::new(client.clone(), TokenBucket::new(quota));
+    Router::new().route("/", get(seen)).layer(layer).with_state(client)
+}
+
+async fn seen(State(client): State<ClientIp>, request: Request) -> Result<String, (StatusCode, String)> {
+    match client.resolve(&request) {
+        Ok(address) => Ok(format!("{address}\n")),
+        // The limiter has asked the same before: who comes here has an address.
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+    }
+}

@@ -1,0 +1,388 @@
+//! Behind a real nginx: it is the client who is limited, whatever the client says it is.
+//!
+//! Clients are told apart by their loopback addresses, of which only Linux has more than one: 127.0.0.1 is nginx, all others call it.
+#![cfg(all(feature = "axum", target_os = "linux"))]
+
+#[path = "../examples/behind_proxy/app.rs"]
+mod app;
+#[path = "nginx/server.rs"]
+mod server;
+mod support;
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::serve::IncomingStream;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use server::{Directory, Nginx, at, at_socket};
+use support::{Answer, Server, Task, request};
+use tokio::net::{TcpSocket, UnixListener};
+use tower_throttle::Quota;
+use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
+
+/// What a caller would like to be taken for. Nobody here has this address.
+const FORGED: &str = "192.0.2.7";
+
+/// Where nginx calls from, and nobody else.
+const NGINX: &str = "127.0.0.1";
+
+const CLIENT: &str = "127.0.0.2";
+
+/// As it should be set up, and as it mostly is.
+const X_FORWARDED_FOR: &str = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;";
+const FORWARDED: &str = "proxy_set_header Forwarded $add_forwarded;";
+const X_REAL_IP: &str = "proxy_set_header X-Real-IP $remote_addr;";
+
+fn trusted() -> TrustedProxies {
+    TrustedProxies::cidrs([NGINX]).unwrap()
+}
+
+fn hops(count: usize) -> TrustedProxies {
+    TrustedProxies::hops(count).unwrap()
+}
+
+/// An app that answers with the client's address, which is limited to so many.
+async fn app_for(client: ClientIp, limit: u64) -> Server {
+    Server::start(app::app(client, Quota::per_hour(limit))).await
+}
+
+async fn unlimited(client: ClientIp) -> Server {
+    app_for(client, 1_000).await
+}
+
+/// nginx in front of it, on a loopback address.
+async fn nginx(upstream: SocketAddr, directives: &str) -> Nginx {
+    let from = format!("proxy_bind {NGINX}; {directives}");
+    Nginx::start(NGINX, &at(upstream), &from).await
+}
+
+type Lines<'a> = &'a [(&'static str, &'static str)];
+
+fn asking(lines: Lines<'_>) -> Request<Full<Bytes>> {
+    let mut request = request(Method::GET, "/");
+    request.headers_mut().insert("host", HeaderValue::from_static("app"));
+    for (name, value) in lines {
+        let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+        request.headers_mut().append(HeaderName::from_static(name), value);
+    }
+    request
+}
+
+/// Asks once, over a connection from that address.
+async fn ask(client: &str, server: SocketAddr, lines: Lines<'_>) -> Answer {
+    let client: IpAddr = client.parse().unwrap();
+    let socket = if client.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
+    socket.bind((client, 0).into()).unwrap();
+    let stream = socket.connect(server).await.unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let _connection = Task::spawn(async move {
+        let _ = connection.await;
+    });
+    Answer::read(sender.send_request(asking(lines)).await.unwrap()).await
+}
+
+/// Whom the limiter sees.
+async fn seen(client: &str, server: SocketAddr, lines: Lines<'_>) -> String {
+    let answer = ask(client, server, lines).await;
+    assert_eq!(answer.status, StatusCode::OK, "{client} with {lines:?}: {answer:?}");
+    answer.text().trim_end().to_owned()
+}
+
+/// What callers try: each header that may be read, alone and together, in one line and in several, and what is no header of
+/// its kind.
+const FORGERIES: &[Lines<'_>] = &[
+    &[],
+    &[("x-forwarded-for", FORGED)],
+    &[("x-forwarded-for", NGINX)],
+    &[("x-forwarded-for", "192.0.2.7, 127.0.0.1")],
+    &[("x-forwarded-for", "192.0.2.7"), ("x-forwarded-for", "192.0.2.7, 198.51.100.7")],
+    &[("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", FORGED), ("x-forwarded-for", "127.0.0.1")],
+    &[("x-forwarded-for", "")],
+    &[("x-forwarded-for", ",,")],
+    &[("x-forwarded-for", "unknown")],
+    &[("x-forwarded-for", "192.0.2.7:80, \"[2001:db8::7]\", é")],
+    &[("x-real-ip", FORGED)],
+    &[("x-real-ip", FORGED), ("x-real-ip", "198.51.100.7")],
+    &[("forwarded", "for=192.0.2.7")],
+    &[("forwarded", "for=127.0.0.1;by=127.0.0.1")],
+    &[("forwarded", "for=192.0.2.7, for=\"[2001:db8::7]:80\"")],
+    &[("forwarded", "for=192.0.2.7"), ("forwarded", "for=192.0.2.7")],
+    &[("forwarded", "for=\"192.0.2.7")],
+    &[("forwarded", "for=192.0.2.7;x=\"")],
+    &[("forwarded", "for=192.0.2.7;x=\"\\")],
+    &[("forwarded", "for=192.0.2.7;x=\\")],
+    &[("forwarded", "nonsense")],
+    &[("forwarded", ";;;")],
+    &[("x-forwarded-for", FORGED), ("forwarded", "for=192.0.2.7"), ("x-real-ip", FORGED)],
+    // A proxy that took this seriously would take its own line away.
+    &[("connection", "x-forwarded-for, forwarded, x-real-ip")],
+    &[("connection", "close, X-Forwarded-For"), ("x-forwarded-for", FORGED)],
+];
+
+/// Two clients, with everything that they may try.
+async fn assert_finds_clients(server: SocketAddr) {
+    for lines in FORGERIES {
+        for client in [CLIENT, "127.0.0.3"] {
+            assert_eq!(seen(client, server, lines).await, client, "{lines:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_nginx_adds_to_x_forwarded_for() {
+    for trusted in [trusted(), hops(1)] {
+        let app = unlimited(ClientIp::x_forwarded_for(trusted)).await;
+        let nginx = nginx(app.address, X_FORWARDED_FOR).await;
+        assert_finds_clients(nginx.address).await;
+    }
+}
+
+#[tokio::test]
+async fn two_in_a_row_add_to_x_forwarded_for() {
+    for trusted in [trusted(), hops(2)] {
+        let app = unlimited(ClientIp::x_forwarded_for(trusted)).await;
+        let inner = nginx(app.address, X_FORWARDED_FOR).await;
+        let outer = nginx(inner.address, X_FORWARDED_FOR).await;
+        assert_finds_clients(outer.address).await;
+    }
+}
+
+#[tokio::test]
+async fn one_nginx_adds_to_forwarded() {
+    for trusted in [trusted(), hops(1)] {
+        let app = unlimited(ClientIp::forwarded(trusted)).await;
+        let nginx = nginx(app.address, FORWARDED).await;
+        assert_finds_clients(nginx.address).await;
+    }
+}
+
+#[tokio::test]
+async fn two_in_a_row_add_to_forwarded() {
+    for trusted in [trusted(), hops(2)] {
+        let app = unlimited(ClientIp::forwarded(trusted)).await;
+        let inner = nginx(app.address, FORWARDED).await;
+        let outer = nginx(inner.address, FORWARDED).await;
+        assert_finds_clients(outer.address).await;
+    }
+}
+
+#[tokio::test]
+async fn nginx_sets_x_real_ip() {
+    let client = || ClientIp::header("x-real-ip").unwrap();
+    let app = unlimited(client()).await;
+    let inner = nginx(app.address, X_REAL_IP).await;
+    assert_finds_clients(inner.address).await;
+    // Of two, the inner one passes on what the outer one has set.
+    let inner = nginx(app.address, "").await;
+    let outer = nginx(inner.address, X_REAL_IP).await;
+    assert_finds_clients(outer.address).await;
+
+    // Past nginx, everybody would be whoever they like, if it were not said where the header has to come from.
+    let forged: Lines<'_> = &[("x-real-ip", FORGED)];
+    assert_eq!(seen(CLIENT, app.address, forged).await, FORGED);
+    let app = unlimited(client().only_from(Networks::new([NGINX]).unwrap())).await;
+    assert_finds_clients(app.address).await;
+    assert_finds_clients(nginx(app.address, X_REAL_IP).await.address).await;
+}
+
+#[tokio::test]
+async fn an_nginx_that_passes_x_real_ip_on_cannot_be_helped_but_two_lines_are_noticed() {
+    let app = unlimited(ClientIp::header("x-real-ip").unwrap()).await;
+    let nginx = nginx(app.address, "").await;
+    assert_eq!(seen(CLIENT, nginx.address, &[("x-real-ip", FORGED)]).await, FORGED);
+    for lines in [&[][..], &[("x-real-ip", FORGED), ("x-real-ip", FORGED)]] {
+        let answer = ask(CLIENT, nginx.address, lines).await;
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{lines:?}");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("x-real-ip") && !detail.contains(FORGED), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn past_nginx_a_caller_is_its_own_address() {
+    for client in [ClientIp::x_forwarded_for(trusted()), ClientIp::forwarded(trusted())] {
+        let app = unlimited(client).await;
+        assert_finds_clients(app.address).await;
+    }
+}
+
+#[tokio::test]
+async fn without_the_header_nginx_itself_is_the_client_but_hops_are_an_error() {
+    // `proxy_set_header` was forgotten: what the client sends is passed on as it is, and nobody can tell.
+    let app = unlimited(ClientIp::x_forwarded_for(trusted())).await;
+    let forgetful = nginx(app.address, "").await;
+    assert_eq!(seen(CLIENT, forgetful.address, &[]).await, NGINX);
+    // One hop was one too few.
+    let app = unlimited(ClientIp::x_forwarded_for(hops(2))).await;
+    let alone = nginx(app.address, X_FORWARDED_FOR).await;
+    let answer = ask(CLIENT, alone.address, &[]).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(answer.json()["detail"].as_str().unwrap().contains("x-forwarded-for"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
+    let app = app_for(ClientIp::x_forwarded_for(trusted()), 3).await;
+    let inner = nginx(app.address, X_FORWARDED_FOR).await;
+    let outer = nginx(inner.address, X_FORWARDED_FOR).await;
+    // Through one nginx, through two, and past them: one client.
+    for server in [inner.address, outer.address, app.address] {
+        assert_eq!(seen(CLIENT, server, &[]).await, CLIENT);
+    }
+    let refused = |answer: &Answer| {
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{answer:?}");
+        // nginx passes on what a refused caller is told.
+        assert_eq!(answer.json()["status"], 429);
+        assert_eq!(answer.retry_after(), 1_200);
+        assert_eq!(answer.header("ratelimit"), "\"default\";r=0;t=1200");
+    };
+    for server in [inner.address, outer.address, app.address] {
+        for lines in FORGERIES {
+            refused(&ask(CLIENT, server, lines).await);
+        }
+    }
+    for left in [2, 1, 0] {
+        let answer = ask("127.0.0.3", outer.address, &[("x-forwarded-for", CLIENT)]).await;
+        assert_eq!((answer.status, answer.text()), (StatusCode::OK, "127.0.0.3\n"));
+        assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={left};")), "{answer:?}");
+    }
+    refused(&ask("127.0.0.3", outer.address, &[]).await);
+    // And who was named, but never called, has lost nothing.
+    assert_eq!(seen("127.0.0.4", outer.address, &[]).await, "127.0.0.4");
+}
+
+#[tokio::test]
+async fn whoever_is_not_served_or_not_limited_is_known_behind_nginx_too() {
+    let [denied, allowed] = ["127.0.0.3", "127.0.0.4"];
+    let networks = |address| Networks::new([address]).unwrap();
+    let client = ClientIp::x_forwarded_for(trusted()).deny(networks(denied)).allow(networks(allowed));
+    let app = app_for(client, 1).await;
+    let nginx = nginx(app.address, X_FORWARDED_FOR).await;
+    for name in [denied, allowed, CLIENT] {
+        let lines: Lines<'_> = &[("x-forwarded-for", name)];
+        let status = async |client| ask(client, nginx.address, lines).await.status;
+        assert_eq!(status(denied).await, StatusCode::FORBIDDEN, "as {name}");
+        assert_eq!(status(allowed).await, StatusCode::OK, "as {name}");
+    }
+    assert_eq!(seen(CLIENT, nginx.address, &[]).await, CLIENT);
+    for name in [allowed, denied] {
+        let answer = ask(CLIENT, nginx.address, &[("x-forwarded-for", name)]).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "as {name}");
+    }
+}
+
+#[tokio::test]
+async fn trust_is_moved_while_requests_go_on() {
+    let proxies = trusted();
+    let app = unlimited(ClientIp::x_forwarded_for(proxies.clone())).await;
+    let nginx = nginx(app.address, X_FORWARDED_FOR).await;
+    assert_eq!(seen(CLIENT, nginx.address, &[]).await, CLIENT);
+    proxies.replace(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
+    assert_eq!(seen(CLIENT, nginx.address, &[]).await, NGINX);
+    proxies.replace(hops(1));
+    assert_eq!(seen(CLIENT, nginx.address, &[]).await, CLIENT);
+}
+
+#[tokio::test]
+async fn clients_with_ipv6_addresses() {
+    if tokio::net::TcpListener::bind("[::1]:0").await.is_err() {
+        println!("skipped: this machine has no ::1");
+        return;
+    }
+    for (client, directives) in [
+        (ClientIp::x_forwarded_for(trusted()), X_FORWARDED_FOR),
+        (ClientIp::forwarded(trusted()), FORWARDED),
+        (ClientIp::header("x-real-ip").unwrap(), X_REAL_IP),
+    ] {
+        let app = unlimited(client).await;
+        let from = format!("proxy_bind {NGINX}; {directives}");
+        let nginx = Nginx::start("::1", &at(app.address), &from).await;
+        for lines in FORGERIES {
+            assert_eq!(seen("::1", nginx.address, lines).await, "::1", "{lines:?}");
+        }
+        // A listener for both families writes IPv4 addresses in IPv6.
+        let both = Nginx::listening("[::]:PORT ipv6only=off", NGINX, &at(app.address), &from).await;
+        assert_finds_clients(both.address).await;
+    }
+}
+
+/// The other end of a unix socket.
+#[derive(Clone)]
+struct Nobody;
+
+impl Connected<IncomingStream<'_, UnixListener>> for Nobody {
+    fn connect_info(_: IncomingStream<'_, UnixListener>) -> Self {
+        Self
+    }
+}
+
+/// An app behind a unix socket, which has no address for its peer.
+async fn app_at_socket(directory: &Directory, client: ClientIp) -> (Task, String) {
+    let path = directory.join("app.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let client = client.peer_from(|_: &ConnectInfo<Nobody>| None::<IpAddr>);
+    let app = app::app(client, Quota::per_hour(1_000));
+    let serve = axum::serve(listener, app.into_make_service_with_connect_info::<Nobody>());
+    (Task::spawn(async move { serve.await.unwrap() }), at_socket(&path))
+}
+
+#[tokio::test]
+async fn nginx_calls_over_a_unix_socket() {
+    let unix = || TrustedProxies::cidrs(["unix", NGINX]).unwrap();
+    let only_unix = || Networks::new(["unix"]).unwrap();
+    for (client, directives) in [
+        (ClientIp::x_forwarded_for(unix()), X_FORWARDED_FOR),
+        (ClientIp::x_forwarded_for(hops(1)), X_FORWARDED_FOR),
+        (ClientIp::forwarded(unix()), FORWARDED),
+        (ClientIp::header("x-real-ip").unwrap().only_from(only_unix()), X_REAL_IP),
+    ] {
+        let directory = Directory::new();
+        let (_serving, upstream) = app_at_socket(&directory, client).await;
+        let nginx = Nginx::start(NGINX, &upstream, directives).await;
+        assert_finds_clients(nginx.address).await;
+    }
+    // The outer one over TCP, the inner one over the socket.
+    let directory = Directory::new();
+    let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(unix())).await;
+    let inner = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;
+    let outer = nginx(inner.address, X_FORWARDED_FOR).await;
+    assert_finds_clients(outer.address).await;
+}
+
+#[tokio::test]
+async fn an_nginx_that_is_called_over_a_unix_socket_writes_no_address() {
+    // It writes `unix:`, which is an entry that counts, and no address. Two hops look behind it.
+    for (proxies, found) in
+        [(trusted(), false), (TrustedProxies::cidrs(["unix", NGINX]).unwrap(), false), (hops(2), true)]
+    {
+        let app = unlimited(ClientIp::x_forwarded_for(proxies)).await;
+        let directory = Directory::new();
+        let path = directory.join("inner.sock");
+        let listen = format!("{NGINX}:PORT; listen unix:{}", path.display());
+        let from = format!("proxy_bind {NGINX}; {X_FORWARDED_FOR}");
+        let _inner = Nginx::listening(&listen, NGINX, &at(app.address), &from).await;
+        let outer = Nginx::start(NGINX, &at_socket(&path), X_FORWARDED_FOR).await;
+        if found {
+            assert_finds_clients(outer.address).await;
+        } else {
+            let answer = ask(CLIENT, outer.address, &[]).await;
+            assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{answer:?}");
+            assert!(answer.json()["detail"].as_str().unwrap().contains("x-forwarded-for"), "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unix_socket_that_nobody_trusts_is_an_error() {
+    let directory = Directory::new();
+    let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(trusted())).await;
+    let nginx = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;
+    let answer = ask(CLIENT, nginx.address, &[("x-forwarded-for", FORGED)]).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("unix") && !detail.contains(FORGED), "{detail}");
+}

@@ -1,0 +1,199 @@
+//! An nginx of its own: free port, own directory, gone when dropped.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+/// Before this, it listens or is not worth waiting for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory of its own, gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Directory(PathBuf);
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tower-throttle-{}-{count}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn name(&self) -> String {
+        self.0.file_name().unwrap().to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A reverse proxy, gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Nginx {
+    /// Before its directory: it writes into that.
+    process: Process,
+    pub(crate) address: SocketAddr,
+    directory: Directory,
+}
+
+#[derive(Debug)]
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How the one who serves next is called: `http://127.0.0.1:4711`, or `http://unix:/tmp/socket`.
+pub(crate) fn at(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+pub(crate) fn at_socket(path: &Path) -> String {
+    format!("http://unix:{}", path.display())
+}
+
+impl Nginx {
+    /// Listens on a free port of `ip`, and passes everything on to `upstream`, with `directives` in its `location`.
+    pub(crate) async fn start(ip: &str, upstream: &str, directives: &str) -> Self {
+        let listen = if ip.contains(':') { format!("[{ip}]:PORT") } else { format!("{ip}:PORT") };
+        Self::listening(&listen, ip, upstream, directives).await
+    }
+
+    /// The same, where to listen in nginx's words; it is called at `ip`.
+    pub(crate) async fn listening(listen: &str, ip: &str, upstream: &str, directives: &str) -> Self {
+        let ip: IpAddr = ip.parse().unwrap();
+        for _ in 0..5 {
+            let directory = Directory::new();
+            // It cannot be asked for a free port. One that was free a moment ago may be taken by now: then there is another.
+            let free = TcpListener::bind((ip, 0)).await.unwrap();
+            let address = free.local_addr().unwrap();
+            drop(free);
+            let listen = listen.replace("PORT", &address.port().to_string());
+            let sign = directory.name();
+            let server = format!(
+                r#"
+                listen {listen};
+                location = /ready {{ return 200 "{sign}"; }}
+                location / {{
+                    proxy_pass {upstream};
+                    proxy_http_version 1.1;
+                    {directives}
+                }}"#
+            );
+            fs::write(directory.join("nginx.conf"), configuration(&directory, &server)).unwrap();
+            let process = Process(spawn(&directory));
+            let mut nginx = Self { process, address, directory };
+            if nginx.is_ready(&sign).await {
+                return nginx;
+            }
+        }
+        panic!("nginx found no free port");
+    }
+
+    /// Whether it listens; not, if its port is taken.
+    async fn is_ready(&mut self, sign: &str) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.process.0.try_wait().unwrap() {
+                let errors = self.errors();
+                assert!(errors.contains("Address already in use"), "nginx ended with {status}: {errors}");
+                return false;
+            }
+            // Whoever else has got the port would answer something else.
+            if ready(self.address).await.is_ok_and(|answer| answer.contains(sign)) {
+                return true;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        panic!("nginx does not listen: {}", self.errors());
+    }
+
+    /// What it has written into its log.
+    fn errors(&self) -> String {
+        fs::read_to_string(self.directory.join("error.log")).unwrap_or_default()
+    }
+}
+
+async fn ready(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /ready HTTP/1.0\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+fn spawn(directory: &Directory) -> Child {
+    // Debian keeps it where only root looks.
+    let spawned = ["nginx", "/usr/sbin/nginx"].iter().find_map(|program| {
+        Command::new(program)
+            .args(["-e", "error.log", "-c", "nginx.conf", "-p"])
+            .arg(format!("{}/", directory.0.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()
+    });
+    spawned.expect("nginx cannot be started. This test needs one: `apt-get install nginx-light`")
+}
+
+/// One process, so that its end is the end of it all.
+fn configuration(directory: &Directory, server: &str) -> String {
+    let prefix = directory.0.display();
+    // Root's nginx would ask for a user whose name is not the same everywhere; anybody else's must not ask.
+    let user = if fs::metadata(&directory.0).unwrap().uid() == 0 { "user root;" } else { "" };
+    format!(
+        r#"
+{user}
+daemon off;
+master_process off;
+pid {prefix}/nginx.pid;
+error_log {prefix}/error.log;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {prefix}/body;
+    proxy_temp_path {prefix}/proxy;
+    fastcgi_temp_path {prefix}/fastcgi;
+    uwsgi_temp_path {prefix}/uwsgi;
+    scgi_temp_path {prefix}/scgi;
+    {FORWARDED}
+    server {{
+        {server}
+    }}
+}}
+"#
+    )
+}
+
+/// `$add_forwarded` is to `Forwarded` what `$proxy_add_x_forwarded_for` is to `X-Forwarded-For`: nginx has none, and everybody writes
+/// their own. This one looks at nothing that it adds to.
+const FORWARDED: &str = r#"
+    map $remote_addr $forwarded_for {
+        "~:" "for=\"[$remote_addr]\"";
+        default "for=$remote_addr";
+    }
+    map $http_forwarded $add_forwarded {
+        "" "$forwarded_for";
+        default "$http_forwarded, $forwarded_for";
+    }
+"#;
