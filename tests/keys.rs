@@ -208,6 +208,17 @@ async fn nobody_gets_round_a_deny_list_by_what_they_send() {
 }
 
 #[tokio::test]
+async fn whoever_a_joined_layer_does_not_serve_is_told_that_and_not_that_a_key_is_missing() {
+    let denies = || RateLimitLayer::new(PeerIp::new().deny(Networks::new(["6.6.6.6"]).unwrap()), at_once(1));
+    let by_token = || RateLimitLayer::new(Bearer::new(), at_once(1)).missing_key(MissingKey::Pass);
+    let twice = || with(with(from("6.6.6.6"), "authorization", "Bearer a"), "authorization", "Bearer b");
+    assert_eq!(ask(&denies().and(by_token()), twice()).await.status, 403);
+    assert_eq!(ask(&by_token().and(denies()), twice()).await.status, 403);
+    let all = by_token().missing_key(MissingKey::Reject);
+    assert_eq!(ask(&all.and(denies()), twice()).await.status, 403);
+}
+
+#[tokio::test]
 async fn services_that_are_not_http_are_told_by_an_error() {
     struct Closed;
     impl KeyExtractor<u32> for Closed {

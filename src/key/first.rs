@@ -1,7 +1,9 @@
 use super::or::Or;
 
 /// The first of several extractors that finds something in the request: signed-in users by id, others by address.
-/// Whoever one of them does not [serve](super::PeerIp::deny) is not served, whatever is found.
+///
+/// The last is asked in any case: whoever it does not [serve](super::PeerIp::deny) is not served, whatever was found. But
+/// whom it [allows](super::PeerIp::allow) is limited by what was found.
 ///
 /// All but the last must be able to say that they found nothing: [`Extension`](super::Extension),
 /// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and

@@ -4,8 +4,8 @@ use std::hash::Hash;
 use super::or::Optional;
 use super::{KeyError, KeyExtractor};
 
-/// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of), ask the
-/// next.
+/// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of), take
+/// what the next finds.
 ///
 /// ```
 /// use tower_throttle::key::from_fn;

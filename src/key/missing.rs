@@ -14,7 +14,8 @@ pub enum MissingKey {
     Reject,
     /// All of them share one budget, which no caller with a key draws on.
     Shared,
-    /// Not limited. Only if callers cannot bring it about: a broken header then gets round the limit.
+    /// Not limited. Only if callers cannot bring it about: not with [`Header`](super::Header), [`Bearer`](super::Bearer),
+    /// [`Cookie`](super::Cookie) and [`Host`](super::Host), where two lines would get round the limit.
     Pass,
 }
 
@@ -32,7 +33,7 @@ impl<K: Hash> Hash for Caller<K> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
             Self::Known(key) => key.hash(state),
-            // No text is hashed like that, for those end in 0xff; nor bytes, which begin with their number.
+            // Not as any text is, for those end in 0xff; nor as bytes, which begin with their number.
             Self::Unknown => state.write(b"tower-throttle: a caller without a key\0"),
         }
     }

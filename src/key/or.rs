@@ -1,7 +1,7 @@
 use super::{KeyError, KeyExtractor};
 
-/// One extractor for requests that have what it looks for, another for those that have not. Whoever the other does not
-/// [serve](super::PeerIp::deny) is not served in any case.
+/// One extractor for requests that have what it looks for, another for those that have not. The other is
+/// asked in any case: whoever it does not [serve](super::PeerIp::deny) is not served.
 ///
 /// Made by [`first_of`](super::first_of), and by `or` on those that may find nothing, such as
 /// [`Header::or`](super::Header::or).

@@ -39,8 +39,15 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
     ) -> Result<(), KeyError> {
-        self.0.gather(request, patience, parts)?;
-        self.1.gather(request, patience, parts)
+        let first = self.0.gather(request, patience, parts);
+        if matches!(&first, Err(error) if error.is_forbidden()) {
+            return first;
+        }
+        // Asked in any case: whoever is not served is told so, and not that a key is missing.
+        match self.1.gather(request, patience, parts) {
+            Err(error) if error.is_forbidden() => Err(error),
+            second => first.and(second),
+        }
     }
 
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {

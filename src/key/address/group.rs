@@ -74,7 +74,8 @@ macro_rules! groups {
                 self
             }
 
-            /// Does not limit callers in these networks. Called twice, callers in either.
+            /// Does not limit callers in these networks; as a part of a tuple, not by the other parts either. Called
+            /// twice, callers in either.
             #[must_use]
             pub fn allow(mut self, networks: Networks) -> Self {
                 self.group.allow.push(networks);
@@ -82,7 +83,8 @@ macro_rules! groups {
             }
 
             /// Does not serve callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
-            /// counted. Called twice, callers in either. Asked before [`allow`](Self::allow).
+            /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. Called twice,
+            /// callers in either. Asked before [`allow`](Self::allow).
             #[must_use]
             pub fn deny(mut self, networks: Networks) -> Self {
                 self.group.deny.push(networks);

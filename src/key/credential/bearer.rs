@@ -13,8 +13,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// extractor instead. Two lines of `Authorization` are an error, and so is a token longer than 8,192 bytes, unless
 /// [`max_len`](Bearer::max_len) says otherwise.
 ///
-/// The token is not checked: whoever may invent tokens has a budget for each. Put this layer inside the one that
-/// checks them, or limit by address as well.
+/// The token is not checked: whoever may invent tokens has a budget for each. Limit by address as well, or where a layer
+/// outside checks tokens, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, PeerIp};

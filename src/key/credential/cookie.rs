@@ -1,3 +1,5 @@
+use std::iter;
+
 use http::header::{COOKIE, InvalidHeaderName};
 use http::{HeaderName, Request};
 
@@ -14,8 +16,9 @@ use crate::key::{KeyError, KeyExtractor};
 /// So is one longer than 8,192 bytes, unless [`max_len`](Cookie::max_len) says otherwise. All lines of the header
 /// count: HTTP/2 may send each cookie in its own.
 ///
-/// The value is compared byte by byte, quotes included, and not checked: whoever may invent sessions has a budget for
-/// each. Put this layer inside the one that checks them, or limit by address as well.
+/// Percent-encoding is taken off names and values, and quotes off values, for most frameworks do so before they compare:
+/// one session has one budget however it is spelt. It is not checked: whoever may invent sessions has a budget for each.
+/// Where a layer outside checks them, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};
@@ -56,7 +59,7 @@ impl Cookie {
     /// The key of callers with that value: to look at, refund or reset what they have used.
     #[must_use]
     pub fn key(value: &str) -> Option<Secret> {
-        Some(Secret::of(value.as_bytes()))
+        Some(secret(value.as_bytes()))
     }
 }
 
@@ -68,16 +71,40 @@ impl<B> Optional<Request<B>> for Cookie {
         let mut values =
             lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
                 let equals = pair.iter().position(|byte| *byte == b'=')?;
-                (pair[..equals].trim_ascii() == self.name.as_bytes()).then(|| pair[equals + 1..].trim_ascii())
+                let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+                decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
             (_, Some(_)) => Err(KeyError::header(HeaderRule::Ambiguous, &COOKIE)),
             (Some(value), _) if value.len() > self.longest => {
                 Err(KeyError::header(HeaderRule::TooLong, &COOKIE))
             }
-            (value, _) => Ok(value.map(Secret::of)),
+            (value, _) => Ok(value.map(secret)),
         }
     }
+}
+
+fn secret(value: &[u8]) -> Secret {
+    let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    let value = unquoted.unwrap_or(value);
+    if !value.contains(&b'%') {
+        return Secret::of(value);
+    }
+    Secret::of(&decoded(value).collect::<Vec<_>>())
+}
+
+/// With percent-encoded bytes as what they stand for. What is none stays.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    iter::from_fn(move || {
+        let digit = |at: usize| rest.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let (byte, length) = match (rest.first()?, digit(1), digit(2)) {
+            (b'%', Some(high), Some(low)) => ((16 * high + low) as u8, 3),
+            (byte, ..) => (*byte, 1),
+        };
+        rest = &rest[length..];
+        Some(byte)
+    })
 }
 
 impl<B> KeyExtractor<Request<B>> for Cookie {
@@ -109,6 +136,16 @@ mod tests {
         }
         assert_eq!(key(&["id=a=b"]), Ok(Cookie::key("a=b")));
         assert_eq!(key(&["id="]), Ok(Cookie::key("")));
+        // However it is spelt: who reads it takes these for the same.
+        for lines in
+            [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
+        {
+            assert_eq!(key(&lines), Ok(Cookie::key("abc")), "{lines:?}");
+        }
+        for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff"] {
+            assert_eq!(key(&[&format!("id={raw}")]), Ok(Cookie::key(raw)), "{raw}");
+        }
+        assert_eq!(Cookie::key("%%61"), Cookie::key("%a"));
         for lines in [&[][..], &["ID=abc"], &["xid=abc"], &["id"], &["a=id=abc"], &[";;=;"]] {
             assert_eq!(key(lines), Ok(None), "{lines:?}");
         }
@@ -116,7 +153,13 @@ mod tests {
 
     #[test]
     fn twice_or_too_long_is_an_error_that_does_not_repeat_it() {
-        for lines in [&["id=abc; id=abc"][..], &["id=abc", "a=1; id=x"], &["id=abcabcabc"]] {
+        for lines in [
+            &["id=abc; id=abc"][..],
+            &["id=x; %69d=abc"],
+            &["%69d=abc; i%64=abc"],
+            &["id=abc", "a=1; id=x"],
+            &["id=abcabcabc"],
+        ] {
             let error = key(lines).unwrap_err().to_string();
             assert!(error.contains("cookie") && !error.contains("abc"), "{error}");
         }

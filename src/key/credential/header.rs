@@ -15,7 +15,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// extractor instead. Two lines of it are an error, not a choice: the service behind might read the other one.
 ///
 /// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
-/// Limit by address as well, or check the value in a layer outside this one. One longer than
+/// Limit by address as well, or where a layer outside checks the value, let it tell the user in an
+/// [`Extension`](crate::key::Extension), and take that. One longer than
 /// [`max_len`](Header::max_len) is an error, not cut short: two that begin alike would be one caller.
 ///
 /// ```

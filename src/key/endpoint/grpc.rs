@@ -22,13 +22,25 @@ pub struct GrpcService {
 
 impl GrpcService {
     /// These services, each as `package.Service`.
+    ///
+    /// # Panics
+    ///
+    /// If one is empty or has a slash in it: no call would ever be for it.
     #[must_use]
+    #[track_caller]
     pub fn known<I>(services: I) -> Self
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let names = services.into_iter().map(|name| name.as_ref().trim_matches('/').to_owned());
-        Self { known: Known::new(names) }
+        let service = |name: I::Item| {
+            let name = name.as_ref();
+            assert!(
+                !name.is_empty() && !name.contains('/'),
+                "{name:?} is no service: give `package.Service`"
+            );
+            name.to_owned()
+        };
+        Self { known: Known::new(services.into_iter().map(service)) }
     }
 }
 
@@ -55,13 +67,26 @@ pub struct GrpcMethod {
 
 impl GrpcMethod {
     /// These methods, each as `/package.Service/Method`.
+    ///
+    /// # Panics
+    ///
+    /// If one is anything else: no call would ever be for it.
     #[must_use]
+    #[track_caller]
     pub fn known<I>(methods: I) -> Self
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        let names = methods.into_iter().map(|name| name.as_ref().trim_start_matches('/').to_owned());
-        Self { known: Known::new(names) }
+        let method = |name: I::Item| {
+            let name = name.as_ref();
+            let parts = name.strip_prefix('/').and_then(|path| path.split_once('/'));
+            let is_method = parts.is_some_and(|(service, method)| {
+                !service.is_empty() && !method.is_empty() && !method.contains('/')
+            });
+            assert!(is_method, "{name:?} is no method: give `/package.Service/Method`");
+            name[1..].to_owned()
+        };
+        Self { known: Known::new(methods.into_iter().map(method)) }
     }
 }
 
@@ -94,12 +119,24 @@ mod tests {
         for path in ["/c.C/X", "/a.A", "/", "//a.A/X", "/A.a/X", "/a.A%2fX", "/a.AA/X"] {
             assert_eq!(key(path), None, "{path}");
         }
-        let method = GrpcMethod::known(["/a.A/X", "b.B/Y"]);
+        let method = GrpcMethod::known(["/a.A/X", "/b.B/Y"]);
         let key = |path: &str| method.extract(&request(path)).unwrap().unwrap();
         assert_eq!(key("/a.A/X").as_deref(), Some("a.A/X"));
         assert_eq!(key("/b.B/Y?z").as_deref(), Some("b.B/Y"));
         for path in ["/a.A/Y", "/a.A/X/", "/a.A/x", "/"] {
             assert_eq!(key(path), None, "{path}");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "is no service")]
+    fn a_service_that_nobody_can_call_panics() {
+        let _ = GrpcService::known(["/a.A"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is no method")]
+    fn a_method_that_nobody_can_call_panics() {
+        let _ = GrpcMethod::known(["a.A/X"]);
     }
 }

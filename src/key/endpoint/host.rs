@@ -6,13 +6,15 @@ use http::uri::Authority;
 
 use super::known::Known;
 use crate::key::credential::only_line;
+use crate::key::error::HeaderRule;
 use crate::key::{KeyError, KeyExtractor};
 
 /// The host that is asked: those that are known by name, and all others together.
 ///
 /// Callers can invent hosts, so a name that is not in the list gets no budget of its own. Read from the request's
 /// target (HTTP/2's `:authority`), else from the `Host` header; in any case, without its port and a dot at its end.
-/// Two `Host` lines are an error.
+/// Two `Host` lines are an error, and so is one that names another host than the target. `X-Forwarded-Host` is not read:
+/// where what is behind goes by that, take the host from an [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Host, PeerIp};
@@ -26,12 +28,23 @@ pub struct Host {
 
 impl Host {
     /// These hosts, without ports.
+    ///
+    /// # Panics
+    ///
+    /// If one is no host, or has a port: no request would ever be for it.
     #[must_use]
+    #[track_caller]
     pub fn known<I>(hosts: I) -> Self
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        Self { known: Known::new(hosts.into_iter().map(|host| canonical(host.as_ref()))) }
+        let host = |host: I::Item| {
+            let host = host.as_ref();
+            let is_host = host.parse::<Authority>().is_ok_and(|authority| authority.host() == host);
+            assert!(is_host, "{host:?} is no host: give one such as `www.example.com`, without a port");
+            canonical(host)
+        };
+        Self { known: Known::new(hosts.into_iter().map(host)) }
     }
 }
 
@@ -44,10 +57,14 @@ impl<B> KeyExtractor<Request<B>> for Host {
 
     fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
         let line = only_line(&HOST, request.headers())?;
-        let from_line = || line.and_then(|value| Authority::try_from(value.as_bytes()).ok());
-        let host = match request.uri().authority() {
-            Some(authority) => Some(canonical(authority.host())),
-            None => from_line().map(|authority| canonical(authority.host())),
+        let line = line.and_then(|value| Authority::try_from(value.as_bytes()).ok());
+        let line = line.map(|authority| canonical(authority.host()));
+        let target = request.uri().authority().map(|authority| canonical(authority.host()));
+        let host = match (target, line) {
+            (Some(target), Some(line)) if target != line => {
+                return Err(KeyError::header(HeaderRule::OtherHost, &HOST));
+            }
+            (target, line) => target.or(line),
         };
         Ok(Some(host.and_then(|host| self.known.name(&host))))
     }
@@ -72,7 +89,7 @@ mod tests {
             ("/", &[b"a.EXAMPLE:8080"]),
             ("/", &[b"a.example."]),
             ("http://a.example/", &[]),
-            ("http://a.example:80/", &[b"other.example"]),
+            ("http://a.example:80/", &[b"A.example:8080"]),
         ] {
             assert_eq!(key(target, lines).unwrap().as_deref(), Some("a.example"), "{target} {lines:?}");
         }
@@ -83,10 +100,18 @@ mod tests {
             ("/", &[b"b.example"]),
             ("/", &[b"a.example, b"]),
             ("/", &[b"a.example\xff"]),
-            ("http://b.example/", &[b"a.example"]),
+            ("http://b.example/", &[]),
         ] {
             assert_eq!(key(target, lines), Ok(None), "{target} {lines:?}");
         }
         assert!(key("/", &[b"a.example", b"a.example"]).is_err());
+        assert!(key("http://b.example/", &[b"a.example"]).is_err());
+        assert!(key("http://a.example/", &[b"b.example"]).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "without a port")]
+    fn a_host_that_nobody_can_ask_panics() {
+        let _ = Host::known(["a.example:8080"]);
     }
 }
