@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::serve::IncomingStream;
 use bytes::Bytes;
+use http::header::HOST;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper::client::conn::http1;
@@ -64,11 +65,11 @@ type Lines<'a> = &'a [(&'static str, &'static str)];
 
 fn asking(lines: Lines<'_>) -> Request<Full<Bytes>> {
     let mut request = request(Method::GET, "/");
-    request.headers_mut().insert("host", HeaderValue::from_static("app"));
     for (name, value) in lines {
         let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
         request.headers_mut().append(HeaderName::from_static(name), value);
     }
+    request.headers_mut().entry(HOST).or_insert(HeaderValue::from_static("app"));
     request
 }
 
@@ -203,6 +204,17 @@ async fn an_nginx_that_passes_x_real_ip_on_cannot_be_helped_but_two_lines_are_no
 }
 
 #[tokio::test]
+async fn what_nginx_copies_from_a_caller_into_its_own_entry_is_believed() {
+    // `host` is what the caller says it is, quotes and commas included: it ends nginx's entry, and begins one of its own.
+    let copying = "proxy_set_header Forwarded 'for=$remote_addr;host=\"$http_host\"';";
+    let app = unlimited(ClientIp::forwarded(trusted())).await;
+    let nginx = nginx(app.address, copying).await;
+    assert_eq!(seen(CLIENT, nginx.address, &[]).await, CLIENT);
+    let forged: Lines<'_> = &[("host", "app\",for=192.0.2.7;host=\"app")];
+    assert_eq!(seen(CLIENT, nginx.address, forged).await, FORGED);
+}
+
+#[tokio::test]
 async fn past_nginx_a_caller_is_its_own_address() {
     for client in [ClientIp::x_forwarded_for(trusted()), ClientIp::forwarded(trusted())] {
         let app = unlimited(client).await;
@@ -304,8 +316,9 @@ async fn clients_with_ipv6_addresses() {
         for lines in FORGERIES {
             assert_eq!(seen("::1", nginx.address, lines).await, "::1", "{lines:?}");
         }
-        // A listener for both families writes IPv4 addresses in IPv6.
-        let both = Nginx::listening("[::]:PORT ipv6only=off", NGINX, &at(app.address), &from).await;
+        // A socket of that family that IPv4 clients call, as those for both are, writes `::ffff:127.0.0.2`.
+        let mapped = "[::ffff:127.0.0.1]:PORT ipv6only=off";
+        let both = Nginx::listening(mapped, NGINX, &at(app.address), &from).await;
         assert_finds_clients(both.address).await;
     }
 }

@@ -182,7 +182,7 @@ impl Networks {
     pub(crate) fn new(list: &[String]) -> Option<Self> {
         let mut all = Self::default();
         for text in list {
-            let words: Vec<&str> = match text.as_str() {
+            let words: Vec<&str> = match text.trim() {
                 "unix" => {
                     all.unix = true;
                     continue;
@@ -215,9 +215,15 @@ fn is_same(width: u32, length: u32, one: u128, other: u128) -> bool {
     })
 }
 
+/// Zeros may lead.
+fn length_of(text: &str) -> Option<u32> {
+    let digits = text.trim_start_matches('0');
+    if digits.is_empty() && !text.is_empty() { Some(0) } else { number(digits, 3, 10) }
+}
+
 fn network(text: &str) -> Option<(Address, u32)> {
     let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(number(length, 3, 10)?)),
+        Some((address, length)) => (address, Some(length_of(length)?)),
         None => (text, None),
     };
     let address = match address.contains(':') {

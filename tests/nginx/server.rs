@@ -78,7 +78,7 @@ impl Nginx {
         Self::listening(&listen, ip, upstream, directives).await
     }
 
-    /// The same, where to listen in nginx's words; it is called at `ip`.
+    /// The same, where to listen in nginx's words: on a port that is free at `ip`.
     pub(crate) async fn listening(listen: &str, ip: &str, upstream: &str, directives: &str) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         for _ in 0..5 {
@@ -113,11 +113,13 @@ impl Nginx {
     async fn is_ready(&mut self, sign: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
-            if let Some(status) = self.process.0.try_wait().unwrap() {
-                let errors = self.errors();
-                assert!(errors.contains("Address already in use"), "nginx ended with {status}: {errors}");
+            let ended = self.process.0.try_wait().unwrap();
+            let errors = self.errors();
+            // It would try again for some seconds.
+            if errors.contains("Address already in use") {
                 return false;
             }
+            assert!(ended.is_none(), "nginx ended: {ended:?}, {errors}");
             // Whoever else has got the port would answer something else.
             if ready(self.address).await.is_ok_and(|answer| answer.contains(sign)) {
                 return true;
