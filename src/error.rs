@@ -128,22 +128,37 @@ impl fmt::Display for NetworkError {
 
 impl Error for NetworkError {}
 
-/// Why a header cannot be read for what it was to be read for.
+/// Why a header or a cookie cannot be read for what it was to be read for.
 ///
 /// Its text says what to take instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderError {
     name: String,
-    instead: Option<&'static str>,
+    instead: Instead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instead {
+    Name,
+    CookieName,
+    Method(&'static str),
 }
 
 impl HeaderError {
-    pub(crate) fn no_name(name: &str) -> Self {
-        Self { name: name.chars().take(SHOWN).collect(), instead: None }
+    fn new(name: &str, instead: Instead) -> Self {
+        Self { name: name.chars().take(SHOWN).collect(), instead }
     }
 
-    pub(crate) fn own_form(name: &str, instead: &'static str) -> Self {
-        Self { instead: Some(instead), ..Self::no_name(name) }
+    pub(crate) fn no_name(name: &str) -> Self {
+        Self::new(name, Instead::Name)
+    }
+
+    pub(crate) fn no_cookie(name: &str) -> Self {
+        Self::new(name, Instead::CookieName)
+    }
+
+    pub(crate) fn own_form(name: &str, method: &'static str) -> Self {
+        Self::new(name, Instead::Method(method))
     }
 }
 
@@ -151,8 +166,9 @@ impl fmt::Display for HeaderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
         match self.instead {
-            Some(instead) => write!(f, "{name:?} has a form of its own: take `ClientIp::{instead}`"),
-            None => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
+            Instead::Name => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
+            Instead::CookieName => write!(f, "{name:?} is no cookie name: give one such as \"session\""),
+            Instead::Method(method) => write!(f, "{name:?} has a form of its own: take `ClientIp::{method}`"),
         }
     }
 }

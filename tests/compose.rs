@@ -20,7 +20,7 @@ use tower::timeout::TimeoutLayer;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::{Global, from_fn};
+use tower_throttle::key::{Caller, Global, from_fn};
 use tower_throttle::store::{Answer, BoxError as StoreError, Call, Context as Limits, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -88,11 +88,11 @@ struct Slow<A: Algorithm> {
     limiter: RateLimiter<A>,
 }
 
-impl<A: Algorithm> Store<A, ()> for Slow<A> {
+impl<A: Algorithm> Store<A, Caller<()>> for Slow<A> {
     type Error = StoreError;
     type Wait = Pin<Box<dyn Future<Output = Result<Decision, StoreError>> + Send>>;
 
-    fn acquire(context: &Arc<Limits<A, Self>>, _: &(), call: Call<'_, A>) -> Answer<Self::Wait> {
+    fn acquire(context: &Arc<Limits<A, Self>>, _: &Caller<()>, call: Call<'_, A>) -> Answer<Self::Wait> {
         let (context, cost) = (context.clone(), call.cost());
         Answer::Later(Box::pin(async move {
             sleep(Duration::from_millis(50)).await;

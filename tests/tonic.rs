@@ -354,6 +354,7 @@ mod unix {
     use tokio::net::UnixListener;
     use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
     use tower_throttle::MissingKey;
+    use tower_throttle::key::Networks;
 
     use super::*;
 
@@ -411,6 +412,26 @@ mod unix {
         assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (0, 3, 0, 0));
         // Nobody with an address pays for them.
         assert!(!has_none_left(&layer, [127, 0, 0, 1]));
+    }
+
+    #[tokio::test]
+    async fn over_a_unix_socket_nobody_is_limited_or_served_by_name() {
+        let unix = || Networks::new(["unix"]).unwrap();
+        let layer = |key| {
+            let limiter =
+                RateLimiter::builder(TokenBucket::new(Quota::per_hour(1))).clock(ManualClock::new());
+            RateLimitLayer::with_limiter(key, limiter.build())
+        };
+        let allowing = layer(PeerIp::new().allow(unix()));
+        let server = Socket::start("allowed", allowing.clone());
+        for _ in 0..3 {
+            assert!(server.caller().await.echo("ab").await.is_ok());
+        }
+        let denying = layer(PeerIp::new().deny(unix()));
+        let server = Socket::start("denied", denying.clone());
+        assert_eq!(server.caller().await.echo("ab").await.unwrap_err().code(), Code::PermissionDenied);
+        let counts = [allowing, denying].map(|layer| layer.key_counts());
+        assert_eq!(counts.map(|counts| (counts.rejected, counts.forbidden)), [(0, 0), (0, 1)]);
     }
 
     #[tokio::test]

@@ -36,7 +36,7 @@ pub(super) enum HeaderRule {
     TooFew,
     NoAddress,
     TooLong,
-    Ambiguous,
+    CookieTwice,
     OtherHost,
 }
 
@@ -115,7 +115,7 @@ impl HeaderRule {
             }
             Self::NoAddress => "holds no IP address where the caller's should be: let the proxy write one",
             Self::TooLong => "is too long: send a shorter one, or allow for it with `max_len`",
-            Self::Ambiguous => "holds the same cookie twice: send it once",
+            Self::CookieTwice => "holds the same cookie twice: send it once",
             Self::OtherHost => "names another host than the request's target: send the same",
         }
     }

@@ -24,6 +24,10 @@ pub fn first_of<E: Several>(extractors: E) -> E::First {
 }
 
 /// Two to five extractors.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no tuple of two to five extractors",
+    note = "write `first_of((first, second))`; for more, nest: `first_of((first, first_of((second, third))))`"
+)]
 pub trait Several {
     /// They, nested: the first, or else what is left.
     type First;

@@ -5,14 +5,15 @@ use std::hash::{Hash, Hasher};
 ///
 /// Not of one that is not limited, nor of one that is [forbidden](super::KeyError::forbidden). Each is
 /// [counted](crate::RateLimitLayer::key_counts), and the first of each kind is logged (feature `tracing`), with what to
-/// change.
+/// change; those of [`KeyError::new`](super::KeyError::new) are all one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
     /// Refused: HTTP 500, gRPC `INTERNAL`, with a body that says what to change. The default: a mistake in the set-up
     /// is seen at the first request, and nobody gets round the limit by it.
     #[default]
     Reject,
-    /// All of them share one budget, which no caller with a key draws on.
+    /// All of them share one budget, which no caller with a key draws on, by the limiter's own rule: none is
+    /// [chosen](crate::RateLimitLayer::choose) for them.
     Shared,
     /// Not limited. Only if callers cannot bring it about: not with [`Header`](super::Header), [`Bearer`](super::Bearer),
     /// [`Cookie`](super::Cookie) and [`Host`](super::Host), where two lines would get round the limit.

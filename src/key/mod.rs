@@ -37,6 +37,7 @@ mod extension;
 mod first;
 mod function;
 mod global;
+mod line;
 mod missing;
 mod or;
 mod tuple;

@@ -65,12 +65,10 @@ where
 
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
         // Asked in any case: whoever is not served does not get in by a token of their own making.
-        let second = self.second.extract(request);
-        if let Err(error) = &second
-            && error.is_forbidden()
-        {
-            return Err(error.clone());
-        }
+        let second = match self.second.extract(request) {
+            Err(error) if error.is_forbidden() => return Err(error),
+            second => second,
+        };
         match self.first.find(request)? {
             Some(found) => Ok(Some(OrKey::First(found))),
             None => Ok(second?.map(OrKey::Second)),

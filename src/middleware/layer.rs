@@ -118,7 +118,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Does not limit requests that meet a condition: a closure, or [`Paths`](crate::key::Paths),
+    /// Does not limit requests that meet a condition: a closure that names its argument's type, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth),
     /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. They pass without a
     /// key; a caller that is [denied](crate::key::PeerIp::deny) does not.

@@ -61,7 +61,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// arrivals. Given up while it waits, what still counts of that is given back (to the tier that was asked last,
     /// where there are [tiers](crate::algorithm::Tiered)). If both let it wait, it leaves when its turn has come in
     /// both lines: what is behind sees at most what each line lets out, but not as evenly as one line alone would.
-    /// The state must be in memory.
+    /// The state must be in memory. What each layer is told by itself, as [`unless`](RateLimitLayer::unless) and
+    /// [`missing_key`](RateLimitLayer::missing_key), it is told before; a clone kept from before tells its
+    /// [`key_counts`](RateLimitLayer::key_counts).
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;

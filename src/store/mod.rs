@@ -40,7 +40,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The module's documentation holds the contract.
+/// The module's documentation holds the contract. A layer asks for the keys of [`Caller`](crate::key::Caller)s: a store for
+/// layers is one for `Caller<K>`, or for any key.
 pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// Why the store could not decide. A denial is no error.
     type Error: Into<BoxError>;

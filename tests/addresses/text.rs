@@ -215,10 +215,9 @@ fn is_same(width: u32, length: u32, one: u128, other: u128) -> bool {
     })
 }
 
-/// Zeros may lead.
+/// No zero leads.
 fn length_of(text: &str) -> Option<u32> {
-    let digits = text.trim_start_matches('0');
-    if digits.is_empty() && !text.is_empty() { Some(0) } else { number(digits, 3, 10) }
+    number(text, 3, 10).filter(|_| text == "0" || !text.starts_with('0'))
 }
 
 fn network(text: &str) -> Option<(Address, u32)> {

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use http::{Extensions, HeaderMap, HeaderName, Request};
+use http::{HeaderMap, HeaderName, Request};
 
 use super::element;
 use super::group::{Group, groups};
@@ -9,8 +9,8 @@ use super::networks::{Networks, Set};
 use super::peers::{Peer, Peers};
 use super::trusted::{Trust, TrustedProxies};
 use crate::error::HeaderError;
-use crate::key::credential::only_line;
 use crate::key::error::HeaderRule;
+use crate::key::line::only_line;
 use crate::key::{KeyError, KeyExtractor};
 
 const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
@@ -133,6 +133,12 @@ impl ClientIp {
         self
     }
 
+    /// The key of callers from that address: to look at, refund or reset what they have used.
+    #[must_use]
+    pub fn key(&self, address: IpAddr) -> IpAddr {
+        self.group.network(address.to_canonical())
+    }
+
     /// The client's address, before grouping, and before callers that are [allowed](ClientIp::allow) or
     /// [denied](ClientIp::deny) are told apart.
     ///
@@ -152,39 +158,37 @@ impl ClientIp {
             }
         }
         match &self.source {
-            Source::List(list, proxies) => proxies.with(|trust| match trust {
-                Trust::Networks(trusted) => self.walk(*list, trusted, headers, extensions),
-                Trust::Hops(count) => hop(*list, *count, headers).map(Peer::Ip),
-            }),
+            Source::List(list, proxies) => {
+                // Before the list is locked: a function of the user's that reads it might replace it.
+                let peer = self.peers.peer(extensions);
+                proxies.with(|trust| match trust {
+                    Trust::Networks(trusted) => walk(*list, trusted, headers, peer?),
+                    Trust::Hops(count) => hop(*list, *count, headers).map(Peer::Ip),
+                })
+            }
             Source::Single(name) => single(name, headers, element::address).map(Peer::Ip),
             Source::CloudFront => single(&CLOUDFRONT, headers, element::before_port).map(Peer::Ip),
         }
     }
-
-    fn walk(
-        &self,
-        list: List,
-        trusted: &Set,
-        headers: &HeaderMap,
-        extensions: &Extensions,
-    ) -> Result<Peer, KeyError> {
-        let peer = self.peers.peer(extensions)?;
-        if !trusted.holds(peer) {
-            return Ok(peer);
-        }
-        let mut last = peer;
-        for element in list.elements(headers) {
-            let address = list.address(element).ok_or_else(|| broken(&list.name()))?;
-            if !trusted.contains(address) {
-                return Ok(Peer::Ip(address));
-            }
-            last = Peer::Ip(address);
-        }
-        Ok(last)
-    }
 }
 
 groups!(ClientIp);
+
+/// The first from the right that is not trusted, beginning with the peer; the last if all are.
+fn walk(list: List, trusted: &Set, headers: &HeaderMap, peer: Peer) -> Result<Peer, KeyError> {
+    if !trusted.holds(peer) {
+        return Ok(peer);
+    }
+    let mut last = peer;
+    for element in list.elements(headers) {
+        let address = list.address(element).ok_or_else(|| broken(&list.name()))?;
+        last = Peer::Ip(address);
+        if !trusted.contains(address) {
+            break;
+        }
+    }
+    Ok(last)
+}
 
 /// The address in that entry from the right.
 fn hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {

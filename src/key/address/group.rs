@@ -32,7 +32,8 @@ impl Group {
         caller.address().map(|address| Some(self.network(address)))
     }
 
-    fn network(&self, address: IpAddr) -> IpAddr {
+    /// The network of a canonical address.
+    pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);

@@ -42,8 +42,8 @@ const PRIVATE: [&str; 8] = [
 ///
 /// let office = Networks::new(["192.0.2.0/24", "2001:db8:7::/48"])?;
 /// let by_ip = PeerIp::new().allow(office.clone());
-/// // later, when the office has moved
-/// office.replace(Networks::new(["198.51.100.0/24"])?);
+/// // later, when the office has moved; here from a text that holds several
+/// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
 /// # Ok::<(), tower_throttle::error::NetworkError>(())
 /// ```
 #[derive(Clone)]

@@ -9,9 +9,10 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// Read from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo`, over TLS as well (feature
+/// Read from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo`, over its TLS as well (feature
 /// `tonic`), or a bare `SocketAddr` or `IpAddr` in the request's extensions, in this order; or by
-/// [`peer_from`](PeerIp::peer_from). No header is read, so it cannot be forged.
+/// [`peer_from`](PeerIp::peer_from), such as from the `TlsConnectInfo<TcpConnectInfo>` of TLS streams that tonic was
+/// given. No header is read, so it cannot be forged.
 ///
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
 /// subscriber has at least a /64 of IPv6, so that is one key by default; of IPv4, each address is.
@@ -49,6 +50,22 @@ impl PeerIp {
     #[must_use]
     pub const fn new() -> Self {
         Self { peers: Peers::of_server(), group: Group::new() }
+    }
+
+    /// The key of callers from that address: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let by_ip = PeerIp::new();
+    /// let layer = RateLimitLayer::new(by_ip.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_ip.key([192, 0, 2, 1].into()));
+    /// ```
+    #[must_use]
+    pub fn key(&self, address: IpAddr) -> IpAddr {
+        self.group.network(address.to_canonical())
     }
 
     /// The peer's address, before grouping, and before callers that are [allowed](PeerIp::allow) or

@@ -1,9 +1,10 @@
 use http::Request;
 use http::header::AUTHORIZATION;
 
+use super::LONGEST;
 use super::secret::Secret;
-use super::{LONGEST, only_line};
 use crate::key::error::HeaderRule;
+use crate::key::line::only_line;
 use crate::key::or::{Optional, Or};
 use crate::key::{KeyError, KeyExtractor};
 

@@ -1,10 +1,12 @@
 use std::iter;
 
-use http::header::{COOKIE, InvalidHeaderName};
+use http::header::COOKIE;
 use http::{HeaderName, Request};
+use smallvec::SmallVec;
 
 use super::LONGEST;
 use super::secret::Secret;
+use crate::error::HeaderError;
 use crate::key::error::HeaderRule;
 use crate::key::or::{Optional, Or};
 use crate::key::{KeyError, KeyExtractor};
@@ -24,7 +26,7 @@ use crate::key::{KeyError, KeyExtractor};
 /// use tower_throttle::key::{Cookie, PeerIp};
 ///
 /// let by_session = Cookie::new("session")?.or(PeerIp::new());
-/// # Ok::<(), http::header::InvalidHeaderName>(())
+/// # Ok::<(), tower_throttle::error::HeaderError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cookie {
@@ -38,9 +40,12 @@ impl Cookie {
     /// # Errors
     ///
     /// If `name` is no cookie name: it may consist of the characters that a header's name may (RFC 6265, section
-    /// 4.1.1).
-    pub fn new(name: &str) -> Result<Self, InvalidHeaderName> {
-        HeaderName::from_bytes(name.as_bytes())?;
+    /// 4.1.1), but for `%`.
+    pub fn new(name: &str) -> Result<Self, HeaderError> {
+        let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
+        if !is_name {
+            return Err(HeaderError::no_cookie(name));
+        }
         Ok(Self { name: name.into(), longest: LONGEST })
     }
 
@@ -71,11 +76,11 @@ impl<B> Optional<Request<B>> for Cookie {
         let mut values =
             lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
                 let equals = pair.iter().position(|byte| *byte == b'=')?;
-                let (name, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
+                let (name, value) = (trimmed(&pair[..equals]), trimmed(&pair[equals + 1..]));
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            (_, Some(_)) => Err(KeyError::header(HeaderRule::Ambiguous, &COOKIE)),
+            (_, Some(_)) => Err(KeyError::header(HeaderRule::CookieTwice, &COOKIE)),
             (Some(value), _) if value.len() > self.longest => {
                 Err(KeyError::header(HeaderRule::TooLong, &COOKIE))
             }
@@ -84,13 +89,15 @@ impl<B> Optional<Request<B>> for Cookie {
     }
 }
 
+/// Without blanks at its ends: all that Unicode knows, for some frameworks do so.
+fn trimmed(text: &[u8]) -> &[u8] {
+    str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
+}
+
 fn secret(value: &[u8]) -> Secret {
+    let value: SmallVec<[u8; 64]> = decoded(value).collect();
     let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    let value = unquoted.unwrap_or(value);
-    if !value.contains(&b'%') {
-        return Secret::of(value);
-    }
-    Secret::of(&decoded(value).collect::<Vec<_>>())
+    Secret::of(unquoted.unwrap_or(&value))
 }
 
 /// With percent-encoded bytes as what they stand for. What is none stays.
@@ -118,11 +125,12 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     fn key(lines: &[&str]) -> Result<Option<Secret>, KeyError> {
         let mut request = Request::new(());
         for line in lines {
-            request.headers_mut().append(COOKIE, line.parse().unwrap());
+            request.headers_mut().append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
         }
         Cookie::new("id").unwrap().max_len(8).extract(&request).map(Option::unwrap)
     }
@@ -141,6 +149,9 @@ mod tests {
             [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
         {
             assert_eq!(key(&lines), Ok(Cookie::key("abc")), "{lines:?}");
+        }
+        for line in ["id=%22abc%22", "\u{a0}id=abc", "id=\u{2003}abc\u{a0}", "id\u{a0}= abc"] {
+            assert_eq!(key(&[line]), Ok(Cookie::key("abc")), "{line:?}");
         }
         for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff"] {
             assert_eq!(key(&[&format!("id={raw}")]), Ok(Cookie::key(raw)), "{raw}");
@@ -165,5 +176,6 @@ mod tests {
         }
         assert!(Cookie::new("no cookie").is_err());
         assert!(Cookie::new("").is_err());
+        assert!(Cookie::new("a%62").is_err());
     }
 }

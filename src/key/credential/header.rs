@@ -4,8 +4,9 @@ use std::hash::Hash;
 use http::header::InvalidHeaderName;
 use http::{HeaderName, HeaderValue, Request};
 
-use super::{LONGEST, only_line};
+use super::LONGEST;
 use crate::key::error::HeaderRule;
+use crate::key::line::only_line;
 use crate::key::or::{Optional, Or};
 use crate::key::{KeyError, KeyExtractor};
 

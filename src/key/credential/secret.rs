@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use siphasher::sip128::SipHasher13;
 
-/// A token or a session as a 128-bit keyed fingerprint, from which it cannot be had back. The key is random and lasts
-/// as long as the process.
+/// A token or a session as a 128-bit keyed fingerprint, from which it cannot be computed back. The key is random and
+/// lasts as long as the process.
 ///
 /// Its `Debug` form shows nothing of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

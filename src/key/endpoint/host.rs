@@ -5,8 +5,8 @@ use http::header::HOST;
 use http::uri::Authority;
 
 use super::known::Known;
-use crate::key::credential::only_line;
 use crate::key::error::HeaderRule;
+use crate::key::line::only_line;
 use crate::key::{KeyError, KeyExtractor};
 
 /// The host that is asked: those that are known by name, and all others together.
