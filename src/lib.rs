@@ -81,6 +81,8 @@ pub mod middleware;
 pub mod quota;
 pub mod store;
 
+#[cfg(feature = "axum")]
+mod axum;
 mod observe;
 mod queue;
 mod sync;
@@ -92,6 +94,8 @@ mod tonic;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(feature = "axum")]
+pub use self::axum::MissingDecision;
 pub use decision::Decision;
 pub use error::QuotaError;
 pub use key::MissingKey;

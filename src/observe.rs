@@ -59,6 +59,15 @@ impl Observer {
 
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn waited(&self, _: &str, _: &Decision) {}
+
+    /// A call was let through that would have been denied or held. Told each time, as well.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
+        tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
+    }
+
+    #[cfg(not(feature = "tracing"))]
+    pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
 fn first(said: &AtomicBool) -> bool {

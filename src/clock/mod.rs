@@ -25,6 +25,7 @@
 
 mod manual;
 mod monotonic;
+mod wall;
 
 use std::fmt;
 use std::future::Future;
@@ -38,6 +39,7 @@ use pin_project_lite::pin_project;
 use self::monotonic::Monotonic;
 
 pub use manual::ManualClock;
+pub(crate) use wall::since_epoch;
 
 /// A reading of a [`Clock`]: nanoseconds since that clock's own zero.
 ///

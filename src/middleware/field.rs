@@ -10,13 +10,22 @@ use crate::algorithm::{Policy, Unit};
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MOST: u64 = 999_999_999_999_999;
 
+/// Whole seconds, rounded up.
+pub(super) fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
 /// Whole seconds, rounded up, at least 1.
 pub(super) fn seconds(span: Duration) -> u64 {
-    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)).max(1)
+    whole_seconds(span).max(1)
 }
+
+/// The longest wait that recipients need to understand (RFC 9111, section 1.2.2), in seconds.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(0x7fff_ffff);
 
 /// A span as the value of `Retry-After`: whole seconds, rounded up, at least 1.
 pub(super) fn delay(span: Duration) -> HeaderValue {
+    let span = span.min(LONGEST_WAIT);
     match usize::try_from(seconds(span)) {
         // Short waits are the rule, and their text stands in the program.
         Ok(short @ 1..100) => HeaderValue::from_static(
@@ -133,9 +142,10 @@ mod tests {
     #[test]
     fn a_delay_is_its_number_of_seconds() {
         assert_eq!(delay(Duration::ZERO), "1");
-        for seconds in (1..200).chain([u64::from(u32::MAX), u64::MAX]) {
+        for seconds in (1..200).chain([1_000_000, 0x7fff_ffff]) {
             assert_eq!(delay(Duration::from_secs(seconds)), seconds.to_string().as_str());
         }
+        assert_eq!(delay(Duration::MAX), "2147483647");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::policies::{Policies, Waited};
+use super::policies::{Policies, Settle, Waited};
 use super::responder::{Refusal, Responder};
 use crate::store::Permit;
 
@@ -89,7 +89,7 @@ where
 impl<Svc, Req, P, R> Future for ResponseFuture<Svc, Req, P, R>
 where
     Svc: Service<Req>,
-    P: Policies<Req>,
+    P: Policies<Req> + Settle<Svc::Response>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
     type Output = Result<R::Response, R::Error>;
@@ -116,10 +116,13 @@ where
                     let Some((mut ready, mut request)) = held.call.take() else {
                         unreachable!("it calls once")
                     };
-                    match waited.map(|waited| policies.waited(waited)) {
+                    match waited.map(|waited| policies.waited(waited, &request)) {
                         Ok(Waited::Admitted(told, permit)) => {
                             policies.observe_wait(&told);
                             policies.report(&told, |reports| responder.admit(&mut request, reports));
+                            if let Some(denial) = policies.shadow_denial(&told) {
+                                responder.mark(&mut request, denial);
+                            }
                             let response = ready.call(request);
                             this.stage.set(Stage::Calling { response, told: Some(told), permit });
                             continue;
@@ -137,6 +140,9 @@ where
                 }
                 StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), &*told) {
                     (Ok(response), Some(told)) => {
+                        if policies.settles() {
+                            P::each(told, &mut |told| policies.settle(told, &response));
+                        }
                         let response = policies.report(told, |reports| responder.admitted(reports, response));
                         Ok(match permit.is_empty() {
                             true => response,

@@ -1,17 +1,29 @@
 //! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
 //! protocol).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use super::options::Grpc;
+use super::responder::{Refusal, Report};
+use super::status::details;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
+const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Of longer waits, clients are not told to come back by themselves (gRFC A6 has them wait exactly as long).
+const LONGEST_PUSHBACK: Duration = Duration::from_secs(60);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+enum Code {
     PermissionDenied = 7,
     ResourceExhausted = 8,
     Internal = 13,
@@ -26,15 +38,23 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
     match rest {
         // gRPC-Web clients insist on their own.
         [b'-', b'w', b'e', b'b', ..] => Some(asked.clone()),
-        [] | [b'+' | b';', ..] => Some(HeaderValue::from_static("application/grpc")),
+        [] | [b'+' | b';', ..] => Some(PLAIN),
         _ => None,
+    }
+}
+
+/// The content type of the answer, if it is to be gRPC's.
+pub(super) fn answer_type(headers: &HeaderMap, grpc: Grpc) -> Option<HeaderValue> {
+    match grpc {
+        Grpc::Never => None,
+        Grpc::ByContentType => content_type(headers),
+        Grpc::Always => content_type(headers).or(Some(PLAIN)),
     }
 }
 
 /// How long a gRPC caller waits for its answer: at most eight digits and a unit. What is no timeout is none.
 pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
-    content_type(headers)?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -51,11 +71,50 @@ pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-pub(super) fn add_status(headers: &mut HeaderMap, content_type: HeaderValue, code: Code, message: &str) {
+/// The answer to a refused call, who is to wait that long.
+pub(super) fn refusal(
+    content_type: HeaderValue,
+    refusal: &Refusal<'_>,
+    wait: Option<Duration>,
+) -> Response<()> {
+    let (code, message) = match refusal {
+        Refusal::Limit(_) if refusal.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
+        Refusal::Limit(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
+        Refusal::Key(error) if error.is_forbidden() => (Code::PermissionDenied, error.to_string().into()),
+        Refusal::Key(error) => (Code::Internal, error.to_string().into()),
+        Refusal::Store(_) => (Code::Unavailable, "rate limiter unavailable".into()),
+    };
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(STATUS, HeaderValue::from(code as u16));
-    if let Ok(message) = HeaderValue::from_str(&percent_encoded(message)) {
+    if let Ok(message) = HeaderValue::from_str(&percent_encoded(&message)) {
         headers.insert(MESSAGE, message);
+    }
+    if code == Code::ResourceExhausted {
+        let denials = || refusal.reports().iter().filter(|report| !report.decision().is_allowed());
+        let names: Vec<_> = denials().filter(|denial| !denial.is_hidden()).map(Report::name).collect();
+        if let Ok(details) = HeaderValue::try_from(details(code as u16, &message, wait, &names)) {
+            headers.insert(DETAILS, details);
+        }
+        // Of calls in progress, nobody knows when they end.
+        let never = wait.is_none() && !denials().any(Report::is_concurrent);
+        if let Some(pushback) = pushback(wait, never) {
+            headers.insert(PUSHBACK, pushback);
+        }
+    }
+    response
+}
+
+/// When a client may come back by itself, in milliseconds; -1: never.
+fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
+    match wait {
+        Some(wait) if wait <= LONGEST_PUSHBACK => {
+            let millis = wait.as_nanos().div_ceil(1_000_000);
+            u64::try_from(millis).ok().map(HeaderValue::from)
+        }
+        Some(_) => None,
+        None => never.then(|| HeaderValue::from_static("-1")),
     }
 }
 
@@ -116,9 +175,6 @@ mod tests {
             assert_eq!(grpc(text.as_bytes()), None, "{text}");
         }
         assert_eq!(grpc(b"1\xff"), None);
-        let mut headers = HeaderMap::new();
-        headers.insert(TIMEOUT, HeaderValue::from_static("1S"));
-        assert_eq!(super::timeout(&headers), None, "only gRPC has it");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, RETRY_AFTER};
+use http::{HeaderValue, Method, Request, Response};
 
+use super::answer::{Answer, Custom, Standard};
 use super::body::ResponseBody;
-use super::grpc::{self, Code};
+use super::grpc;
+use super::head::Head;
+use super::jitter::jitter;
+use super::options::{BodyFormat, Fields, Grpc, Options, When};
 use super::responder::{Refusal, Report, Responder};
-use super::{headers, problem};
+use super::shadow::ShadowDenial;
+use super::{field, headers};
 use crate::decision::Decision;
 use crate::store::Permit;
 
@@ -22,35 +26,162 @@ use crate::store::Permit;
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
+/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure` that
+/// names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; where no wait will ever help, that
+/// is -1. The answer is one frame of headers (trailers-only), so that clients heed it.
+///
 /// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is
 /// refused at once. The [`Decision`] on a call that was admitted is in its request's extensions: of several policies,
 /// the one that held it longest, or else is nearest to exhaustion.
 ///
 /// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
 /// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx). They are added to what is there, never put in its
-/// place.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HttpResponder;
+/// place; a policy that the service behind tells of by the same name is left out. A `HEAD` is refused without a body.
+///
+/// Each of that can be told otherwise:
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Response;
+/// use tower_throttle::middleware::{Fields, HttpResponder, Reset, When};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let responder = HttpResponder::new()
+///     .fields([Fields::XRateLimit(Reset::DeltaSeconds)])
+///     .when(When::OnRejection)
+///     .jitter(Duration::from_secs(2))
+///     .answer(|refusal, head| {
+///         let text = format!("{} has to wait, says the bouncer\n", head.uri().path());
+///         let mut response = Response::new(text);
+///         *response.status_mut() = refusal.status();
+///         response
+///     });
+/// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).responder(responder);
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct HttpResponder<F = Standard> {
+    options: Options,
+    answer: F,
+}
 
-impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder {
+impl HttpResponder {
+    /// With the answers described above.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { options: Options::new(), answer: Standard }
+    }
+}
+
+impl Default for HttpResponder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F> HttpResponder<F> {
+    /// In which forms callers are told of their limits; [`Fields::Draft11`] unless set.
+    #[must_use]
+    pub fn fields(mut self, fields: impl IntoIterator<Item = Fields>) -> Self {
+        (self.options.draft, self.options.legacy) = (false, None);
+        for form in fields {
+            match form {
+                Fields::Draft11 => self.options.draft = true,
+                Fields::XRateLimit(reset) => self.options.legacy = Some(reset),
+            }
+        }
+        self
+    }
+
+    /// Which answers carry them; [all](When::Always) unless set. `Retry-After` has a [switch](Self::retry_after) of its
+    /// own.
+    #[must_use]
+    pub const fn when(mut self, when: When) -> Self {
+        self.options.when = when;
+        self
+    }
+
+    /// Whether refusals carry `Retry-After`; they do unless set.
+    #[must_use]
+    pub const fn retry_after(mut self, told: bool) -> Self {
+        self.options.retry_after = told;
+        self
+    }
+
+    /// Tells each refused caller to wait up to `most` longer, at random: so that those who were refused together do not
+    /// come back together. Never less than the true wait, and the same in all that the answer says of it. Zero unless set.
+    #[must_use]
+    pub const fn jitter(mut self, most: Duration) -> Self {
+        self.options.jitter = most;
+        self
+    }
+
+    /// What stands in the body of a refusal; [problem details](BodyFormat::Problem) unless set.
+    #[must_use]
+    pub const fn body(mut self, format: BodyFormat) -> Self {
+        self.options.body = format;
+        self
+    }
+
+    /// Which callers are answered as gRPC has it; those whose [content type](Grpc::ByContentType) says so unless set.
+    #[must_use]
+    pub const fn grpc(mut self, grpc: Grpc) -> Self {
+        self.options.grpc = grpc;
+        self
+    }
+
+    /// Whether handlers find the [`Decision`] in the request's extensions; they do unless set. It costs an allocation.
+    #[must_use]
+    pub const fn extension(mut self, told: bool) -> Self {
+        self.options.extension = told;
+        self
+    }
+
+    /// Has a function make the refusals, from what was refused and all of the request but its body. `Retry-After` and the
+    /// header fields are added after it, unless switched off; what it has set itself stays. gRPC callers are answered as
+    /// before.
+    ///
+    /// The response's body is text, bytes or `()`; with the feature `axum`, also that of axum, if it is the service's.
+    #[must_use]
+    pub fn answer<G, T>(self, answer: G) -> HttpResponder<Custom<G>>
+    where
+        G: Fn(&Refusal<'_>, &Head<'_>) -> Response<T>,
+    {
+        HttpResponder { options: self.options, answer: Custom::new(answer) }
+    }
+}
+
+impl<ReqBody, ResBody, Err, F> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder<F>
+where
+    F: Answer<ResBody>,
+{
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Err;
 
     #[inline]
     fn admitted(&self, reports: &[Report<'_>], mut response: Response<ResBody>) -> Self::Response {
-        if !response.status().is_redirection() {
-            headers::add_fields(response.headers_mut(), reports);
+        if self.options.when == When::Always && !response.status().is_redirection() {
+            headers::add_fields(response.headers_mut(), reports, &self.options, Duration::ZERO);
         }
         response.map(ResponseBody::inner)
     }
 
     fn patience(&self, request: &Request<ReqBody>) -> Option<Duration> {
-        grpc::timeout(request.headers())
+        match self.options.grpc {
+            Grpc::Never => None,
+            Grpc::Always => grpc::timeout(request.headers()),
+            Grpc::ByContentType => {
+                grpc::content_type(request.headers()).and_then(|_| grpc::timeout(request.headers()))
+            }
+        }
     }
 
     /// Of several policies, in one layer or in several, the decision that matters most.
     #[inline]
     fn admit(&self, request: &mut Request<ReqBody>, reports: &[Report<'_>]) {
+        if !self.options.extension {
+            return;
+        }
         let urgency = |decision: &Decision| (decision.delay(), Reverse(decision.remaining()));
         let Some(most) = reports.iter().map(Report::decision).max_by_key(|decision| urgency(decision)) else {
             return;
@@ -59,6 +190,10 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
         if known.is_none_or(|known| urgency(known) <= urgency(most)) {
             request.extensions_mut().insert(*most);
         }
+    }
+
+    fn mark(&self, request: &mut Request<ReqBody>, denial: &Decision) {
+        request.extensions_mut().insert(ShadowDenial(*denial));
     }
 
     fn hold(&self, response: Self::Response, permit: Permit) -> Self::Response {
@@ -71,89 +206,38 @@ impl<ReqBody, ResBody, Err> Responder<Request<ReqBody>, Response<ResBody>, Err> 
     }
 
     fn refused(&self, request: &Request<ReqBody>, refusal: Refusal<'_>) -> Result<Self::Response, Err> {
-        let mut answer = match &refusal {
-            Refusal::Limit(reports) if is_closed(reports) => {
-                let closed = reports.iter().find(|report| report.decision().is_closed());
-                let body = closed.map_or_else(Bytes::new, |closed| closed.label().reduced.clone());
-                Answer::new(StatusCode::SERVICE_UNAVAILABLE, body, Code::Unavailable, "shutting down")
+        let options = &self.options;
+        let wait = refusal.retry_after();
+        let extra = wait.map_or(Duration::ZERO, |_| jitter(options.jitter));
+        let wait = wait.map(|wait| wait.saturating_add(extra));
+        let mut answer = match grpc::answer_type(request.headers(), options.grpc) {
+            Some(content_type) => grpc::refusal(content_type, &refusal, wait).map(|()| ResponseBody::empty()),
+            None => {
+                let (answer, length) = self.answer.answer(&refusal, &Head::of(request), options.body);
+                if request.method() == Method::HEAD { without_body(answer, length) } else { answer }
             }
-            Refusal::Limit(reports) => {
-                let denials = || reports.iter().filter(|report| !report.decision().is_allowed());
-                let body = match (denials().next(), denials().nth(1)) {
-                    (Some(denial), None) => denial.label().exceeded.clone(),
-                    _ => problem::quota_exceeded(&denials().map(Report::name).collect::<Vec<_>>()),
-                };
-                Answer::new(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    body,
-                    Code::ResourceExhausted,
-                    "rate limit exceeded",
-                )
-            }
-            Refusal::Key(error) => {
-                let reason = error.to_string();
-                let (status, code) = match error.is_forbidden() {
-                    true => (StatusCode::FORBIDDEN, Code::PermissionDenied),
-                    false => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
-                };
-                Answer::new(status, problem::plain(status, &reason), code, reason)
-            }
-            Refusal::Store(failure) => Answer::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                failure.label.reduced.clone(),
-                Code::Unavailable,
-                "rate limiter unavailable",
-            ),
-        }
-        .into_response(request);
+        };
         if let Refusal::Limit(reports) = refusal
-            && !is_closed(reports)
+            && !refusal.is_closed()
         {
-            let waits = reports.iter().filter(|report| !report.decision().is_allowed());
-            // All that denied must allow: the longest wait, and none if one never will.
-            let wait = waits.map(|report| report.decision().retry_after()).try_fold(None, |longest, wait| {
-                wait.map(|wait| Some(longest.map_or(wait, |longest| wait.max(longest))))
-            });
-            headers::add_retry_after(answer.headers_mut(), wait.flatten());
-            headers::add_fields(answer.headers_mut(), reports);
+            let is_redirection = answer.status().is_redirection();
+            let headers = answer.headers_mut();
+            if let (true, Some(wait)) = (options.retry_after, wait) {
+                headers.entry(RETRY_AFTER).or_insert_with(|| field::delay(wait));
+            }
+            if options.when != When::Never && !is_redirection {
+                headers::add_fields(headers, reports, options, extra);
+            }
         }
         Ok(answer)
     }
 }
 
-fn is_closed(reports: &[Report<'_>]) -> bool {
-    reports.iter().any(|report| report.decision().is_closed())
-}
-
-/// One refusal, in both languages.
-struct Answer<M> {
-    status: StatusCode,
-    body: Bytes,
-    code: Code,
-    message: M,
-}
-
-impl<M: Into<std::borrow::Cow<'static, str>>> Answer<M> {
-    fn new(
-        status: StatusCode,
-        body: Bytes,
-        code: Code,
-        message: M,
-    ) -> Answer<std::borrow::Cow<'static, str>> {
-        Answer { status, body, code, message: message.into() }
+/// Tells how long the body would be, and leaves it out.
+fn without_body<B>(response: Response<ResponseBody<B>>, length: Option<u64>) -> Response<ResponseBody<B>> {
+    let (mut parts, _) = response.into_parts();
+    if let Some(length) = length {
+        parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
-}
-
-impl Answer<std::borrow::Cow<'static, str>> {
-    fn into_response<ReqBody, ResBody>(self, request: &Request<ReqBody>) -> Response<ResponseBody<ResBody>> {
-        if let Some(content_type) = grpc::content_type(request.headers()) {
-            let mut response = Response::new(ResponseBody::empty());
-            grpc::add_status(response.headers_mut(), content_type, self.code, &self.message);
-            return response;
-        }
-        let mut response = Response::new(ResponseBody::full(self.body));
-        *response.status_mut() = self.status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
-        response
-    }
+    Response::from_parts(parts, ResponseBody::empty())
 }

@@ -16,19 +16,29 @@ const LONGEST: usize = 256;
 #[derive(Clone, Debug)]
 pub(super) struct Labels {
     labels: Box<[Label]>,
+    /// Whether callers are not told of it.
+    hidden: bool,
 }
 
 impl Labels {
     pub(super) fn unnamed(algorithm: &impl Algorithm) -> Self {
         let mut labels = Vec::new();
         algorithm.policies(&mut |policy| labels.push(Label::unnamed(policy)));
-        Self { labels: labels.into() }.distinct(&mut HashSet::new())
+        Self { labels: labels.into(), hidden: false }.distinct(&mut HashSet::new())
     }
 
     /// All of that name; the second and others are numbered.
     pub(super) fn named(&self, name: &str) -> Result<Self, NameError> {
         let labels: Result<_, _> = self.labels.iter().map(|label| Label::new(name, label.policy)).collect();
-        Ok(Self { labels: labels? }.distinct(&mut HashSet::new()))
+        Ok(Self { labels: labels?, hidden: self.hidden }.distinct(&mut HashSet::new()))
+    }
+
+    pub(super) fn hidden(self) -> Self {
+        Self { hidden: true, ..self }
+    }
+
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden
     }
 
     /// Numbers those whose name is `taken`: `default`, `default-2`, `default-3`.
@@ -88,7 +98,7 @@ impl Label {
             policy_field: field::policy(name, policy),
             item: field::item_start(name),
             exceeded: problem::quota_exceeded(&[name]),
-            reduced: problem::reduced_capacity(name),
+            reduced: problem::reduced_capacity(&[name]),
             name: name.to_owned(),
             given: name.to_owned(),
             policy,
@@ -97,6 +107,11 @@ impl Label {
 
     pub(super) fn unnamed(policy: Policy) -> Self {
         Self::printable("default", policy)
+    }
+
+    /// Its name as a structured-field string.
+    pub(super) fn quoted(&self) -> &str {
+        self.item.strip_suffix(";r=").unwrap_or(&self.item)
     }
 
     /// Its name with a number, no longer than a name may be.

@@ -7,7 +7,8 @@ use super::counts::KeyCounts;
 use super::http::HttpResponder;
 use super::policy::Policy;
 use super::service::RateLimit;
-use super::terms::{Choice, One, Ranked};
+use super::shadow::Shadow;
+use super::terms::{Choice, Cost, One, Ranked, Settled};
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::NameError;
 use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
@@ -49,7 +50,7 @@ impl<K, A: Algorithm, S> RateLimitLayer<K, A, One, HttpResponder, S> {
     /// Limits by `key` and a limiter that others may share: other layers, or code that asks it directly.
     #[must_use]
     pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
-        Self { policy: Arc::new(Policy::new(key, limiter)), responder: HttpResponder }
+        Self { policy: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
     }
 }
 
@@ -64,11 +65,11 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
     ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
     /// ```
     #[must_use]
-    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, F, R, S>
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, Cost<F>, R, S>
     where
         F: Fn(&Req) -> u64,
     {
-        self.on(|_| cost)
+        self.on(|_| Cost::new(cost))
     }
 }
 
@@ -112,6 +113,37 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
     }
 }
 
+impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
+    /// What a call cost in the end, by its response, in units of the quota; `None`: what it was charged.
+    ///
+    /// It is charged its [`cost`](RateLimitLayer::cost) before it is let in. When the response is there, less has the
+    /// difference given back, as far as it still counts in the window that it was charged to; more has it taken as well, as
+    /// far as it is there: nobody gets into debt. A call that fails, or whose caller hangs up, costs what it was charged.
+    /// What the answer tells is as of the decision. Not for limits of calls in progress, which are free when they end.
+    ///
+    /// ```
+    /// use axum::response::Response;
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// // five failed log-ins a minute; those that succeed are free
+    /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
+    ///     .settle(|response: &Response| u64::from(!response.status().is_success()));
+    /// # let _: axum::Router = axum::Router::new().layer(logins);
+    /// ```
+    ///
+    /// So many may be in progress at a time as the limit allows: each is charged until its response is there.
+    #[must_use]
+    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, Settled<C, F>, R>
+    where
+        F: Fn(&Res) -> Actual,
+        Actual: Into<Option<u64>>,
+    {
+        self.on(|terms| Settled::new(terms, actual))
+    }
+}
+
 impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     fn on<D>(self, terms: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
         let policy = Arc::unwrap_or_clone(self.policy).on(terms);
@@ -142,6 +174,39 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, S> {
         let policy = Arc::unwrap_or_clone(self.policy).by(|key| Unless::new(key, condition));
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
+    }
+
+    /// Decides, counts, marks, and lets through: what would the limit do? nginx calls it dry run.
+    ///
+    /// A call that would be denied, or held in line, goes on at once; it is [counted](Shadow::denied), its request carries
+    /// the mark [`ShadowDenial`](super::ShadowDenial), and there is an event of level `debug` (feature `tracing`). Callers
+    /// are told nothing. Denied calls are charged no more than ever. Turned [off](Shadow::set), the limit is enforced, with
+    /// what was used until then. Joined with others, it neither denies nor hinders them, and is asked after they have let
+    /// the call pass. Requests without a key, and callers that are not served, are refused all the same.
+    ///
+    /// ```
+    /// use tower_throttle::middleware::Shadow;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let shadow = Shadow::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).shadow(&shadow);
+    /// // a day later: is anybody hit who should not be? if not
+    /// println!("{} calls would have been refused", shadow.denied());
+    /// shadow.set(false);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn shadow(self, shadow: &Shadow) -> Self {
+        let policy = Arc::unwrap_or_clone(self.policy).shadowed(shadow.clone());
+        Self { policy: Arc::new(policy), responder: self.responder }
+    }
+
+    /// Does not tell callers of this policy: no header fields, no name in bodies and gRPC details. For limits whose state is
+    /// nobody's business, such as one for all callers together. How long to wait is told all the same.
+    #[must_use]
+    pub fn hidden(self) -> Self {
+        let policy = Arc::unwrap_or_clone(self.policy).hidden();
+        Self { policy: Arc::new(policy), responder: self.responder }
     }
 
     /// What becomes of requests whose key cannot be had; unless set, they are [rejected](MissingKey::Reject).

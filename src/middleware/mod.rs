@@ -24,37 +24,47 @@
 //! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the
 //! service's error type: it answers. [`ErrorResponder`] serves services that are not HTTP.
 
+mod answer;
 mod body;
 mod counts;
 mod error;
 mod field;
 mod future;
 mod grpc;
+mod head;
 mod headers;
 mod http;
+mod jitter;
 mod label;
 mod layer;
 mod layers;
+mod options;
 mod policies;
 mod policy;
 mod problem;
 mod responder;
 mod service;
+mod shadow;
+mod status;
 mod terms;
 mod together;
 mod told;
 
+pub use answer::{Answer, Custom, IntoBody, Standard};
 pub use body::ResponseBody;
 pub use counts::KeyCounts;
 pub use error::{Error, ErrorResponder};
 pub use future::ResponseFuture;
+pub use head::Head;
 pub use http::HttpResponder;
 pub use layer::RateLimitLayer;
 pub use layers::{IntoPolicies, Layers};
-pub use policies::{Member, Policies};
+pub use options::{BodyFormat, Fields, Grpc, Reset, When};
+pub use policies::{Member, Policies, Settle};
 pub use policy::Policy;
 pub use responder::{Refusal, Report, Responder, StoreFailure};
 pub use service::RateLimit;
-pub use terms::{Choice, One, Ranked, Terms};
+pub use shadow::{Shadow, ShadowDenial};
+pub use terms::{Choice, Cost, One, Ranked, Settled, Settles, Terms};
 pub use together::Both;
 pub use told::Told;

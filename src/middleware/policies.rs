@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
+use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Few, Part, Permit};
+use crate::store::{BoxError, Decided, Few, Part, Permit, Receipt};
 
 /// What a layer asks before it lets a request pass. Implemented by this crate only.
 pub trait Policies<Req>: sealed::Sealed {
@@ -23,10 +24,18 @@ pub trait Policies<Req>: sealed::Sealed {
     fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, Self::Wait>;
 
     #[doc(hidden)]
-    fn waited(&self, waited: Self::Waited) -> Waited<Self::Told>;
+    fn waited(&self, waited: Self::Waited, request: &Req) -> Waited<Self::Told>;
 
     #[doc(hidden)]
     fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T;
+
+    /// The decision of a policy in shadow mode that would have denied the call.
+    #[doc(hidden)]
+    fn shadow_denial<'a>(&self, told: &'a Self::Told) -> Option<&'a Decision>;
+
+    /// Each policy's decision, in their order.
+    #[doc(hidden)]
+    fn each(told: &Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>));
 
     #[doc(hidden)]
     fn observe_denial(&self, told: &Self::Told);
@@ -38,8 +47,24 @@ pub trait Policies<Req>: sealed::Sealed {
     fn observe_wait(&self, told: &Self::Told);
 }
 
+/// Policies that may look at the response, of type `Res`, to tell what a call cost. Implemented by this crate only.
+#[diagnostic::on_unimplemented(
+    message = "a call limited by `{Self}` cannot be settled by a response of type `{Res}`",
+    note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
+)]
+pub trait Settle<Res>: sealed::Sealed {
+    #[doc(hidden)]
+    fn settles(&self) -> bool;
+
+    #[doc(hidden)]
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res);
+}
+
 /// How long a caller is willing to wait: asked only where calls wait.
 pub(super) type Patience<'a> = &'a dyn Fn() -> Option<Duration>;
+
+/// One for each policy.
+pub(super) type Receipts = Few<Option<Receipt>>;
 
 pub(super) mod sealed {
     pub trait Sealed {}
@@ -78,17 +103,22 @@ pub trait Names {
     note = "the key extractor must know the requests, and the limiter must have its state in memory"
 )]
 pub trait Member<Req>: Names + sealed::Sealed {
-    /// What is to be asked for a request. `None`: it is not limited.
+    /// What is to be asked for a request, and by what it is settled. `None`: it is not limited, or in shadow mode.
     #[doc(hidden)]
     fn gather<'a>(
         &'a self,
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
+        receipts: &mut Receipts,
     ) -> Result<(), KeyError>;
 
     #[doc(hidden)]
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>);
+
+    /// Lets policies in shadow mode decide a request that the others let pass, each for itself.
+    #[doc(hidden)]
+    fn shadow(&self, request: &Req, told: &mut dyn Iterator<Item = &mut Option<Told>>, permit: &mut Permit);
 
     #[doc(hidden)]
     fn reports<'a>(&'a self, told: &mut dyn Iterator<Item = &'a Option<Told>>, reports: &mut Few<Report<'a>>);

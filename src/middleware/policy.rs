@@ -1,6 +1,8 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::iter;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,9 +12,10 @@ use pin_project_lite::pin_project;
 
 use super::counts::KeyCounters;
 use super::label::Labels;
-use super::policies::{Member, Names, Patience, Policies, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Patience, Policies, Receipts, Settle, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
-use super::terms::{One, Terms};
+use super::shadow::Shadow;
+use super::terms::{One, Settles, Terms};
 use super::told::Told;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -21,7 +24,7 @@ use crate::error::NameError;
 use crate::key::{Caller, KeyError, KeyExtractor, MissingKey};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Permit, Store};
+use crate::store::{Answer, BoxError, Call, Decided, Few, MemoryStore, Part, Permit, Receipt, Store};
 
 /// One policy: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
@@ -30,6 +33,7 @@ pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
     terms: C,
     labels: Labels,
     missing: MissingKey,
+    shadow: Option<Shadow>,
     counters: Arc<KeyCounters>,
     observer: Observer,
 }
@@ -43,6 +47,7 @@ impl<K, A: Algorithm, S> Policy<K, A, One, S> {
             terms: One,
             labels,
             missing: MissingKey::default(),
+            shadow: None,
             counters: Arc::default(),
             observer: Observer::default(),
         }
@@ -55,13 +60,21 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     pub(super) fn on<D>(self, terms: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
-        let Self { key, limiter, terms: old, labels, missing, counters, observer } = self;
-        Policy { key, limiter, terms: terms(old), labels, missing, counters, observer }
+        let Self { key, limiter, terms: old, labels, missing, shadow, counters, observer } = self;
+        Policy { key, limiter, terms: terms(old), labels, missing, shadow, counters, observer }
     }
 
     pub(super) fn by<L>(self, by: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
-        let Self { key, limiter, terms, labels, missing, counters, observer } = self;
-        Policy { key: by(key), limiter, terms, labels, missing, counters, observer }
+        let Self { key, limiter, terms, labels, missing, shadow, counters, observer } = self;
+        Policy { key: by(key), limiter, terms, labels, missing, shadow, counters, observer }
+    }
+
+    pub(super) fn hidden(self) -> Self {
+        Self { labels: self.labels.hidden(), ..self }
+    }
+
+    pub(super) fn shadowed(self, shadow: Shadow) -> Self {
+        Self { shadow: Some(shadow), ..self }
     }
 
     pub(super) fn without_key(self, missing: MissingKey) -> Self {
@@ -77,11 +90,28 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     #[inline]
-    fn told(&self, decision: Decision, rule: Option<&A>) -> Told {
-        match rule {
+    fn told(&self, decision: Decision, rule: Option<&A>, receipt: Option<Receipt>) -> Told {
+        let told = match rule {
             Some(rule) => Told::new(rule, decision, true),
             None => Told::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
+        };
+        Told { receipt, ..told }
+    }
+
+    /// The switch, if it is on.
+    #[inline]
+    fn shadow(&self) -> Option<&Shadow> {
+        self.shadow.as_ref().filter(|shadow| shadow.is_on())
+    }
+
+    /// A call that is let through, whatever was decided.
+    fn in_shadow(&self, told: Told, shadow: &Shadow) -> Told {
+        let told = Told { is_shadow: true, ..told };
+        if let Some(decision) = told.shadow_denial() {
+            shadow.count();
+            self.observer.shadow(self.labels.first().name(), decision);
         }
+        told
     }
 
     /// The rule that was chosen for the request; `None`: the limiter's.
@@ -108,6 +138,10 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
             None if self.limiter.algorithm().queues() => patience(),
             None => None,
         }
+    }
+
+    fn failure(&self, error: BoxError) -> StoreFailure<'_> {
+        StoreFailure { label: self.labels.first(), is_hidden: self.labels.is_hidden(), error }
     }
 
     fn observe(&self, decision: &Decision) {
@@ -155,7 +189,7 @@ where
     S: Store<A, Caller<K::Key>>,
 {
     type Told = Told;
-    type Waited = (Decision, Option<A>, Permit);
+    type Waited = Ended<A>;
     type Error = S::Error;
     type Wait = Waiting<S::Wait, A>;
 
@@ -169,29 +203,55 @@ where
         let rule = self.rule(request, &caller);
         let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
         let mut call = Call::with(cost, rule.as_ref(), priority);
+        let shadow = self.shadow();
+        // A call that is let through anyway does not wait.
+        let patience: Patience<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
         if let Some(patience) = self.patience(rule.as_ref(), patience) {
             call = call.within(patience);
         }
-        match self.limiter.decide(&caller, call) {
-            Answer::Now(decision) if decision.is_allowed() => {
-                Verdict::Admitted(self.told(decision, rule.as_ref()), Permit::default())
+        let receipt = match self.terms.is_settled() {
+            true => self.limiter.receipt(&caller, &call),
+            false => None,
+        };
+        let (decision, permit) = match self.limiter.decide(&caller, call) {
+            Answer::Now(decision) => (decision, Permit::default()),
+            Answer::Holding(decision, permit) => (decision, permit),
+            Answer::Later(wait) => {
+                return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
             }
-            Answer::Holding(decision, permit) => {
-                Verdict::Admitted(self.told(decision, rule.as_ref()), permit)
+        };
+        match (decision.is_allowed(), shadow) {
+            (true, None) => Verdict::Admitted(self.told(decision, rule.as_ref(), receipt), permit),
+            (false, None) => Verdict::Denied(self.told(decision, rule.as_ref(), None)),
+            (allowed, Some(shadow)) => {
+                let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
+                Verdict::Admitted(self.in_shadow(told, shadow), permit)
             }
-            Answer::Now(decision) => Verdict::Denied(self.told(decision, rule.as_ref())),
-            Answer::Later(wait) => Verdict::Later(Waiting { wait, rule, permit: S::permit }),
         }
     }
 
-    fn waited(&self, (decision, rule, permit): (Decision, Option<A>, Permit)) -> Waited<Told> {
-        let told = self.told(decision, rule.as_ref());
-        if decision.is_allowed() { Waited::Admitted(told, permit) } else { Waited::Denied(told) }
+    fn waited(&self, ended: Ended<A>, _: &Req) -> Waited<Told> {
+        let Ended { decision, rule, receipt, permit } = ended;
+        let allowed = decision.is_allowed();
+        let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
+        match (allowed, self.shadow()) {
+            (true, None) => Waited::Admitted(told, permit),
+            (false, None) => Waited::Denied(told),
+            (_, Some(shadow)) => Waited::Admitted(self.in_shadow(told, shadow), permit),
+        }
     }
 
     #[inline]
     fn report<T>(&self, told: &Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
-        tell(&[Report::new(&self.labels, told)])
+        if told.is_shadow { tell(&[]) } else { tell(&[Report::new(&self.labels, told)]) }
+    }
+
+    fn shadow_denial<'a>(&self, told: &'a Told) -> Option<&'a Decision> {
+        told.shadow_denial()
+    }
+
+    fn each(told: &Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>)) {
+        look(&mut iter::once(Some(told)));
     }
 
     fn observe_denial(&self, told: &Told) {
@@ -204,7 +264,7 @@ where
 
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
         self.observer.no_store(self.labels.first().name(), &error);
-        StoreFailure { label: self.labels.first(), error }
+        self.failure(error)
     }
 }
 
@@ -219,22 +279,39 @@ where
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
+        receipts: &mut Receipts,
     ) -> Result<(), KeyError> {
-        parts.push(self.caller(request)?.map(|caller| {
+        let caller = self.caller(request)?.filter(|_| self.shadow().is_none());
+        let mut receipt = None;
+        parts.push(caller.map(|caller| {
             let (cost, rule) = (self.terms.cost(request), self.rule(request, &caller));
             let priority = self.terms.has_priority(request);
+            if self.terms.is_settled() {
+                receipt = self.limiter.receipt(&caller, &Call::with(cost, rule.as_ref(), priority));
+            }
             let patience = self.patience(rule.as_ref(), patience);
             let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
             self.limiter.part(&caller, cost, rule, priority, patience)
         }));
+        receipts.push(receipt);
         Ok(())
+    }
+
+    fn shadow(&self, request: &Req, told: &mut dyn Iterator<Item = &mut Option<Told>>, permit: &mut Permit) {
+        let told = told.next();
+        if self.shadow().is_some()
+            && let (Verdict::Admitted(shadow, held), Some(told)) = (self.decide(request, &|| None), told)
+        {
+            *told = Some(shadow);
+            *permit = mem::take(permit).and(held);
+        }
     }
 
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
         let decided = decided.next().flatten();
         told.push(decided.map(|Decided { decision, rule }| {
             let rule = rule.as_deref().and_then(|rule| rule.downcast_ref());
-            self.told(decision, rule)
+            self.told(decision, rule, None)
         }));
     }
 
@@ -243,7 +320,9 @@ where
         told: &mut dyn Iterator<Item = &'a Option<Told>>,
         reports: &mut Few<Report<'a>>,
     ) {
-        if let Some(Some(told)) = told.next() {
+        if let Some(Some(told)) = told.next()
+            && !told.is_shadow
+        {
             reports.push(Report::new(&self.labels, told));
         }
     }
@@ -261,7 +340,7 @@ where
     }
 
     fn blame(&self, error: BoxError) -> StoreFailure<'_> {
-        StoreFailure { label: self.labels.first(), error }
+        self.failure(error)
     }
 }
 
@@ -279,6 +358,7 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
             terms: self.terms.clone(),
             labels: self.labels.clone(),
             missing: self.missing,
+            shadow: self.shadow.clone(),
             counters: Arc::clone(&self.counters),
             observer: Observer::default(),
         }
@@ -294,6 +374,30 @@ impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
     }
 }
 
+impl<Res, K, A: Algorithm, C: Settles<Res>, S> Settle<Res> for Policy<K, A, C, S> {
+    #[inline]
+    fn settles(&self) -> bool {
+        self.terms.settles()
+    }
+
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res) {
+        if let Some(Some(told)) = told.next()
+            && told.receipt.is_some()
+        {
+            told.settle(self.terms.actual(response));
+        }
+    }
+}
+
+/// What a wait ended with.
+#[derive(Debug)]
+pub struct Ended<A> {
+    decision: Decision,
+    rule: Option<A>,
+    receipt: Option<Receipt>,
+    permit: Permit,
+}
+
 pin_project! {
     /// A store's answer to come, the rule that the call goes by, and how to ask what it holds.
     #[derive(Debug)]
@@ -301,6 +405,7 @@ pin_project! {
         #[pin]
         wait: W,
         rule: Option<A>,
+        receipt: Option<Receipt>,
         permit: fn(Pin<&mut W>) -> Permit,
     }
 }
@@ -309,12 +414,12 @@ impl<W, A, E> Future for Waiting<W, A>
 where
     W: Future<Output = Result<Decision, E>>,
 {
-    type Output = Result<(Decision, Option<A>, Permit), E>;
+    type Output = Result<Ended<A>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let decision = ready!(this.wait.as_mut().poll(cx))?;
         let permit = if decision.is_allowed() { (this.permit)(this.wait) } else { Permit::default() };
-        Poll::Ready(Ok((decision, this.rule.take(), permit)))
+        Poll::Ready(Ok(Ended { decision, rule: this.rule.take(), receipt: this.receipt.take(), permit }))
     }
 }

@@ -12,12 +12,12 @@ pub(super) fn quota_exceeded(policies: &[&str]) -> Bytes {
     of_type("quota-exceeded", "Quota Exceeded", StatusCode::TOO_MANY_REQUESTS, policies)
 }
 
-pub(super) fn reduced_capacity(policy: &str) -> Bytes {
+pub(super) fn reduced_capacity(policies: &[&str]) -> Bytes {
     of_type(
         "temporary-reduced-capacity",
         "Temporary Reduced Capacity",
         StatusCode::SERVICE_UNAVAILABLE,
-        &[policy],
+        policies,
     )
 }
 
@@ -71,7 +71,7 @@ mod tests {
                 "violated-policies": [name, "b"],
             })
         );
-        assert_eq!(parsed(reduced_capacity(name))["status"], 503);
+        assert_eq!(parsed(reduced_capacity(&[name]))["status"], 503);
         assert_eq!(
             parsed(plain(StatusCode::FORBIDDEN, name)),
             json!({ "type": "about:blank", "title": "Forbidden", "status": 403, "detail": name })

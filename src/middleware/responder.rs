@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
 use super::label::{Label, Labels};
 use super::told::Told;
 use crate::algorithm::{Policy, Unit};
@@ -31,6 +33,10 @@ pub trait Responder<Req, Res, Err> {
 
     /// A request that was admitted, before it is passed on: what is to be known of that is put into it.
     fn admit(&self, _request: &mut Req, _reports: &[Report<'_>]) {}
+
+    /// A request that is let through though a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied
+    /// or held it, before it is passed on.
+    fn mark(&self, _request: &mut Req, _denial: &Decision) {}
 
     /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there
     /// is a response: so a responder that asks another must ask it for this, too.
@@ -65,10 +71,50 @@ pub enum Refusal<'a> {
     Store(StoreFailure<'a>),
 }
 
+impl<'a> Refusal<'a> {
+    /// The status that a refusal of this kind has: 429 if a policy denied it, 403 if the caller is not
+    /// [served](KeyError::is_forbidden), 500 without a key, 503 if the store failed or the limiter was closed.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Limit(_) if self.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Limit(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Key(error) if error.is_forbidden() => StatusCode::FORBIDDEN,
+            Self::Key(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// How long until all policies that denied would allow the call, exactly. `None` where waiting does not help, or
+    /// nobody knows how long.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        let mut longest = None;
+        for denial in self.reports().iter().map(Report::decision).filter(|decision| !decision.is_allowed()) {
+            longest = longest.max(Some(denial.retry_after()?));
+        }
+        longest
+    }
+
+    /// What each policy that was asked decided; none, if the key or the store was missing.
+    #[must_use]
+    pub fn reports(&self) -> &'a [Report<'a>] {
+        match self {
+            Self::Limit(reports) => reports,
+            Self::Key(_) | Self::Store(_) => &[],
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.reports().iter().any(|report| report.decision().is_closed())
+    }
+}
+
 /// A store that could not decide.
 #[derive(Debug)]
 pub struct StoreFailure<'a> {
     pub(super) label: &'a Label,
+    pub(super) is_hidden: bool,
     pub(super) error: BoxError,
 }
 
@@ -102,6 +148,12 @@ impl<'a> Report<'a> {
     pub(super) fn label(&self) -> &'a Label {
         // A rule of one's own may have said nonsense.
         self.labels.all().get(self.told.decision.index()).unwrap_or(self.labels.first())
+    }
+
+    /// Whether callers are not to be told of it. See [`hidden`](super::RateLimitLayer::hidden).
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.labels.is_hidden()
     }
 
     /// All limits of the policy, each with the quota that it has now; `None`: that of its label.

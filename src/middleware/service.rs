@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::future::ResponseFuture;
-use super::policies::{Policies, Verdict};
+use super::policies::{Policies, Settle, Verdict};
 use super::responder::{Refusal, Responder};
 use crate::store::Permit;
 
@@ -39,7 +39,7 @@ impl<Svc, P, R> RateLimit<Svc, P, R> {
 impl<Svc, Req, P, R> Service<Req> for RateLimit<Svc, P, R>
 where
     Svc: Service<Req> + Clone,
-    P: Policies<Req>,
+    P: Policies<Req> + Settle<Svc::Response>,
     R: Responder<Req, Svc::Response, Svc::Error> + Clone,
 {
     type Response = R::Response;
@@ -59,6 +59,9 @@ where
             }
             Verdict::Admitted(told, permit) => {
                 policies.report(&told, |reports| self.responder.admit(&mut request, reports));
+                if let Some(denial) = policies.shadow_denial(&told) {
+                    self.responder.mark(&mut request, denial);
+                }
                 let response = self.inner.call(request);
                 return ResponseFuture::calling(response, Some(told), permit, policies, &self.responder);
             }

@@ -1,7 +1,6 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// What a request costs, and by which rule it goes: [`One`] unit, a function of the request, a [`Choice`], or
-/// [`Ranked`].
+/// What a request costs, and by which rule it goes: [`One`] unit, [`Cost`], a [`Choice`], [`Ranked`], or [`Settled`].
 pub trait Terms<Req, Key, A> {
     /// The cost of `request`, in units of the quota. A cost of 0 is always allowed.
     fn cost(&self, request: &Req) -> u64;
@@ -13,7 +12,30 @@ pub trait Terms<Req, Key, A> {
     fn has_priority(&self, _request: &Req) -> bool {
         false
     }
+
+    /// Whether calls are settled when they are over.
+    #[inline]
+    fn is_settled(&self) -> bool {
+        false
+    }
 }
+
+/// What a call cost in the end, by its response.
+pub trait Settles<Res> {
+    /// Whether any response is looked at.
+    #[inline]
+    fn settles(&self) -> bool {
+        false
+    }
+
+    /// What the call cost, in units of the quota; `None`: what it was charged.
+    #[inline]
+    fn actual(&self, _response: &Res) -> Option<u64> {
+        None
+    }
+}
+
+impl<Res> Settles<Res> for One {}
 
 /// Every request costs one unit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,10 +53,22 @@ impl<Req, Key, A> Terms<Req, Key, A> for One {
     }
 }
 
-impl<Req, Key, A, F: Fn(&Req) -> u64> Terms<Req, Key, A> for F {
+/// A request costs what a function says. Made by [`cost`](super::RateLimitLayer::cost).
+#[derive(Clone, Copy, Debug)]
+pub struct Cost<F>(F);
+
+impl<F> Cost<F> {
+    pub(super) fn new(cost: F) -> Self {
+        Self(cost)
+    }
+}
+
+impl<Res, F> Settles<Res> for Cost<F> {}
+
+impl<Req, Key, A, F: Fn(&Req) -> u64> Terms<Req, Key, A> for Cost<F> {
     #[inline]
     fn cost(&self, request: &Req) -> u64 {
-        self(request)
+        (self.0)(request)
     }
 
     #[inline]
@@ -48,6 +82,16 @@ impl<Req, Key, A, F: Fn(&Req) -> u64> Terms<Req, Key, A> for F {
 pub struct Choice<C, F> {
     cost: C,
     choose: F,
+}
+
+impl<Res, C: Settles<Res>, F> Settles<Res> for Choice<C, F> {
+    fn settles(&self) -> bool {
+        self.cost.settles()
+    }
+
+    fn actual(&self, response: &Res) -> Option<u64> {
+        self.cost.actual(response)
+    }
 }
 
 impl<C, F> Choice<C, F> {
@@ -73,6 +117,10 @@ where
     fn has_priority(&self, request: &Req) -> bool {
         self.cost.has_priority(request)
     }
+
+    fn is_settled(&self) -> bool {
+        self.cost.is_settled()
+    }
 }
 
 /// Requests of which some have priority. Made by [`priority`](super::RateLimitLayer::priority).
@@ -80,6 +128,16 @@ where
 pub struct Ranked<C, F> {
     terms: C,
     has_priority: F,
+}
+
+impl<Res, C: Settles<Res>, F> Settles<Res> for Ranked<C, F> {
+    fn settles(&self) -> bool {
+        self.terms.settles()
+    }
+
+    fn actual(&self, response: &Res) -> Option<u64> {
+        self.terms.actual(response)
+    }
 }
 
 impl<C, F> Ranked<C, F> {
@@ -103,5 +161,58 @@ where
 
     fn has_priority(&self, request: &Req) -> bool {
         (self.has_priority)(request)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.terms.is_settled()
+    }
+}
+
+/// Calls of which a function of the response says what they cost in the end. Made by
+/// [`settle`](super::RateLimitLayer::settle).
+#[derive(Clone, Copy, Debug)]
+pub struct Settled<C, F> {
+    terms: C,
+    actual: F,
+}
+
+impl<C, F> Settled<C, F> {
+    pub(super) fn new(terms: C, actual: F) -> Self {
+        Self { terms, actual }
+    }
+}
+
+impl<Res, C, F, Actual> Settles<Res> for Settled<C, F>
+where
+    F: Fn(&Res) -> Actual,
+    Actual: Into<Option<u64>>,
+{
+    fn settles(&self) -> bool {
+        true
+    }
+
+    fn actual(&self, response: &Res) -> Option<u64> {
+        (self.actual)(response).into()
+    }
+}
+
+impl<Req, Key, A, C, F> Terms<Req, Key, A> for Settled<C, F>
+where
+    C: Terms<Req, Key, A>,
+{
+    fn cost(&self, request: &Req) -> u64 {
+        self.terms.cost(request)
+    }
+
+    fn rule(&self, request: &Req, key: &Key) -> Option<A> {
+        self.terms.rule(request, key)
+    }
+
+    fn has_priority(&self, request: &Req) -> bool {
+        self.terms.has_priority(request)
+    }
+
+    fn is_settled(&self) -> bool {
+        true
     }
 }

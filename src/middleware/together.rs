@@ -2,12 +2,18 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
-use super::policies::{Member, Names, Patience, Policies, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Patience, Policies, Receipts, Settle, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
+use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::store::{AllDecided, BoxError, Decided, Few, Part, Together, TogetherWait, decide_together};
+use crate::store::{
+    AllDecided, BoxError, Decided, Few, Part, Permit, Together, TogetherWait, decide_together,
+};
 
 /// Two policies, or more: each may be two again. Made by [`and`](super::RateLimitLayer::and).
 ///
@@ -38,13 +44,14 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
+        receipts: &mut Receipts,
     ) -> Result<(), KeyError> {
-        let first = self.0.gather(request, patience, parts);
+        let first = self.0.gather(request, patience, parts, receipts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
         // Asked in any case: whoever is not served is told so, and not that a key is missing.
-        match self.1.gather(request, patience, parts) {
+        match self.1.gather(request, patience, parts, receipts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
@@ -53,6 +60,11 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
         self.0.tell(decided, told);
         self.1.tell(decided, told);
+    }
+
+    fn shadow(&self, request: &Req, told: &mut dyn Iterator<Item = &mut Option<Told>>, permit: &mut Permit) {
+        self.0.shadow(request, told, permit);
+        self.1.shadow(request, told, permit);
     }
 
     fn reports<'a>(
@@ -88,39 +100,76 @@ impl<P, Q> Both<P, Q> {
         self.tell(&mut decided.into_iter(), &mut told);
         told
     }
+
+    /// Of a call that all let pass which are not in shadow mode.
+    fn admitted<Req>(
+        &self,
+        request: &Req,
+        (decided, mut permit): AllDecided,
+        receipts: Receipts,
+    ) -> (Vec<Option<Told>>, Permit)
+    where
+        Self: Member<Req>,
+    {
+        let mut told = self.told(decided);
+        for (told, receipt) in told.iter_mut().zip(receipts) {
+            if let Some(told) = told {
+                told.receipt = receipt;
+            }
+        }
+        self.shadow(request, &mut told.iter_mut(), &mut permit);
+        (told, permit)
+    }
 }
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     type Told = Vec<Option<Told>>;
-    type Waited = AllDecided;
+    type Waited = (AllDecided, Receipts);
     type Error = Infallible;
-    type Wait = Box<TogetherWait>;
+    type Wait = WaitTogether;
 
     fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, Self::Wait> {
-        let mut parts = Few::new();
-        if let Err(error) = self.gather(request, patience, &mut parts) {
+        let (mut parts, mut receipts) = (Few::new(), Receipts::new());
+        if let Err(error) = self.gather(request, patience, &mut parts, &mut receipts) {
             return Verdict::NoKey(error);
         }
         if parts.iter().all(Option::is_none) {
-            return Verdict::Pass;
+            let nothing = parts.iter().map(|_| None).collect();
+            let (told, permit) = self.admitted(request, (nothing, Permit::default()), receipts);
+            let in_shadow = told.iter().any(Option::is_some);
+            return if in_shadow { Verdict::Admitted(told, permit) } else { Verdict::Pass };
         }
         match decide_together(parts) {
-            Together::Admitted((decided, permit)) => Verdict::Admitted(self.told(decided), permit),
+            Together::Admitted(decided) => {
+                let (told, permit) = self.admitted(request, decided, receipts);
+                Verdict::Admitted(told, permit)
+            }
             Together::Denied(decided) => Verdict::Denied(self.told(decided)),
-            Together::Later(wait) => Verdict::Later(wait),
+            Together::Later(wait) => Verdict::Later(WaitTogether { wait, receipts: Some(receipts) }),
         }
     }
 
-    fn waited(&self, (decided, permit): AllDecided) -> Waited<Self::Told> {
-        let all = decided.iter().flatten().all(|decided| decided.decision.is_allowed());
-        let told = self.told(decided);
-        if all { Waited::Admitted(told, permit) } else { Waited::Denied(told) }
+    fn waited(&self, (decided, receipts): Self::Waited, request: &Req) -> Waited<Self::Told> {
+        if decided.0.iter().flatten().all(|decided| decided.decision.is_allowed()) {
+            let (told, permit) = self.admitted(request, decided, receipts);
+            Waited::Admitted(told, permit)
+        } else {
+            Waited::Denied(self.told(decided.0))
+        }
     }
 
     fn report<T>(&self, told: &Self::Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
         let mut reports = Few::new();
         self.reports(&mut told.iter(), &mut reports);
         tell(&reports)
+    }
+
+    fn shadow_denial<'a>(&self, told: &'a Self::Told) -> Option<&'a Decision> {
+        told.iter().flatten().filter_map(Told::shadow_denial).next_back()
+    }
+
+    fn each(told: &Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>)) {
+        look(&mut told.iter().map(Option::as_ref));
     }
 
     fn observe_denial(&self, told: &Self::Told) {
@@ -133,5 +182,32 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
 
     fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
         self.blame(error)
+    }
+}
+
+impl<Res, P: Settle<Res>, Q: Settle<Res>> Settle<Res> for Both<P, Q> {
+    fn settles(&self) -> bool {
+        self.0.settles() || self.1.settles()
+    }
+
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res) {
+        self.0.settle(told, response);
+        self.1.settle(told, response);
+    }
+}
+
+/// A wait for several policies, and by what their calls are settled.
+#[derive(Debug)]
+pub struct WaitTogether {
+    wait: Box<TogetherWait>,
+    receipts: Option<Receipts>,
+}
+
+impl Future for WaitTogether {
+    type Output = Result<(AllDecided, Receipts), Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let decided = ready!(Pin::new(&mut self.wait).poll(cx))?;
+        Poll::Ready(Ok((decided, self.receipts.take().unwrap_or_default())))
     }
 }

@@ -4,14 +4,19 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Policy};
 use crate::decision::Decision;
+use crate::store::Receipt;
 
 /// One policy's decision, with what is told of the rule behind it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Told {
     pub(super) decision: Decision,
     pub(super) window: Option<Duration>,
     /// The rule's quotas, where they are not those that the policy was built with.
     pub(super) quotas: Option<Box<[Policy]>>,
+    /// Whether the call is let through whatever was decided, and nobody is told.
+    pub(super) is_shadow: bool,
+    /// By which the call's cost is settled.
+    pub(super) receipt: Option<Receipt>,
 }
 
 impl Told {
@@ -23,6 +28,19 @@ impl Told {
             rule.policies(&mut |quota| quotas.push(quota));
             quotas.into()
         });
-        Self { decision, window: rule.window(&decision), quotas }
+        let window = rule.window(&decision);
+        Self { decision, window, quotas, is_shadow: false, receipt: None }
+    }
+
+    /// What would have been decided, of a call that was let through all the same.
+    pub(super) fn shadow_denial(&self) -> Option<&Decision> {
+        Some(&self.decision).filter(|decision| self.is_shadow && !decision.is_allowed())
+    }
+
+    /// The call cost so much in the end.
+    pub(super) fn settle(&self, actual: Option<u64>) {
+        if let (Some(receipt), Some(actual)) = (&self.receipt, actual) {
+            receipt.settle(self.decision.delay(), actual);
+        }
     }
 }

@@ -18,6 +18,7 @@
 mod context;
 mod memory;
 mod permit;
+mod receipt;
 
 use std::error::Error;
 use std::future::Future;
@@ -34,6 +35,7 @@ pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide
 pub use memory::{Decided, Few, Part, TogetherWait};
 pub use memory::{MemoryStore, MemoryWait, WhenClosed};
 pub use permit::Permit;
+pub use receipt::Receipt;
 
 /// What a store's or a service's failure is told as.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -67,6 +69,12 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// something. Asked once. Nothing, unless implemented.
     fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
         Permit::default()
+    }
+
+    /// Remembers a call that is about to be decided, so that its cost can be settled when it is over. `None`, what it
+    /// was charged stands, unless implemented.
+    fn receipt(_context: &Arc<Context<A, Self>>, _key: &K, _call: &Call<'_, A>) -> Option<Receipt> {
+        None
     }
 }
 

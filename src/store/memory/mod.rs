@@ -22,7 +22,7 @@ use self::fingerprint::{Fingerprint, Seed};
 use self::home::Home;
 use self::house::House;
 use self::table::Table;
-use super::{Answer, Call, Permit, Store};
+use super::{Answer, Call, Permit, Receipt, Store};
 use crate::algorithm::{Algorithm, Crowd};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -277,6 +277,28 @@ impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let key = context.store().identify(key);
         Self::enter(context, key, call)
+    }
+
+    fn receipt(context: &Arc<Own<A>>, key: &K, call: &Call<'_, A>) -> Option<Receipt> {
+        let holds = call.rule.map_or_else(|| context.algorithm().holds(), Algorithm::holds);
+        if holds {
+            return None;
+        }
+        // Read before the call is decided: it can only have been charged later.
+        let taken = context.clock().now();
+        let (key, cost, rule) = (context.store().seed.fingerprint(key), call.cost, call.rule.cloned());
+        let context = Arc::clone(context);
+        Some(Receipt::new(move |held, actual| {
+            let (table, rule) = (&context.store().table, rule.as_ref());
+            match actual.checked_sub(cost) {
+                None => {
+                    let taken = taken.after(Nanos::from(held).0);
+                    context.store().give_back(&context, key, rule, cost - actual, taken);
+                }
+                Some(0) => {}
+                Some(more) => table.with(&context, key, rule, |seat, now| seat.absorb(now, more)),
+            }
+        }))
     }
 
     fn permit(wait: Pin<&mut MemoryWait<A>>) -> Permit {

@@ -268,6 +268,13 @@ impl<A: Algorithm> Seat<'_, A> {
         self.take_back(now, |state| rule.give_back(state, now, cost, taken));
     }
 
+    /// Takes up to `cost` units, as far as they are there. Where somebody waits, none is.
+    pub(super) fn absorb(self, now: Nanos, cost: u64) {
+        if !self.is_waited_for() {
+            self.rule.absorb(self.state, now, cost);
+        }
+    }
+
     fn take_back(mut self, now: Nanos, take_back: impl FnOnce(&mut A::State)) {
         if !self.is_waited_for() {
             return take_back(self.state);

@@ -1,0 +1,64 @@
+//! Handlers of axum see what was decided.
+
+use std::convert::Infallible;
+use std::fmt;
+
+use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::request::Parts;
+
+use crate::decision::Decision;
+
+/// What was decided of the request: of several limits, the decision that held it longest, or else is nearest to
+/// exhaustion. `Option<Decision>` for routes that are not always limited.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_throttle::{Decision, Quota, RateLimitLayer};
+///
+/// async fn hello(decision: Decision) -> String {
+///     format!("{} calls left\n", decision.remaining())
+/// }
+///
+/// let app: Router = Router::new()
+///     .route("/", get(hello))
+///     .layer(RateLimitLayer::per_ip(Quota::per_minute(100)));
+/// ```
+impl<S: Send + Sync> FromRequestParts<S> for Decision {
+    type Rejection = MissingDecision;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, MissingDecision> {
+        parts.extensions.get().copied().ok_or(MissingDecision)
+    }
+}
+
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().copied())
+    }
+}
+
+/// A handler asked for a [`Decision`], and there is none: its route has no `RateLimitLayer`, or the request was not
+/// limited. Answered with 500.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingDecision;
+
+impl fmt::Display for MissingDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "nothing was decided of this request: put a `RateLimitLayer` around the route, or take `Option<Decision>` \
+             where requests are not always limited",
+        )
+    }
+}
+
+impl std::error::Error for MissingDecision {}
+
+impl IntoResponse for MissingDecision {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
