@@ -163,6 +163,17 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
+    /// The same once more, of a request that was counted.
+    fn caller_again<Req>(&self, request: &Req) -> Option<Caller<K::Key>>
+    where
+        K: KeyExtractor<Req>,
+    {
+        match self.key.extract(request) {
+            Ok(key) => key.map(Caller::Known),
+            Err(_) => (self.missing == MissingKey::Shared).then_some(Caller::Unknown),
+        }
+    }
+
     #[cold]
     fn no_key<T>(&self, error: KeyError) -> Result<Option<Caller<T>>, KeyError> {
         if error.is_forbidden() {
@@ -175,6 +186,50 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
             MissingKey::Reject => Err(error),
             MissingKey::Shared => Ok(Some(Caller::Unknown)),
             MissingKey::Pass => Ok(None),
+        }
+    }
+}
+
+impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+    #[inline]
+    fn decide_for<Req>(
+        &self,
+        request: &Req,
+        caller: &Caller<K::Key>,
+        patience: Patience<'_>,
+    ) -> Verdict<Told, Waiting<S::Wait, A>>
+    where
+        K: KeyExtractor<Req>,
+        C: Terms<Req, K::Key, A>,
+        S: Store<A, Caller<K::Key>>,
+    {
+        let rule = self.rule(request, caller);
+        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
+        let mut call = Call::with(cost, rule.as_ref(), priority);
+        let shadow = self.shadow();
+        // A call that is let through anyway does not wait.
+        let patience: Patience<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
+        if let Some(patience) = self.patience(rule.as_ref(), patience) {
+            call = call.within(patience);
+        }
+        let receipt = match self.terms.is_settled() {
+            true => self.limiter.receipt(caller, &call),
+            false => None,
+        };
+        let (decision, permit) = match self.limiter.decide(caller, call) {
+            Answer::Now(decision) => (decision, Permit::default()),
+            Answer::Holding(decision, permit) => (decision, permit),
+            Answer::Later(wait) => {
+                return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
+            }
+        };
+        match (decision.is_allowed(), shadow) {
+            (true, None) => Verdict::Admitted(self.told(decision, rule.as_ref(), receipt), permit),
+            (false, None) => Verdict::Denied(self.told(decision, rule.as_ref(), None)),
+            (allowed, Some(shadow)) => {
+                let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
+                Verdict::Admitted(self.in_shadow(told, shadow), permit)
+            }
         }
     }
 }
@@ -200,34 +255,7 @@ where
             Ok(None) => return Verdict::Pass,
             Err(error) => return Verdict::NoKey(error),
         };
-        let rule = self.rule(request, &caller);
-        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
-        let mut call = Call::with(cost, rule.as_ref(), priority);
-        let shadow = self.shadow();
-        // A call that is let through anyway does not wait.
-        let patience: Patience<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
-        if let Some(patience) = self.patience(rule.as_ref(), patience) {
-            call = call.within(patience);
-        }
-        let receipt = match self.terms.is_settled() {
-            true => self.limiter.receipt(&caller, &call),
-            false => None,
-        };
-        let (decision, permit) = match self.limiter.decide(&caller, call) {
-            Answer::Now(decision) => (decision, Permit::default()),
-            Answer::Holding(decision, permit) => (decision, permit),
-            Answer::Later(wait) => {
-                return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
-            }
-        };
-        match (decision.is_allowed(), shadow) {
-            (true, None) => Verdict::Admitted(self.told(decision, rule.as_ref(), receipt), permit),
-            (false, None) => Verdict::Denied(self.told(decision, rule.as_ref(), None)),
-            (allowed, Some(shadow)) => {
-                let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
-                Verdict::Admitted(self.in_shadow(told, shadow), permit)
-            }
-        }
+        self.decide_for(request, &caller, patience)
     }
 
     fn waited(&self, ended: Ended<A>, _: &Req) -> Waited<Told> {
@@ -300,7 +328,9 @@ where
     fn shadow(&self, request: &Req, told: &mut dyn Iterator<Item = &mut Option<Told>>, permit: &mut Permit) {
         let told = told.next();
         if self.shadow().is_some()
-            && let (Verdict::Admitted(shadow, held), Some(told)) = (self.decide(request, &|| None), told)
+            && let Some(caller) = self.caller_again(request)
+            && let (Verdict::Admitted(shadow, held), Some(told)) =
+                (self.decide_for(request, &caller, &|| None), told)
         {
             *told = Some(shadow);
             *permit = mem::take(permit).and(held);

@@ -28,7 +28,8 @@ impl Told {
             rule.policies(&mut |quota| quotas.push(quota));
             quotas.into()
         });
-        let window = rule.window(&decision);
+        // With nothing left, a window of nothing is none: the rule was not asked when the next unit comes.
+        let window = rule.window(&decision).filter(|window| !window.is_zero() || decision.remaining() > 0);
         Self { decision, window, quotas, is_shadow: false, receipt: None }
     }
 

@@ -243,7 +243,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
         if self.is_empty()
             && let Some(decision) = self.line.look(self.state, now, cost)
         {
-            return decision.with_retry_of(retry);
+            // Of several limits, one that nobody can time may have room: then the rule knows how long.
+            return if self.line.is_timed() { decision.with_retry_of(retry) } else { decision };
         }
         if self.line.look(self.state, now, 0).is_some() {
             return self.blocked(comer).with_retry_of(retry);
