@@ -64,7 +64,7 @@
 //! # Features
 //!
 //! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's
-//! `ConnectInfo`, and `key::Route` its `MatchedPath`. `tonic`: they read tonic's `TcpConnectInfo`, and a limited gRPC
+//! `ConnectInfo`, and `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument. `tonic`: they read tonic's `TcpConnectInfo`, and a limited gRPC
 //! service keeps its name. `tracing` (default): one error event for each kind of mistake in the set-up that requests
 //! suffer from, and an event of level `debug` for each that was held in line.
 

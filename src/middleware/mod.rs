@@ -18,11 +18,14 @@
 //! Where the rule lets calls wait, a request is held with the service that was readied for it, no longer than its
 //! `grpc-timeout`, and passed on when its turn has come; nothing of its body is read meanwhile. Where calls count
 //! while they are in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body keeps the permit
-//! to its end. A handler finds the [`Decision`](crate::Decision), and the delay in it, in the request's extensions. A
-//! limiter that is [closed](crate::limiter::RateLimiter::close) answers all who wait.
+//! to its end. A handler finds the [`Decision`](crate::Decision), and the delay in it, in the request's extensions; in
+//! axum it takes it as an argument. A limiter that is [closed](crate::limiter::RateLimiter::close) answers all who wait.
+//!
+//! What a call cost may be known only when it is over: [`settle`](RateLimitLayer::settle). What a limit would do is known
+//! before it bites: [`shadow`](RateLimitLayer::shadow).
 //!
 //! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the
-//! service's error type: it answers. [`ErrorResponder`] serves services that are not HTTP.
+//! service's error type: it answers, in forms that can be chosen. [`ErrorResponder`] serves services that are not HTTP.
 
 mod answer;
 mod body;
