@@ -134,6 +134,11 @@ where
                         }
                         Err(error) => {
                             let failure = policies.observe_failure(error.into());
+                            if policies.is_lenient() {
+                                let (response, permit) = (ready.call(request), Permit::default());
+                                this.stage.set(Stage::Calling { response, told: None, permit });
+                                continue;
+                            }
                             responder.refused(&request, Refusal::Store(failure))
                         }
                     }

@@ -45,6 +45,12 @@ pub trait Policies<Req>: sealed::Sealed {
 
     #[doc(hidden)]
     fn observe_wait(&self, told: &Self::Told);
+
+    /// Whether a call is let through though the store could not decide.
+    #[doc(hidden)]
+    fn is_lenient(&self) -> bool {
+        false
+    }
 }
 
 /// Policies that may look at the response, of type `Res`, to tell what a call cost. Implemented by this crate only.

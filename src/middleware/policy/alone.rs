@@ -1,0 +1,138 @@
+//! A policy that decides alone.
+
+use std::iter;
+use std::time::Duration;
+
+use super::Policy;
+use super::wait::{Ended, Waiting};
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::key::{Caller, KeyExtractor};
+use crate::middleware::policies::{Patience, Policies, Settle, Verdict, Waited};
+use crate::middleware::responder::{Report, StoreFailure};
+use crate::middleware::terms::{Settles, Terms};
+use crate::middleware::told::Told;
+use crate::store::{Answer, BoxError, Call, Permit, Store};
+
+impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+    #[inline]
+    pub(super) fn decide_for<Req>(
+        &self,
+        request: &Req,
+        caller: &Caller<K::Key>,
+        patience: Patience<'_>,
+    ) -> Verdict<Told, Waiting<S::Wait, A>>
+    where
+        K: KeyExtractor<Req>,
+        C: Terms<Req, K::Key, A>,
+        S: Store<A, Caller<K::Key>>,
+    {
+        let rule = self.rule(request, caller);
+        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
+        let mut call = Call::with(cost, rule.as_ref(), priority);
+        let shadow = self.shadow();
+        // A call that is let through anyway does not wait.
+        let patience: Patience<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
+        if let Some(patience) = self.patience(rule.as_ref(), patience) {
+            call = call.within(patience);
+        }
+        let receipt = match self.terms.is_settled() {
+            true => self.limiter.receipt(caller, &call),
+            false => None,
+        };
+        let (decision, permit) = match self.limiter.decide(caller, call) {
+            Answer::Now(decision) => (decision, Permit::default()),
+            Answer::Holding(decision, permit) => (decision, permit),
+            Answer::Later(wait) => {
+                return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
+            }
+        };
+        match (decision.is_allowed(), shadow) {
+            (true, None) => Verdict::Admitted(self.told(decision, rule.as_ref(), receipt), permit),
+            (false, None) => Verdict::Denied(self.told(decision, rule.as_ref(), None)),
+            (allowed, Some(shadow)) => {
+                let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
+                Verdict::Admitted(self.in_shadow(told, shadow), permit)
+            }
+        }
+    }
+}
+
+impl<Req, K, A, C, S> Policies<Req> for Policy<K, A, C, S>
+where
+    K: KeyExtractor<Req>,
+    A: Algorithm,
+    C: Terms<Req, K::Key, A>,
+    S: Store<A, Caller<K::Key>>,
+{
+    type Told = Told;
+    type Waited = Ended<A>;
+    type Error = S::Error;
+    type Wait = Waiting<S::Wait, A>;
+
+    #[inline]
+    fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Told, Self::Wait> {
+        let caller = match self.caller(request) {
+            Ok(Some(caller)) => caller,
+            Ok(None) => return Verdict::Pass,
+            Err(error) => return Verdict::NoKey(error),
+        };
+        self.decide_for(request, &caller, patience)
+    }
+
+    fn waited(&self, ended: Ended<A>, _: &Req) -> Waited<Told> {
+        let Ended { decision, rule, receipt, permit } = ended;
+        let allowed = decision.is_allowed();
+        let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
+        match (allowed, self.shadow()) {
+            (true, None) => Waited::Admitted(told, permit),
+            (false, None) => Waited::Denied(told),
+            (_, Some(shadow)) => Waited::Admitted(self.in_shadow(told, shadow), permit),
+        }
+    }
+
+    #[inline]
+    fn report<T>(&self, told: &Told, tell: impl FnOnce(&[Report<'_>]) -> T) -> T {
+        if told.is_shadow { tell(&[]) } else { tell(&[Report::new(&self.labels, told)]) }
+    }
+
+    fn shadow_denial<'a>(&self, told: &'a Told) -> Option<&'a Decision> {
+        told.shadow_denial()
+    }
+
+    fn each(told: &Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>)) {
+        look(&mut iter::once(Some(told)));
+    }
+
+    fn observe_denial(&self, told: &Told) {
+        self.observe(&told.decision);
+    }
+
+    fn observe_wait(&self, told: &Told) {
+        self.observer.waited(self.labels.first().name(), &told.decision);
+    }
+
+    fn is_lenient(&self) -> bool {
+        self.shadow().is_some()
+    }
+
+    fn observe_failure(&self, error: BoxError) -> StoreFailure<'_> {
+        self.observer.no_store(self.labels.first().name(), &error);
+        self.failure(error)
+    }
+}
+
+impl<Res, K, A: Algorithm, C: Settles<Res>, S> Settle<Res> for Policy<K, A, C, S> {
+    #[inline]
+    fn settles(&self) -> bool {
+        self.terms.settles()
+    }
+
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res) {
+        if let Some(Some(told)) = told.next()
+            && told.receipt.is_some()
+        {
+            told.settle(self.terms.actual(response));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A call whose answer comes later.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use crate::decision::Decision;
+use crate::store::{Permit, Receipt};
+
+/// What a wait ended with.
+#[derive(Debug)]
+pub struct Ended<A> {
+    pub(super) decision: Decision,
+    pub(super) rule: Option<A>,
+    pub(super) receipt: Option<Receipt>,
+    pub(super) permit: Permit,
+}
+
+pin_project! {
+    /// A store's answer to come, the rule that the call goes by, and how to ask what it holds.
+    #[derive(Debug)]
+    pub struct Waiting<W, A> {
+        #[pin]
+        pub(super) wait: W,
+        pub(super) rule: Option<A>,
+        pub(super) receipt: Option<Receipt>,
+        pub(super) permit: fn(Pin<&mut W>) -> Permit,
+    }
+}
+
+impl<W, A, E> Future for Waiting<W, A>
+where
+    W: Future<Output = Result<Decision, E>>,
+{
+    type Output = Result<Ended<A>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let decision = ready!(this.wait.as_mut().poll(cx))?;
+        let permit = if decision.is_allowed() { (this.permit)(this.wait) } else { Permit::default() };
+        Poll::Ready(Ok(Ended { decision, rule: this.rule.take(), receipt: this.receipt.take(), permit }))
+    }
+}
