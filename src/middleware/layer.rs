@@ -182,7 +182,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// the mark [`ShadowDenial`](super::ShadowDenial), and there is an event of level `debug` (feature `tracing`). Callers
     /// are told nothing. Denied calls are charged no more than ever. Turned [off](Shadow::set), the limit is enforced, with
     /// what was used until then. Joined with others, it neither denies nor hinders them, and is asked after they have let
-    /// the call pass. Requests without a key, and callers that are not served, are refused all the same.
+    /// the call pass. Requests without a key, and callers that are not served, are refused all the same. A
+    /// store that cannot decide refuses nobody.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;

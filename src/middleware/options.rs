@@ -56,7 +56,7 @@ pub enum Grpc {
     ByContentType,
     /// All.
     Always,
-    /// None.
+    /// None: for services without gRPC, whose clients could not read the answer.
     Never,
 }
 
