@@ -117,8 +117,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     /// What a call cost in the end, by its response, in units of the quota; `None`: what it was charged.
     ///
     /// It is charged its [`cost`](RateLimitLayer::cost) before it is let in. When the response is there, less has the
-    /// difference given back, as far as it still counts in the window that it was charged to; more has it taken as well, as
-    /// far as it is there: nobody gets into debt. A call that fails, or whose caller hangs up, costs what it was charged.
+    /// difference given back, as far as it still counts in the window that it was charged to (of a bucket, less what has
+    /// flowed in meanwhile; of `Smooth::warming_up`, at the rate of a warm one); more has it taken as well, as far as it is
+    /// there: nobody gets into debt. A call that fails, or whose caller hangs up, costs what it was charged.
     /// What the answer tells is as of the decision. Not for limits of calls in progress, which are free when they end.
     ///
     /// ```
