@@ -1,6 +1,6 @@
 //! What the integration tests share: a real server, a real client, a reader of header fields, hand-polled futures, and
 //! random numbers from a seed.
-#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 mod random;
 

@@ -1,5 +1,5 @@
 //! Random numbers from a seed, so that every failure can be seen again.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ops::RangeInclusive;
 

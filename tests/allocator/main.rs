@@ -1,0 +1,4 @@
+//! What is allocated and held. A program of their own: its allocator counts.
+
+mod allocation;
+mod memory;

@@ -1,0 +1,17 @@
+//! Limiters: who is let in, who waits and who leaves, on one thread and on many. No sockets.
+
+mod cancel;
+mod concurrency;
+mod concurrent;
+mod crossing;
+mod idle;
+mod panics;
+mod priority;
+mod refund;
+mod release;
+mod replace;
+mod subtle;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+mod tiers;

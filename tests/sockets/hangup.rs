@@ -1,0 +1,428 @@
+//! Hanging up, and uploading, while waiting in line: over real sockets, with HTTP/1.1 and HTTP/2.
+//!
+//! A busy machine is late. So nothing here asks how late anybody was: times are compared with slots, before which nobody may leave, and
+//! with a second line beside the first, in which nobody hangs up. To be ahead of that one by a slot is what a place gained is worth.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, Uri};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::client::conn::{http1, http2};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{
+    self, Answer, Client, Client1, Client2, Random, Server, VERSIONS, Version, read_until, request,
+};
+
+type Limiter = RateLimiter<LeakyBucket>;
+
+const INTERVAL: Duration = Duration::from_millis(300);
+
+/// What the first call of a line costs: so many intervals the others have for coming and hanging up, before one of them may leave.
+const HEAD_START: u32 = 5;
+
+/// Fails, instead of hanging, if something never happens. What does happen may take its time.
+async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+/// Waits until so many of a line's places are free. It looks by a call that costs nothing; as any other, that would release those whose
+/// turn has come, so it is for before.
+async fn free_places(limiter: &Limiter, count: u64) {
+    at_last(&format!("{count} free places"), async {
+        while limiter.acquire_n(&(), 0).await.remaining() != count {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// Where requests come from: a connection each with HTTP/1.1, the streams of a single one with HTTP/2.
+enum Clients {
+    Http1(SocketAddr),
+    Http2(Client2),
+}
+
+impl Clients {
+    async fn new(address: SocketAddr, version: Version) -> Self {
+        match version {
+            Version::Http1 => Self::Http1(address),
+            Version::Http2 => Self::Http2(Client2::http2(address).await),
+        }
+    }
+
+    /// Aborted, it hangs up: its connection is closed, or its stream is reset.
+    fn get(&self, path: &'static str) -> JoinHandle<Answer> {
+        let request = request(Method::GET, path);
+        match self {
+            Self::Http1(address) => {
+                let address = *address;
+                tokio::spawn(async move { Client1::http1(address).await.send(request).await })
+            }
+            Self::Http2(client) => {
+                let mut client = client.clone();
+                tokio::spawn(async move { client.send(request).await })
+            }
+        }
+    }
+}
+
+async fn hang_up(calls: impl IntoIterator<Item = JoinHandle<Answer>>) {
+    for call in calls {
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+    }
+}
+
+async fn served(call: JoinHandle<Answer>) {
+    let answer = at_last("an answer", call).await.unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+/// A line, and one beside it in which nobody hangs up. Both have just let the first call pass.
+struct Lines {
+    server: Server,
+    line: Limiter,
+    other: Limiter,
+    /// Who came to the handler, in order, and when.
+    came: Arc<Mutex<Vec<(String, Instant)>>>,
+    /// Before both lines' first slots.
+    began: Instant,
+}
+
+impl Lines {
+    async fn begin(places: u64) -> Self {
+        let came = Arc::<Mutex<Vec<_>>>::default();
+        let layer = || {
+            let bucket = LeakyBucket::new(Quota::per(1, INTERVAL).unwrap()).queue(places);
+            RateLimitLayer::new(Global, bucket).cost(|request: &Request<_>| {
+                if request.uri().path().ends_with("/first") { u64::from(HEAD_START) } else { 1 }
+            })
+        };
+        let handler = {
+            let came = came.clone();
+            move |uri: Uri| async move { came.lock().unwrap().push((uri.path().to_owned(), Instant::now())) }
+        };
+        let (line, other) = (layer(), layer());
+        let limiters = (line.limiter().clone(), other.limiter().clone());
+        let app = Router::new()
+            .route("/line/{name}", get(handler.clone()).layer(line))
+            .route("/other/{name}", get(handler).layer(other));
+        let server = Server::start(app).await;
+        let lines = Self { server, line: limiters.0, other: limiters.1, came, began: Instant::now() };
+        let clients = lines.clients(Version::Http1).await;
+        served(clients.get("/line/first")).await;
+        served(clients.get("/other/first")).await;
+        lines
+    }
+
+    async fn clients(&self, version: Version) -> Clients {
+        Clients::new(self.server.address, version).await
+    }
+
+    /// All who came after the first ones, the one line's in order, and the time of each.
+    fn came(&self, line: &str) -> Vec<(String, Instant)> {
+        let came = self.came.lock().unwrap();
+        let of_the_line =
+            came.iter().filter_map(|(path, at)| Some((path.strip_prefix(line)?.to_owned(), *at)));
+        of_the_line.skip(1).collect()
+    }
+
+    /// These came, in this order, and none of them before its slot.
+    fn assert_came(&self, line: &str, names: &[&str]) {
+        let came = self.came(line);
+        assert_eq!(came.iter().map(|(name, _)| name).collect::<Vec<_>>(), names, "{line}");
+        for (nth, (name, at)) in (0..).zip(&came) {
+            let slot = self.began + INTERVAL * (HEAD_START + nth);
+            assert!(*at >= slot, "{line}{name} came {:?} early", slot - *at);
+        }
+    }
+
+    /// The one came before the other.
+    fn assert_order(&self, first: &str, then: &str) {
+        let came = self.came.lock().unwrap();
+        let place = |path: &str| came.iter().position(|(other, _)| other == path).expect(path);
+        assert!(place(first) < place(then), "{first} came after {then}: {came:?}");
+    }
+}
+
+async fn one_of_the_line_hangs_up(version: Version) {
+    let lines = Lines::begin(4).await;
+    let clients = lines.clients(version).await;
+    let mut others = Vec::new();
+    for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1)] {
+        others.push(clients.get(path));
+        free_places(&lines.other, free).await;
+    }
+
+    let leaves = clients.get("/line/leaves");
+    free_places(&lines.line, 3).await;
+    let stays = clients.get("/line/stays");
+    free_places(&lines.line, 2).await;
+    hang_up([leaves]).await;
+    free_places(&lines.line, 3).await;
+    let comes = clients.get("/line/comes");
+    free_places(&lines.line, 2).await;
+
+    for call in [stays, comes].into_iter().chain(others) {
+        served(call).await;
+    }
+    lines.assert_came("/line/", &["stays", "comes"]);
+    lines.assert_came("/other/", &["1", "2", "3"]);
+    // They took the slots of the first and the second in line, not those of the second and the third.
+    lines.assert_order("/line/stays", "/other/2");
+    lines.assert_order("/line/comes", "/other/3");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_in_line_gives_its_slot_to_the_next() {
+    one_of_the_line_hangs_up(Version::Http1).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_in_line_gives_its_slot_to_the_next_of_its_connection() {
+    one_of_the_line_hangs_up(Version::Http2).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_with_several_streams_in_line_gives_all_their_slots_away() {
+    let lines = Lines::begin(4).await;
+    let connection = Client2::http2(lines.server.address).await;
+    let closed = Clients::Http2(connection.clone());
+    let open = lines.clients(Version::Http2).await;
+    let mut others = Vec::new();
+    for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1), ("/other/4", 0)] {
+        others.push(open.get(path));
+        free_places(&lines.other, free).await;
+    }
+
+    let leave = ["/line/a", "/line/b", "/line/c"].map(|path| closed.get(path));
+    free_places(&lines.line, 1).await;
+    let stays = open.get("/line/stays");
+    free_places(&lines.line, 0).await;
+    // The socket first: no stream is reset by itself.
+    connection.close();
+    hang_up(leave).await;
+    free_places(&lines.line, 3).await;
+
+    for call in [stays].into_iter().chain(others) {
+        served(call).await;
+    }
+    lines.assert_came("/line/", &["stays"]);
+    lines.assert_came("/other/", &["1", "2", "3", "4"]);
+    lines.assert_order("/line/stays", "/other/2");
+}
+
+async fn the_whole_line_hangs_up(version: Version) {
+    let lines = Lines::begin(3).await;
+    let clients = lines.clients(version).await;
+    let others = ["/other/x", "/other/x", "/other/x"].map(|path| clients.get(path));
+    free_places(&lines.other, 0).await;
+
+    let leave = ["/line/a", "/line/b", "/line/c"].map(|path| clients.get(path));
+    free_places(&lines.line, 0).await;
+    assert_eq!(clients.get("/line/refused").await.unwrap().status, 429);
+    hang_up(leave).await;
+    free_places(&lines.line, 3).await;
+    let mut come = Vec::new();
+    for (path, free) in [("/line/next", 2), ("/line/second", 1), ("/line/third", 0)] {
+        come.push(clients.get(path));
+        free_places(&lines.line, free).await;
+    }
+
+    for call in come.into_iter().chain(others) {
+        served(call).await;
+    }
+    lines.assert_came("/line/", &["next", "second", "third"]);
+    // The first of the other line has the same slot, the second the one after it: not a slot was lost.
+    let [line, other] = ["/line/", "/other/"].map(|line| lines.came(line));
+    assert!(line[0].1 < other[1].1 && line[1].1 < other[2].1, "{line:?} {other:?}");
+}
+
+#[tokio::test]
+async fn when_a_full_line_closes_its_connections_the_next_has_the_next_slot() {
+    the_whole_line_hangs_up(Version::Http1).await;
+}
+
+#[tokio::test]
+async fn when_a_full_line_resets_its_streams_the_next_has_the_next_slot() {
+    the_whole_line_hangs_up(Version::Http2).await;
+}
+
+/// A body that is sent while the test watches.
+struct Chunks(mpsc::Receiver<Bytes>);
+
+impl http_body::Body for Chunks {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}
+
+/// Uploads that wait, for as long as the test wants: it moves the clock.
+struct Uploads {
+    server: Server,
+    clock: ManualClock,
+    limiter: Limiter,
+    /// How often the handler was called; it has not read then.
+    begun: Arc<Semaphore>,
+}
+
+impl Uploads {
+    /// One second from now the first of the line leaves.
+    async fn begin(places: u64) -> Self {
+        let clock = ManualClock::new();
+        let bucket = LeakyBucket::new(Quota::per_second(1)).queue(places);
+        let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+        assert!(limiter.check(&()).is_allowed());
+        let begun = Arc::new(Semaphore::new(0));
+        let (echoes, ignores) = (begun.clone(), begun.clone());
+        let app = Router::new()
+            .route(
+                "/echo",
+                post(move |body: Body| async move {
+                    echoes.add_permits(1);
+                    to_bytes(body, usize::MAX).await.unwrap()
+                }),
+            )
+            .route("/ignore", post(move |_: Body| async move { ignores.add_permits(1) }))
+            .layer(RateLimitLayer::with_limiter(Global, limiter.clone()))
+            .route("/free", get(|| async {}));
+        Self { server: Server::start(app).await, clock, limiter, begun }
+    }
+
+    fn release(&self) {
+        self.clock.advance(Duration::from_secs(1));
+    }
+
+    /// The server has had every occasion to do more than it should: it has answered others.
+    async fn server_is_idle(&self) {
+        for _ in 0..20 {
+            assert_eq!(support::get(self.server.address, Version::Http1, "/free").await.status, 200);
+        }
+    }
+
+    /// The head of an upload of three bytes that wants to be asked for them.
+    async fn expect(&self, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.server.address).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
+    for version in VERSIONS {
+        let uploads = Uploads::begin(1).await;
+        let mut random = Random::new(version as u64);
+        let chunks: Vec<Bytes> = (0..16)
+            .map(|_| (0..8_192).flat_map(|_| random.word().to_ne_bytes()).collect::<Vec<_>>().into())
+            .collect();
+        let whole = chunks.concat();
+        assert_eq!(whole.len(), 1 << 20);
+
+        // With room for one, so that a chunk that is sent means that the one before it is on its way.
+        let (sender, receiver) = mpsc::channel(1);
+        let request = Request::post("/echo").body(Chunks(receiver)).unwrap();
+        let address = uploads.server.address;
+        let call = tokio::spawn(async move {
+            match version {
+                Version::Http1 => {
+                    Client::<http1::SendRequest<Chunks>>::http1(address).await.send(request).await
+                }
+                Version::Http2 => {
+                    Client::<http2::SendRequest<Chunks>>::http2(address).await.send(request).await
+                }
+            }
+        });
+        free_places(&uploads.limiter, 0).await;
+        at_last("half an upload", async {
+            for chunk in &chunks[..8] {
+                sender.send(chunk.clone()).await.unwrap();
+            }
+        })
+        .await;
+        uploads.server_is_idle().await;
+        assert_eq!(uploads.begun.available_permits(), 0, "{version:?}: the handler was called");
+
+        uploads.release();
+        at_last("the release", uploads.begun.acquire()).await.unwrap().forget();
+        at_last("the other half", async {
+            for chunk in &chunks[8..] {
+                sender.send(chunk.clone()).await.unwrap();
+            }
+        })
+        .await;
+        drop(sender);
+        let answer = at_last("an answer", call).await.unwrap();
+        assert_eq!(answer.status, 200, "{version:?}");
+        // Not `assert_eq`, which would print it.
+        assert!(answer.body == whole, "{version:?}: {} bytes, or other ones", answer.body.len());
+    }
+}
+
+#[tokio::test]
+async fn an_upload_in_line_is_asked_to_continue_when_it_is_released_and_a_refused_one_never() {
+    let uploads = Uploads::begin(1).await;
+    let mut waits = uploads.expect("/echo").await;
+    free_places(&uploads.limiter, 0).await;
+    let mut refused = uploads.expect("/echo").await;
+    let mut answer = at_last("a refusal", read_until(&mut refused, "violated-policies")).await;
+    uploads.server_is_idle().await;
+    let mut asked = [0; 64];
+    let error = waits.try_read(&mut asked).expect_err("it waits");
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+    assert_eq!(uploads.begun.available_permits(), 0, "the handler was called");
+
+    uploads.release();
+    let asked = at_last("a release", read_until(&mut waits, "\r\n\r\n")).await;
+    assert_eq!(asked, "HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(uploads.begun.available_permits(), 1);
+    waits.write_all(b"abc").await.unwrap();
+    let echo = at_last("an echo", read_until(&mut waits, "\r\n\r\nabc")).await;
+    assert!(echo.starts_with("HTTP/1.1 200 "), "{echo}");
+
+    // Nor is it asked when there is room again.
+    refused.shutdown().await.unwrap();
+    at_last("the end", refused.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+    assert_eq!(uploads.begun.available_permits(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_that_is_released_to_a_handler_that_does_not_read_is_not_asked_to_continue() {
+    let uploads = Uploads::begin(1).await;
+    let mut waits = uploads.expect("/ignore").await;
+    free_places(&uploads.limiter, 0).await;
+    uploads.release();
+    let answer = at_last("an answer", read_until(&mut waits, "\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(uploads.begun.available_permits(), 1);
+}
