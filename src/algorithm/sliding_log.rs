@@ -132,6 +132,27 @@ impl SlidingLog {
         }
     }
 
+    /// Takes `units` out of the hit so long ago, and what it has not out of older ones: what others have used since then
+    /// leaves no later for it. Work in proportion to the hits since then.
+    fn take_out_of(state: &mut SlidingLogState, units: u64, ago: u64) {
+        let mut left = units;
+        let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
+        while left > 0 && at > 0 {
+            at -= 1;
+            let before = if at == 0 { state.dropped } else { state.hits[at - 1].upto };
+            let held = state.hits[at].upto.wrapping_sub(before);
+            let given = left.min(held);
+            left -= given;
+            state.total -= given;
+            for hit in state.hits.range_mut(at..) {
+                hit.upto = hit.upto.wrapping_sub(given);
+            }
+            if given == held {
+                state.hits.remove(at);
+            }
+        }
+    }
+
     /// The time until `short` units, at most all, are free again.
     fn until(&self, state: &SlidingLogState, short: u64) -> u64 {
         let enough = state.hits.partition_point(|hit| hit.upto.wrapping_sub(state.dropped) < short);
@@ -209,7 +230,7 @@ impl Algorithm for SlidingLog {
     fn give_back(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
         if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
-            Self::take_out(state, cost);
+            Self::take_out_of(state, cost, state.last.since(taken));
         }
     }
 

@@ -232,6 +232,30 @@ impl SlidingWindow {
         state.open -= left;
     }
 
+    /// Takes `units` out of the slice in which they were counted so long ago, and what it has not out of older ones: what
+    /// others have used since then leaves no later for it.
+    fn take_out_of(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
+        let mut left = units;
+        let mut age = 0;
+        match ago.checked_sub(state.into + 1) {
+            None => {
+                let given = left.min(state.open);
+                state.open -= given;
+                state.total -= given;
+                left -= given;
+            }
+            // Less than a period ago, and so among the slices.
+            Some(before) => age = (before / self.width) as u32,
+        }
+        for age in age + 1..=self.slices {
+            let slot = self.slot(state, age);
+            let given = left.min(state.closed[slot]);
+            state.closed[slot] -= given;
+            state.total -= given;
+            left -= given;
+        }
+    }
+
     /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open
     /// one.
     fn slice_anew(&self, state: &mut SlidingWindowState, from: &Self) {
@@ -322,7 +346,7 @@ impl Algorithm for SlidingWindow {
     fn give_back(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
         if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
-            self.take_out(state, cost);
+            self.take_out_of(state, cost, state.last.since(taken));
         }
     }
 
