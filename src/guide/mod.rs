@@ -1,6 +1,10 @@
 //! The guide: how to set things up.
 //!
 //! - [Behind a proxy](proxy): who is asking, when all connections come from a proxy.
+//! - [Ordering](ordering): what goes outside of a limit, and what inside.
+
+#[doc = include_str!("ordering.md")]
+pub mod ordering {}
 
 #[doc = include_str!("proxy.md")]
 pub mod proxy {}

@@ -1,0 +1,143 @@
+//! A page in a Chromium of its own: fresh profile, gone when dropped.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::Html;
+use axum::routing::{get, post};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::support::Server;
+
+/// Before this, the page has said something, or never will.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Makes requests one after the other, and tells the server of the page what the script can see of the answers.
+const SCRIPT: &str = r#"
+    const answers = [];
+    for (const { url, times, init } of FETCHES) {
+        for (let time = 0; time < times; time += 1) {
+            try {
+                const answer = await fetch(url, init);
+                const headers = Object.fromEntries(answer.headers);
+                answers.push({ status: answer.status, headers, text: await answer.text() });
+            } catch (error) {
+                answers.push({ error: String(error) });
+            }
+        }
+    }
+    await fetch("/answers", { method: "POST", body: JSON.stringify(answers) });
+"#;
+
+/// The origin that a page comes from.
+pub(crate) struct Page {
+    /// As browsers write it.
+    pub(crate) origin: String,
+    html: Arc<Mutex<String>>,
+    answers: mpsc::UnboundedReceiver<String>,
+    _server: Server,
+}
+
+impl Page {
+    pub(crate) async fn new() -> Self {
+        let html = Arc::<Mutex<String>>::default();
+        let (sender, answers) = mpsc::unbounded_channel();
+        let page = {
+            let html = html.clone();
+            move || async move { Html(html.lock().unwrap().clone()) }
+        };
+        let listen = move |said: String| async move {
+            let _ = sender.send(said);
+        };
+        let server = Server::start(Router::new().route("/", get(page)).route("/answers", post(listen))).await;
+        Self { origin: format!("http://{}", server.address), html, answers, _server: server }
+    }
+
+    /// Opens the page, whose script makes these requests, and is told what it has seen.
+    pub(crate) async fn fetches(mut self, fetches: &[Value]) -> Vec<Value> {
+        // No `</script>` in it.
+        let fetches = serde_json::to_string(fetches).unwrap().replace('<', "\\u003c");
+        let script = SCRIPT.replace("FETCHES", &fetches);
+        *self.html.lock().unwrap() = format!("<!doctype html><script type=\"module\">{script}</script>");
+        let mut browser = Chromium::open(&self.origin);
+        let said = tokio::select! {
+            said = timeout(PATIENCE, self.answers.recv()) => said,
+            ended = browser.ends() => panic!("chromium ended: {ended}"),
+        };
+        let said = said.unwrap_or_else(|_| panic!("the page says nothing: {}", browser.errors()));
+        serde_json::from_str(&said.unwrap()).unwrap()
+    }
+}
+
+struct Chromium {
+    process: Child,
+    directory: PathBuf,
+}
+
+impl Chromium {
+    fn open(url: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tower-throttle-browser-{}-{count}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        let process = Command::new("chromium")
+            // It runs pages of its own only, and as root it has no other way.
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--no-first-run", "--disable-sync", "--disable-background-networking"])
+            .args(["--disable-component-update", "--disable-quic", "--no-proxy-server"])
+            .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+            .arg(url)
+            // Whatever it writes besides, it writes there.
+            .env("HOME", &directory)
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_CACHE_HOME")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(directory.join("errors")).unwrap())
+            .spawn();
+        match process {
+            Ok(process) => Self { process, directory },
+            Err(error) => {
+                let _ = fs::remove_dir_all(&directory);
+                panic!("chromium cannot be started: {error}. This test needs one: run `tests/install`");
+            }
+        }
+    }
+
+    /// Waits for what does not happen while all is well.
+    async fn ends(&mut self) -> String {
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return format!("{status}, {}", self.errors());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(self.directory.join("errors")).unwrap_or_default()
+    }
+}
+
+impl Drop for Chromium {
+    fn drop(&mut self) {
+        // The processes that it has started end with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // One of them may still be writing.
+        for _ in 0..100 {
+            if fs::remove_dir_all(&self.directory).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! hyper and nothing else: servers of one version, or of both, and clients that see an answer come.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::server::conn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tower::util::BoxCloneService;
+use tower::{BoxError, Service, ServiceExt};
+
+use crate::at_last;
+use crate::support::{Server, Task, Version, listen};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Http1,
+    Http2,
+    Either,
+}
+
+/// Which client for which server.
+pub(crate) const KINDS: [(Kind, Version); 4] = [
+    (Kind::Http1, Version::Http1),
+    (Kind::Http2, Version::Http2),
+    (Kind::Either, Version::Http1),
+    (Kind::Either, Version::Http2),
+];
+
+/// Whatever answers, whatever its bodies are: so that hyper is compiled for it once.
+pub(crate) type Boxed =
+    BoxCloneService<Request<Incoming>, Response<UnsyncBoxBody<Bytes, BoxError>>, Infallible>;
+
+pub(crate) fn boxed<S, B>(service: S) -> Boxed
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
+    S: Clone + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let boxed = |response: Response<B>| response.map(|body| body.map_err(Into::into).boxed_unsync());
+    BoxCloneService::new(service.map_response(boxed))
+}
+
+pub(crate) async fn serve<S, B>(kind: Kind, service: S) -> Server
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>,
+    S: Clone + Send + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let (listener, address) = listen().await;
+    let serving = async move {
+        // They end with the server.
+        let mut connections = Vec::new();
+        loop {
+            let io = TokioIo::new(listener.accept().await.unwrap().0);
+            let service = TowerToHyperService::new(service.clone());
+            connections.push(Task::spawn(async move {
+                // A client that leaves early is no failure.
+                let _ = match kind {
+                    Kind::Http1 => {
+                        let connection = conn::http1::Builder::new().serve_connection(io, service);
+                        connection.with_upgrades().await.map_err(BoxError::from)
+                    }
+                    Kind::Http2 => {
+                        let mut builder = conn::http2::Builder::new(TokioExecutor::new());
+                        let connection = builder.enable_connect_protocol().serve_connection(io, service);
+                        connection.await.map_err(BoxError::from)
+                    }
+                    Kind::Either => {
+                        let mut builder = auto::Builder::new(TokioExecutor::new());
+                        builder.http2().enable_connect_protocol();
+                        builder.serve_connection_with_upgrades(io, service).await
+                    }
+                };
+            }));
+        }
+    };
+    Server::running(address, serving)
+}
+
+/// A client's connection whose answers are not read for it.
+pub(crate) struct Connection<B> {
+    address: SocketAddr,
+    sender: Sender<B>,
+    _task: Task,
+}
+
+enum Sender<B> {
+    Http1(http1::SendRequest<B>),
+    Http2(http2::SendRequest<B>),
+}
+
+impl<B> Connection<B>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    pub(crate) async fn open(address: SocketAddr, version: Version) -> Self {
+        let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let (sender, task) = match version {
+            Version::Http1 => {
+                let (sender, connection) = http1::handshake(io).await.unwrap();
+                let task = Task::spawn(async move {
+                    let _ = connection.with_upgrades().await;
+                });
+                (Sender::Http1(sender), task)
+            }
+            Version::Http2 => {
+                let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+                let task = Task::spawn(async move {
+                    let _ = connection.await;
+                });
+                (Sender::Http2(sender), task)
+            }
+        };
+        Self { address, sender, _task: task }
+    }
+
+    /// A request for a path, or with an authority of its own.
+    pub(crate) async fn send(&mut self, mut request: Request<B>) -> Response<Incoming> {
+        let host = request.uri().authority().map_or_else(|| self.address.to_string(), ToString::to_string);
+        let sent = async {
+            match &mut self.sender {
+                Sender::Http1(sender) => {
+                    let host = HeaderValue::try_from(host).unwrap();
+                    request.headers_mut().entry("host").or_insert(host);
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                }
+                Sender::Http2(sender) => {
+                    if request.uri().authority().is_none() {
+                        *request.uri_mut() = format!("http://{host}{}", request.uri()).parse().unwrap();
+                    }
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                }
+            }
+        };
+        at_last("an answer", sent).await.unwrap()
+    }
+}
+
+/// The next piece of a body: text.
+pub(crate) async fn text(body: &mut Incoming) -> Option<Bytes> {
+    let frame = at_last("a frame", body.frame()).await?;
+    Some(frame.unwrap().into_data().unwrap())
+}
+
+/// The next piece of a body: trailers.
+pub(crate) async fn end(body: &mut Incoming) -> HeaderMap {
+    let frame = at_last("a frame", body.frame()).await.unwrap();
+    frame.unwrap().into_trailers().unwrap()
+}
