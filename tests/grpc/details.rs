@@ -1,0 +1,103 @@
+//! What a client makes of a refusal: read by `prost` and `tonic-types`, and held against each other.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use prost::Message;
+use prost::bytes::Bytes;
+use tonic::{Code, Status};
+use tonic_types::{StatusExt, pb};
+
+use crate::protobuf;
+use crate::wire::one;
+
+const TYPES: &str = "type.googleapis.com/google.rpc.";
+
+/// A refusal, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) names: Vec<String>,
+    /// In milliseconds; below zero: not to be tried again.
+    pub(crate) pushback: Option<i32>,
+}
+
+impl Told {
+    pub(crate) fn new(wait: Option<Duration>, names: &[&str], pushback: Option<i32>) -> Self {
+        Self { wait, names: names.iter().map(|&name| name.to_owned()).collect(), pushback }
+    }
+}
+
+/// Reads a refusal that is `RESOURCE_EXHAUSTED`, from its headers: each of its parts must say the same.
+#[track_caller]
+pub(crate) fn told(headers: &HeaderMap) -> Told {
+    // As the protocol wants it: decimal, and base64 without padding.
+    assert_eq!(one(headers, "grpc-status"), Some("8"), "{headers:?}");
+    let encoded = one(headers, "grpc-status-details-bin").unwrap_or_else(|| panic!("{headers:?}"));
+    assert!(!encoded.ends_with('='), "{headers:?}");
+    let status = Status::from_header_map(headers).unwrap();
+    let told = read(&status);
+    assert_eq!(protobuf::base64(status.details()), encoded);
+    let names: Vec<_> = told.names.iter().map(String::as_str).collect();
+    assert_eq!(protobuf::denied(told.wait, &names), encoded, "{told:?}");
+    told
+}
+
+/// Reads a refusal as a client got it.
+#[track_caller]
+pub(crate) fn read(status: &Status) -> Told {
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rate limit exceeded"));
+    let details = pb::Status::decode(Bytes::copy_from_slice(status.details())).unwrap();
+    assert_eq!((details.code, details.message.as_str()), (8, status.message()));
+
+    // Nothing but a delay and names, in this order, and never the caller's key.
+    let mut rest = details.details.as_slice();
+    let mut wait = None;
+    if let [first, others @ ..] = rest
+        && first.type_url == format!("{TYPES}RetryInfo")
+    {
+        let delay = pb::RetryInfo::decode(first.value.as_slice()).unwrap().retry_delay.unwrap();
+        wait = Some(Duration::new(delay.seconds.try_into().unwrap(), delay.nanos.try_into().unwrap()));
+        assert!(delay.nanos < 1_000_000_000, "{delay:?}");
+        rest = others;
+    }
+    let mut names = Vec::new();
+    if let [first, others @ ..] = rest {
+        assert_eq!(first.type_url, format!("{TYPES}QuotaFailure"));
+        for violation in pb::QuotaFailure::decode(first.value.as_slice()).unwrap().violations {
+            names.push(violation.description.clone());
+            let described = pb::quota_failure::Violation {
+                description: violation.description.clone(),
+                ..Default::default()
+            };
+            assert_eq!(violation, described);
+        }
+        assert!(!names.is_empty());
+        rest = others;
+    }
+    assert!(rest.is_empty(), "{details:?}");
+
+    let richer = status.check_error_details().unwrap();
+    assert_eq!(richer.retry_info().and_then(|info| info.retry_delay), wait);
+    let violations = richer.quota_failure().map(|failure| failure.violations.as_slice()).unwrap_or_default();
+    assert!(violations.iter().map(|violation| &violation.description).eq(&names), "{violations:?}");
+
+    let headers = status.metadata().clone().into_headers();
+    let pushback = one(&headers, "grpc-retry-pushback-ms").map(|text| {
+        let pushback: i32 = text.parse().unwrap();
+        assert_eq!(pushback.to_string(), text);
+        pushback
+    });
+    if let Some(wait) = wait {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        if let Some(told) = one(&headers, "retry-after") {
+            assert_eq!(told, seconds.clamp(1, i32::MAX as u64).to_string(), "{wait:?}");
+        }
+        // Up to a minute, in milliseconds, rounded up.
+        let millis = (wait <= Duration::from_secs(60)).then(|| wait.as_nanos().div_ceil(1_000_000) as i32);
+        assert_eq!(pushback, millis, "{wait:?}");
+    } else {
+        assert_eq!(one(&headers, "retry-after"), None, "{headers:?}");
+    }
+    Told { wait, names, pushback }
+}
