@@ -80,7 +80,7 @@ fn asking(method: &str, (kind, is_text): (&'static str, bool)) -> Request<Full<b
 
 fn padded(bytes: &[u8]) -> String {
     let mut text = base64(bytes);
-    while text.len() % 4 > 0 {
+    while !text.len().is_multiple_of(4) {
         text.push('=');
     }
     text
