@@ -154,7 +154,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// Does not limit requests that meet a condition: a closure that names its argument's type, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth),
     /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. They pass without a
-    /// key; a caller that is [denied](crate::key::PeerIp::deny) does not.
+    /// key; a caller that is [denied](crate::key::PeerIp::deny) does not. To switch a limit off by configuration there is
+    /// [`shadow`](RateLimitLayer::shadow).
     ///
     /// ```
     /// use http::Request;

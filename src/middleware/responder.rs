@@ -189,6 +189,7 @@ impl<'a> Report<'a> {
     /// Over how long the client should spread what remains; `None` where waiting does not help.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        self.told.window
+        // A tuple does not know of a member that it has none.
+        self.told.window.filter(|_| !self.is_concurrent())
     }
 }

@@ -1,6 +1,10 @@
 use crate::algorithm::{Algorithm, Tiered};
 
 /// What a request costs, and by which rule it goes: [`One`] unit, [`Cost`], a [`Choice`], [`Ranked`], or [`Settled`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot tell what a request of type `{Req}` costs, by which rule it goes, or whether it has priority",
+    note = "the functions given to `cost`, `choose` and `priority` must take the service's requests: `|request: &{Req}| ..`"
+)]
 pub trait Terms<Req, Key, A> {
     /// The cost of `request`, in units of the quota. A cost of 0 is always allowed.
     fn cost(&self, request: &Req) -> u64;

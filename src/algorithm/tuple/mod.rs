@@ -174,7 +174,7 @@ macro_rules! tuple {
             fn window(&self, decision: &Decision) -> Option<Duration> {
                 // An admission carries that of the limit it tells of.
                 match decision.is_allowed() {
-                    true => decision.next().map(Duration::from_nanos),
+                    true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
                     false => decision.retry_after(),
                 }
             }

@@ -271,7 +271,8 @@ impl<A: Algorithm> Seat<'_, A> {
     /// Takes up to `cost` units, as far as they are there. Where somebody waits, none is.
     pub(super) fn absorb(self, now: Nanos, cost: u64) {
         if !self.is_waited_for() {
-            self.rule.absorb(self.state, now, cost);
+            let room = self.rule.peek(self.state, now, 0).remaining();
+            let _ = self.check(now, cost.min(room));
         }
     }
 
