@@ -89,8 +89,8 @@ mod sync;
 #[cfg(feature = "tonic")]
 mod tonic;
 
-// The README's code is compiled and run with the documentation's.
-#[cfg(doctest)]
+// The README's code is compiled and run with the documentation's. It shows what the feature `axum` adds, too.
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
