@@ -85,6 +85,7 @@ pub mod store;
 mod axum;
 mod observe;
 mod queue;
+mod random;
 mod sync;
 #[cfg(feature = "tonic")]
 mod tonic;

@@ -1,11 +1,12 @@
 //! A little more than the exact wait, for those who are refused together.
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use crate::random::word;
+
 thread_local! {
-    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u64) | 1);
+    static STATE: Cell<u64> = Cell::new(word() | 1);
 }
 
 /// A span from zero to `most`, each as likely.

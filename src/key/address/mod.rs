@@ -8,6 +8,7 @@ mod list;
 mod networks;
 mod peer;
 mod peers;
+mod shared;
 mod trusted;
 
 pub use client::ClientIp;

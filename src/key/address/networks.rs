@@ -1,12 +1,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::peers::Peer;
+use super::shared::Shared;
 use crate::error::NetworkError;
-use crate::sync::{PoisonError, RwLock};
 
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 const PRIVATE: [&str; 8] = [
@@ -48,7 +47,7 @@ const PRIVATE: [&str; 8] = [
 /// ```
 #[derive(Clone)]
 pub struct Networks {
-    set: Arc<RwLock<Set>>,
+    set: Shared<Set>,
 }
 
 impl Networks {
@@ -77,33 +76,28 @@ impl Networks {
     }
 
     fn of(set: Set) -> Self {
-        Self { set: Arc::new(RwLock::new(set)) }
+        Self { set: Shared::new(set) }
     }
 
     /// Whether the address is in one of them.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.with(|set| set.contains(address.to_canonical()))
+        self.set.with(|set| set.contains(address.to_canonical()))
     }
 
     /// Puts other networks in the place of these, for all clones.
     pub fn replace(&self, other: Self) {
-        let other = other.with(Set::clone);
-        *self.set.write().unwrap_or_else(PoisonError::into_inner) = other;
+        self.set.replace(&other.set);
     }
 
     pub(super) fn holds(&self, peer: Peer) -> bool {
-        self.with(|set| set.holds(peer))
-    }
-
-    fn with<T>(&self, look: impl FnOnce(&Set) -> T) -> T {
-        look(&self.set.read().unwrap_or_else(PoisonError::into_inner))
+        self.set.with(|set| set.holds(peer))
     }
 }
 
 impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.with(|set| set.fmt(f))
+        self.set.fmt(f)
     }
 }
 

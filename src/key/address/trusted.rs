@@ -1,9 +1,8 @@
 use std::fmt;
-use std::sync::Arc;
 
 use super::networks::Set;
+use super::shared::Shared;
 use crate::error::NetworkError;
-use crate::sync::{PoisonError, RwLock};
 
 /// The proxies whose word is taken for who asked them.
 ///
@@ -27,7 +26,7 @@ use crate::sync::{PoisonError, RwLock};
 /// ```
 #[derive(Clone)]
 pub struct TrustedProxies {
-    trust: Arc<RwLock<Trust>>,
+    trust: Shared<Trust>,
 }
 
 /// Whom to trust.
@@ -76,22 +75,21 @@ impl TrustedProxies {
     }
 
     fn of(trust: Trust) -> Self {
-        Self { trust: Arc::new(RwLock::new(trust)) }
+        Self { trust: Shared::new(trust) }
     }
 
     /// Trusts others in the place of these, in all clones.
     pub fn replace(&self, other: Self) {
-        let other = other.with(Trust::clone);
-        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = other;
+        self.trust.replace(&other.trust);
     }
 
     pub(super) fn with<T>(&self, look: impl FnOnce(&Trust) -> T) -> T {
-        look(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+        self.trust.with(look)
     }
 }
 
 impl fmt::Debug for TrustedProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.with(|trust| trust.fmt(f))
+        self.trust.fmt(f)
     }
 }

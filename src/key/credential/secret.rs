@@ -1,8 +1,10 @@
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::Hash;
 use std::sync::OnceLock;
 
 use siphasher::sip128::SipHasher13;
+
+use crate::random::word;
 
 /// A token or a session as a 128-bit keyed fingerprint, from which it cannot be computed back. The key is random and
 /// lasts as long as the process.
@@ -14,8 +16,6 @@ pub struct Secret(u128);
 impl Secret {
     pub(super) fn of(value: &[u8]) -> Self {
         static SEED: OnceLock<(u64, u64)> = OnceLock::new();
-        // std seeds these from the operating system.
-        let word = || RandomState::new().hash_one(0_u64);
         let (first, second) = *SEED.get_or_init(|| (word(), word()));
         Self(SipHasher13::new_with_keys(first, second).hash(value).as_u128())
     }

@@ -47,13 +47,9 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
                 return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
             }
         };
-        match (decision.is_allowed(), shadow) {
-            (true, None) => Verdict::Admitted(self.told(decision, rule.as_ref(), receipt), permit),
-            (false, None) => Verdict::Denied(self.told(decision, rule.as_ref(), None)),
-            (allowed, Some(shadow)) => {
-                let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
-                Verdict::Admitted(self.in_shadow(told, shadow), permit)
-            }
+        match self.judge(decision, rule.as_ref(), receipt, shadow) {
+            (told, true) => Verdict::Admitted(told, permit),
+            (told, false) => Verdict::Denied(told),
         }
     }
 }
@@ -82,12 +78,9 @@ where
 
     fn waited(&self, ended: Ended<A>, _: &Req) -> Waited<Told> {
         let Ended { decision, rule, receipt, permit } = ended;
-        let allowed = decision.is_allowed();
-        let told = self.told(decision, rule.as_ref(), receipt.filter(|_| allowed));
-        match (allowed, self.shadow()) {
-            (true, None) => Waited::Admitted(told, permit),
-            (false, None) => Waited::Denied(told),
-            (_, Some(shadow)) => Waited::Admitted(self.in_shadow(told, shadow), permit),
+        match self.judge(decision, rule.as_ref(), receipt, self.shadow()) {
+            (told, true) => Waited::Admitted(told, permit),
+            (told, false) => Waited::Denied(told),
         }
     }
 

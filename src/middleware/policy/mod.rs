@@ -99,14 +99,24 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         self.shadow.as_ref().filter(|shadow| shadow.is_on())
     }
 
-    /// A call that is let through, whatever was decided.
-    fn in_shadow(&self, told: Told, shadow: &Shadow) -> Told {
-        let told = Told { is_shadow: true, ..told };
-        if let Some(decision) = told.shadow_denial() {
+    /// What is told of a decision, and whether the call goes on: in shadow mode, whatever was decided.
+    #[inline]
+    fn judge(
+        &self,
+        decision: Decision,
+        rule: Option<&A>,
+        receipt: Option<Receipt>,
+        shadow: Option<&Shadow>,
+    ) -> (Told, bool) {
+        let allowed = decision.is_allowed();
+        let mut told = self.told(decision, rule, receipt.filter(|_| allowed));
+        let Some(shadow) = shadow else { return (told, allowed) };
+        told.is_shadow = true;
+        if !allowed {
             shadow.count();
-            self.observer.shadow(self.labels.first().name(), decision);
+            self.observer.shadow(self.labels.first().name(), &decision);
         }
-        told
+        (told, true)
     }
 
     /// The rule that was chosen for the request; `None`: the limiter's.

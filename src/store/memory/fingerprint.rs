@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::sync::RandomState;
+use crate::random::word;
 
 /// A key's identity within one limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,6 @@ pub(super) struct Seed(u64, u64);
 
 impl Seed {
     pub(super) fn random() -> Self {
-        // std seeds these from the operating system.
-        let word = || RandomState::new().hash_one(0_u64);
         Self(word(), word())
     }
 

@@ -1,0 +1,10 @@
+//! Words that nobody can foresee.
+
+use std::hash::BuildHasher;
+
+use crate::sync::RandomState;
+
+/// std seeds these from the operating system.
+pub(crate) fn word() -> u64 {
+    RandomState::default().hash_one(0_u64)
+}
