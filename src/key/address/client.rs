@@ -213,3 +213,23 @@ fn single(
 fn broken(name: &HeaderName) -> KeyError {
     KeyError::header(HeaderRule::NoAddress, name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_finds_the_peer_may_replace_the_proxies() {
+        let proxies = TrustedProxies::loopback();
+        let (list, by_client) = (proxies.clone(), ClientIp::x_forwarded_for(proxies));
+        let by_client = by_client.peer_from(move |peer: &IpAddr| {
+            list.replace(TrustedProxies::private());
+            *peer
+        });
+        let mut request = Request::new(());
+        request.extensions_mut().insert(IpAddr::from([10, 0, 0, 1]));
+        request.headers_mut().insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1"));
+        // Held while the function runs, the list's lock would never be free.
+        assert_eq!(by_client.resolve(&request), Ok([192, 0, 2, 1].into()));
+    }
+}
