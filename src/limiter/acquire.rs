@@ -85,7 +85,9 @@ impl<A: Algorithm> AcquirePermit<A> {
                 StageProj::Asking { context, key, cost, rule, priority } => {
                     let call = Call::with(*cost, rule.as_ref(), *priority).waiting();
                     match MemoryStore::enter(context, *key, call) {
-                        Answer::Now(decision) => (decision, Permit::default()),
+                        Answer::Now(decision) | Answer::Reserved(decision, _) => {
+                            (decision, Permit::default())
+                        }
                         Answer::Holding(decision, permit) => (decision, permit),
                         Answer::Later(wait) => {
                             this.stage.set(Stage::Waiting { wait });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::algorithm::{Algorithm, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryStore, Part, Permit, Receipt, Store};
+use crate::store::{Answer, Call, Context, MemoryStore, Part, Permit, Store};
 
 pub use acquire::{Acquire, AcquirePermit};
 pub use builder::Builder;
@@ -123,15 +123,8 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<K: Hash + ?Sized>(
-        &self,
-        key: &K,
-        cost: u64,
-        rule: Option<A>,
-        priority: bool,
-        patience: u64,
-    ) -> Part<'_> {
-        MemoryStore::part(&self.context, key, cost, rule, priority, patience)
+    pub(crate) fn part<K: Hash + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Part<'_> {
+        MemoryStore::part(&self.context, key, call)
     }
 
     fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {
@@ -379,14 +372,6 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {
         self.context.is_replaced()
-    }
-
-    /// Remembers a call that is about to be decided, so that its cost can be settled.
-    pub(crate) fn receipt<K: ?Sized>(&self, key: &K, call: &Call<'_, A>) -> Option<Receipt>
-    where
-        S: Store<A, K>,
-    {
-        S::receipt(&self.context, key, call)
     }
 
     /// Takes what the call costs now, or later, as the store can.

@@ -143,7 +143,7 @@ where
                         }
                     }
                 }
-                StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), &*told) {
+                StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), told) {
                     (Ok(response), Some(told)) => {
                         if policies.settles() {
                             P::each(told, &mut |told| policies.settle(told, &response));

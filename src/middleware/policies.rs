@@ -6,7 +6,7 @@ use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::store::{BoxError, Decided, Few, Part, Permit, Receipt};
+use crate::store::{BoxError, Decided, Few, Part, Permit};
 
 /// What a layer asks before it lets a request pass. Implemented by this crate only.
 pub trait Policies<Req>: sealed::Sealed {
@@ -35,7 +35,7 @@ pub trait Policies<Req>: sealed::Sealed {
 
     /// Each policy's decision, in their order.
     #[doc(hidden)]
-    fn each(told: &Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>));
+    fn each(told: &mut Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Told>>));
 
     #[doc(hidden)]
     fn observe_denial(&self, told: &Self::Told);
@@ -63,14 +63,11 @@ pub trait Settle<Res>: sealed::Sealed {
     fn settles(&self) -> bool;
 
     #[doc(hidden)]
-    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res);
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&mut Told>>, response: &Res);
 }
 
 /// How long a caller is willing to wait: asked only where calls wait.
 pub(super) type Patience<'a> = &'a dyn Fn() -> Option<Duration>;
-
-/// One for each policy.
-pub(super) type Receipts = Few<Option<Receipt>>;
 
 pub(super) mod sealed {
     pub trait Sealed {}
@@ -109,14 +106,13 @@ pub trait Names {
     note = "the key extractor must know the requests, and the limiter must have its state in memory"
 )]
 pub trait Member<Req>: Names + sealed::Sealed {
-    /// What is to be asked for a request, and by what it is settled. `None`: it is not limited, or in shadow mode.
+    /// What is to be asked for a request. `None`: it is not limited, or in shadow mode.
     #[doc(hidden)]
     fn gather<'a>(
         &'a self,
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
-        receipts: &mut Receipts,
     ) -> Result<(), KeyError>;
 
     #[doc(hidden)]

@@ -2,11 +2,8 @@
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
-use super::policies::{Member, Names, Patience, Policies, Receipts, Settle, Verdict, Waited, sealed};
+use super::policies::{Member, Names, Patience, Policies, Settle, Verdict, Waited, sealed};
 use super::responder::{Report, StoreFailure};
 use super::told::Told;
 use crate::decision::Decision;
@@ -44,14 +41,13 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Member<Req> for Both<P, Q> {
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
-        receipts: &mut Receipts,
     ) -> Result<(), KeyError> {
-        let first = self.0.gather(request, patience, parts, receipts);
+        let first = self.0.gather(request, patience, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
         // Asked in any case: whoever is not served is told so, and not that a key is missing.
-        match self.1.gather(request, patience, parts, receipts) {
+        match self.1.gather(request, patience, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
@@ -102,21 +98,11 @@ impl<P, Q> Both<P, Q> {
     }
 
     /// Of a call that all let pass which are not in shadow mode.
-    fn admitted<Req>(
-        &self,
-        request: &Req,
-        (decided, mut permit): AllDecided,
-        receipts: Receipts,
-    ) -> (Vec<Option<Told>>, Permit)
+    fn admitted<Req>(&self, request: &Req, (decided, mut permit): AllDecided) -> (Vec<Option<Told>>, Permit)
     where
         Self: Member<Req>,
     {
         let mut told = self.told(decided);
-        for (told, receipt) in told.iter_mut().zip(receipts) {
-            if let Some(told) = told {
-                told.receipt = receipt;
-            }
-        }
         self.shadow(request, &mut told.iter_mut(), &mut permit);
         (told, permit)
     }
@@ -124,34 +110,34 @@ impl<P, Q> Both<P, Q> {
 
 impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
     type Told = Vec<Option<Told>>;
-    type Waited = (AllDecided, Receipts);
+    type Waited = AllDecided;
     type Error = Infallible;
-    type Wait = WaitTogether;
+    type Wait = Box<TogetherWait>;
 
     fn decide(&self, request: &Req, patience: Patience<'_>) -> Verdict<Self::Told, Self::Wait> {
-        let (mut parts, mut receipts) = (Few::new(), Receipts::new());
-        if let Err(error) = self.gather(request, patience, &mut parts, &mut receipts) {
+        let mut parts = Few::new();
+        if let Err(error) = self.gather(request, patience, &mut parts) {
             return Verdict::NoKey(error);
         }
         if parts.iter().all(Option::is_none) {
             let nothing = parts.iter().map(|_| None).collect();
-            let (told, permit) = self.admitted(request, (nothing, Permit::default()), receipts);
+            let (told, permit) = self.admitted(request, (nothing, Permit::default()));
             let in_shadow = told.iter().any(Option::is_some);
             return if in_shadow { Verdict::Admitted(told, permit) } else { Verdict::Pass };
         }
         match decide_together(parts) {
             Together::Admitted(decided) => {
-                let (told, permit) = self.admitted(request, decided, receipts);
+                let (told, permit) = self.admitted(request, decided);
                 Verdict::Admitted(told, permit)
             }
             Together::Denied(decided) => Verdict::Denied(self.told(decided)),
-            Together::Later(wait) => Verdict::Later(WaitTogether { wait, receipts: Some(receipts) }),
+            Together::Later(wait) => Verdict::Later(wait),
         }
     }
 
-    fn waited(&self, (decided, receipts): Self::Waited, request: &Req) -> Waited<Self::Told> {
+    fn waited(&self, decided: AllDecided, request: &Req) -> Waited<Self::Told> {
         if decided.0.iter().flatten().all(|decided| decided.decision.is_allowed()) {
-            let (told, permit) = self.admitted(request, decided, receipts);
+            let (told, permit) = self.admitted(request, decided);
             Waited::Admitted(told, permit)
         } else {
             Waited::Denied(self.told(decided.0))
@@ -168,8 +154,8 @@ impl<Req, P: Member<Req>, Q: Member<Req>> Policies<Req> for Both<P, Q> {
         told.iter().flatten().filter_map(Told::shadow_denial).next_back()
     }
 
-    fn each(told: &Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>)) {
-        look(&mut told.iter().map(Option::as_ref));
+    fn each(told: &mut Self::Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Told>>)) {
+        look(&mut told.iter_mut().map(Option::as_mut));
     }
 
     fn observe_denial(&self, told: &Self::Told) {
@@ -190,24 +176,8 @@ impl<Res, P: Settle<Res>, Q: Settle<Res>> Settle<Res> for Both<P, Q> {
         self.0.settles() || self.1.settles()
     }
 
-    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res) {
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&mut Told>>, response: &Res) {
         self.0.settle(told, response);
         self.1.settle(told, response);
-    }
-}
-
-/// A wait for several policies, and by what their calls are settled.
-#[derive(Debug)]
-pub struct WaitTogether {
-    wait: Box<TogetherWait>,
-    receipts: Option<Receipts>,
-}
-
-impl Future for WaitTogether {
-    type Output = Result<(AllDecided, Receipts), Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let decided = ready!(Pin::new(&mut self.wait).poll(cx))?;
-        Poll::Ready(Ok((decided, self.receipts.take().unwrap_or_default())))
     }
 }

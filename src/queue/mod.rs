@@ -202,7 +202,9 @@ impl<S: Clone> Queue<S> {
             self.undo = Some(Undo { ticket, cost, at: self.seen, before });
             remaining.push((self.waiting.len(), self.ahead));
             let decision = Decision::allow(0, 0, 0).with_delay(now.since(arrived));
-            self.released.push_back(Released { ticket, cost, decision, place });
+            // A bucket need not bring its state up to now for that.
+            let charged_at = now.max(self.seen);
+            self.released.push_back(Released { ticket, cost, decision, charged_at, place });
             wake.extend(waker);
         }
         let seen = line.observe(state, now);
@@ -381,7 +383,13 @@ impl<S: Clone> Queue<S> {
     fn refuse(&mut self, gone: Gone, refusal: Decision, now: Nanos) -> Option<Waker> {
         let Gone { ticket, cost, arrived, waker } = gone;
         let decision = refusal.with_delay(now.since(arrived));
-        self.released.push_back(Released { ticket, cost, decision, place: Place::default() });
+        self.released.push_back(Released {
+            ticket,
+            cost,
+            decision,
+            charged_at: now,
+            place: Place::default(),
+        });
         waker
     }
 
@@ -401,7 +409,7 @@ impl<S: Clone> Queue<S> {
             if released.decision.is_allowed() {
                 released.place.keep();
             }
-            return (Turn::Now(released.decision), None);
+            return (Turn::Now(released.decision, released.charged_at), None);
         }
         let seen = line.observe(state, now);
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its line until it is released") };
@@ -437,7 +445,7 @@ impl<S: Clone> Queue<S> {
         self.tail.take_if(|tail| !line.unfollow(tail, waiter.cost));
         let comer = Comer { waits: false, ..Comer::new(now, waiter.cost) };
         let decision = self.outlook(line, state, now).refuse(comer).with_delay(now.since(waiter.arrived));
-        (Turn::Now(decision), waiter.waker)
+        (Turn::Now(decision, now), waiter.waker)
     }
 
     /// A waiter gives up, or one that was released and never told. Its units go back if nothing was admitted after it.

@@ -57,7 +57,7 @@ impl Bench {
     }
 
     fn passes(&mut self, at: u64, ticket: u64) -> bool {
-        matches!(self.ask(at, ticket), Turn::Now(_))
+        matches!(self.ask(at, ticket), Turn::Now(..))
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Released {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) decision: Decision,
+    /// When it was charged, if it was let in.
+    pub(super) charged_at: Nanos,
     pub(super) place: Place,
 }
 
@@ -73,7 +75,8 @@ pub(crate) enum Entered {
 /// What a waiter is told that asks for its turn.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    Now(Decision),
+    /// The decision, and of a call that is let in when it was charged.
+    Now(Decision, Nanos),
     /// Not yet: ask again then, or when woken.
     At(Nanos),
 }

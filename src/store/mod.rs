@@ -18,7 +18,7 @@
 mod context;
 mod memory;
 mod permit;
-mod receipt;
+mod reservation;
 
 use std::error::Error;
 use std::future::Future;
@@ -35,7 +35,7 @@ pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide
 pub use memory::{Decided, Few, Part, TogetherWait};
 pub use memory::{MemoryStore, MemoryWait, WhenClosed};
 pub use permit::Permit;
-pub use receipt::Receipt;
+pub use reservation::Reservation;
 
 /// What a store's or a service's failure is told as.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -62,6 +62,10 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// [`Permit`]: whose end [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_shared);
     /// one that has waited is asked for its [permit](Store::permit).
     ///
+    /// A call that [asks](Call::wants_reservation) for a [`Reservation`], so that it can be settled, and is let in at
+    /// once is [`Answer::Reserved`]; one that has waited is asked for its [reservation](Store::reservation). A store
+    /// that cannot settle calls gives none.
+    ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
 
@@ -71,9 +75,9 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
         Permit::default()
     }
 
-    /// Remembers a call that is about to be decided, so that its cost can be settled when it is over. `None`, what it
-    /// was charged stands, unless implemented.
-    fn receipt(_context: &Arc<Context<A, Self>>, _key: &K, _call: &Call<'_, A>) -> Option<Receipt> {
+    /// Returns the reservation of a call that waited and was let in, if it [asked](Call::wants_reservation) for one and
+    /// can be settled. Called once. `None`, so that the charge stands, unless implemented.
+    fn reservation(_wait: Pin<&mut Self::Wait>) -> Option<Reservation> {
         None
     }
 }
@@ -86,13 +90,14 @@ pub struct Call<'a, A> {
     priority: bool,
     waits: bool,
     patience: u64,
+    reserves: bool,
 }
 
 impl<'a, A: Algorithm> Call<'a, A> {
     /// So many units, by the limiter's rule.
     #[must_use]
     pub fn new(cost: u64) -> Self {
-        Self { cost, rule: None, priority: false, waits: false, patience: u64::MAX }
+        Self { cost, rule: None, priority: false, waits: false, patience: u64::MAX, reserves: false }
     }
 
     pub(crate) fn with(cost: u64, rule: Option<&'a A>, priority: bool) -> Self {
@@ -123,6 +128,12 @@ impl<'a, A: Algorithm> Call<'a, A> {
         Self { rule: Some(rule), ..self }
     }
 
+    /// The same call, which asks for a [`Reservation`], so that it can be settled.
+    #[must_use]
+    pub fn with_reservation(self) -> Self {
+        Self { reserves: true, ..self }
+    }
+
     /// How many units it takes.
     #[must_use]
     pub fn cost(&self) -> u64 {
@@ -147,6 +158,12 @@ impl<'a, A: Algorithm> Call<'a, A> {
         (self.patience < u64::MAX).then(|| Duration::from_nanos(self.patience))
     }
 
+    /// Whether it asks for a [`Reservation`].
+    #[must_use]
+    pub fn wants_reservation(&self) -> bool {
+        self.reserves
+    }
+
     /// The rule it goes by, if that is not the limiter's.
     #[must_use]
     pub fn rule(&self) -> Option<&'a A> {
@@ -169,6 +186,8 @@ pub enum Answer<W> {
     Now(Decision),
     /// Let in at once, holding something until it is over.
     Holding(Decision, Permit),
+    /// Let in at once; its cost can be settled later.
+    Reserved(Decision, Reservation),
     /// To be decided.
     Later(W),
 }

@@ -9,6 +9,7 @@ mod obey;
 mod options;
 mod read;
 mod settle;
+mod settled;
 mod shadow;
 #[path = "../support/mod.rs"]
 mod support;

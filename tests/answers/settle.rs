@@ -15,7 +15,6 @@ use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
     TokenBucket,
 };
-use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::middleware::{ResponseBody, Settled};
 use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
@@ -23,12 +22,12 @@ use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 use crate::any::Kind;
 use crate::any::{KINDS, Rule, made};
 use crate::read::Fields;
-use crate::support::{Hand, Random};
+use crate::support::{Hand, Random, TickingClock};
 use crate::world::{Cost, CostOf, cost_of};
 
 /// What becomes of a call that is let in; nothing yet, if `None`.
 #[derive(Clone, Copy, Debug)]
-enum Outcome {
+pub(crate) enum Outcome {
     Costs(Option<u64>),
     Fails,
 }
@@ -39,11 +38,11 @@ struct Actual(Option<u64>);
 
 /// A request's way to the service behind, which answers when it is open.
 #[derive(Clone, Debug, Default)]
-struct Door(Arc<Mutex<Option<Outcome>>>);
+pub(crate) struct Door(Arc<Mutex<Option<Outcome>>>);
 
-type Svc = BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>;
+pub(crate) type Svc = BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>;
 
-fn behind() -> Svc {
+pub(crate) fn behind() -> Svc {
     BoxCloneSyncService::new(service_fn(|request: Request<Body>| {
         let Door(door) = request.extensions().get::<Door>().unwrap().clone();
         poll_fn(move |_| match *door.lock().unwrap() {
@@ -58,7 +57,7 @@ fn behind() -> Svc {
     }))
 }
 
-fn limited<L>(layer: L, inner: Svc) -> Svc
+pub(crate) fn limited<L>(layer: L, inner: Svc) -> Svc
 where
     L: Layer<Svc>,
     L::Service: tower::Service<Request<Body>, Response = Response<ResponseBody<Body>>, Error = BoxError>,
@@ -69,29 +68,29 @@ where
     BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
 }
 
-fn actual(response: &Response<Body>) -> Option<u64> {
+pub(crate) fn actual(response: &Response<Body>) -> Option<u64> {
     response.extensions().get::<Actual>().and_then(|Actual(actual)| *actual)
 }
 
-type Settling<A> = RateLimitLayer<Global, A, Settled<CostOf, fn(&Response<Body>) -> Option<u64>>>;
+pub(crate) type Settling<A> = RateLimitLayer<Global, A, Settled<CostOf, fn(&Response<Body>) -> Option<u64>>>;
 
-fn settling<A: Algorithm>(limiter: &RateLimiter<A>) -> Settling<A> {
+pub(crate) fn settling<A: Algorithm>(limiter: &RateLimiter<A>) -> Settling<A> {
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).cost(cost_of as fn(&_) -> _);
     layer.settle(actual as fn(&_) -> _)
 }
 
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+pub(crate) fn limiter<A: Algorithm>(algorithm: A, clock: &TickingClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
 /// A call that is in progress, or was refused.
-struct Call {
-    hand: Hand<<Svc as tower::Service<Request<Body>>>::Future>,
+pub(crate) struct Call {
+    pub(crate) hand: Hand<<Svc as tower::Service<Request<Body>>>::Future>,
     door: Door,
 }
 
 impl Call {
-    fn start(service: &Svc, cost: u64) -> Self {
+    pub(crate) fn start(service: &Svc, cost: u64) -> Self {
         let door = Door::default();
         let mut request = Request::new(Body::empty());
         request.extensions_mut().insert(Cost(cost));
@@ -102,7 +101,7 @@ impl Call {
     }
 
     /// Whether it was let in, or waits.
-    fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         match &self.hand.output {
             None => true,
             Some(Ok(response)) => response.status() != 429,
@@ -110,12 +109,13 @@ impl Call {
         }
     }
 
-    fn ends(&mut self, outcome: Outcome) {
+    #[track_caller]
+    pub(crate) fn ends(&mut self, outcome: Outcome) {
         *self.door.0.lock().unwrap() = Some(outcome);
         assert!(self.hand.poll(), "the door is open");
     }
 
-    fn costs(mut self, actual: u64) {
+    pub(crate) fn costs(mut self, actual: u64) {
         self.ends(Outcome::Costs(Some(actual)));
     }
 }
@@ -129,85 +129,88 @@ fn five() -> Quota {
 
 #[tokio::test]
 async fn only_failed_logins_count() {
-    let clock = ManualClock::new();
-    let logins = limiter(FixedWindow::new(Quota::per_minute(3)), &clock);
-    let layer = RateLimitLayer::with_limiter(Global, logins)
-        .settle(|response: &Response<Body>| u64::from(!response.status().is_success()));
-    let login = service_fn(|request: Request<Body>| async move {
-        let right = request.uri() == "/right";
-        let status = if right { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
-        let response = Response::builder().status(status).body(Body::empty()).unwrap();
-        Ok::<_, BoxError>(response)
-    });
-    let service = limited(layer, BoxCloneSyncService::new(login));
-    let ask = async |path: &str| {
-        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-        let response = service.clone().oneshot(request).await.unwrap();
-        (response.status().as_u16(), Fields::read(response.headers()).left[0].r)
-    };
-    for _ in 0..100 {
-        assert_eq!(ask("/right").await, (200, 2), "told as of the decision");
+    for clock in TickingClock::both() {
+        let logins = limiter(FixedWindow::new(Quota::per_minute(3)), &clock);
+        let layer = RateLimitLayer::with_limiter(Global, logins)
+            .settle(|response: &Response<Body>| u64::from(!response.status().is_success()));
+        let login = service_fn(|request: Request<Body>| async move {
+            let right = request.uri() == "/right";
+            let status = if right { StatusCode::OK } else { StatusCode::UNAUTHORIZED };
+            let response = Response::builder().status(status).body(Body::empty()).unwrap();
+            Ok::<_, BoxError>(response)
+        });
+        let service = limited(layer, BoxCloneSyncService::new(login));
+        let ask = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            let response = service.clone().oneshot(request).await.unwrap();
+            (response.status().as_u16(), Fields::read(response.headers()).left[0].r)
+        };
+        for _ in 0..100 {
+            assert_eq!(ask("/right").await, (200, 3), "the fields describe the state after settling");
+        }
+        assert_eq!(ask("/wrong").await, (401, 2));
+        assert_eq!(ask("/wrong").await, (401, 1));
+        assert_eq!(ask("/right").await, (200, 1));
+        assert_eq!(ask("/wrong").await, (401, 0));
+        assert_eq!(ask("/right").await, (429, 0));
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(ask("/right").await, (200, 3));
     }
-    assert_eq!(ask("/wrong").await, (401, 2));
-    assert_eq!(ask("/wrong").await, (401, 1));
-    assert_eq!(ask("/right").await, (200, 0));
-    assert_eq!(ask("/wrong").await, (401, 0));
-    assert_eq!(ask("/right").await, (429, 0));
-    clock.advance(Duration::from_secs(60));
-    assert_eq!(ask("/right").await, (200, 2));
 }
 
 #[test]
 fn a_dear_call_takes_more_as_far_as_it_is_there_and_nobody_gets_into_debt() {
-    let clock = ManualClock::new();
-    let queries = limiter(TokenBucket::new(five()), &clock);
-    let service = limited(settling(&queries), behind());
-    Call::start(&service, 1).costs(3);
-    assert_eq!(queries.peek(&()).remaining(), 2);
-    Call::start(&service, 1).costs(100);
-    assert_eq!(queries.peek(&()).remaining(), 0);
-    // Nobody pays for those 97.
-    clock.advance(SECOND / 5);
-    assert_eq!(queries.peek(&()).remaining(), 1);
-    Call::start(&service, 1).costs(u64::MAX);
-    assert!(!Call::start(&service, 1).goes_on());
-    clock.advance(SECOND);
-    assert_eq!(queries.peek(&()).remaining(), 5);
+    for clock in TickingClock::both() {
+        let queries = limiter(TokenBucket::new(five()), &clock);
+        let service = limited(settling(&queries), behind());
+        Call::start(&service, 1).costs(3);
+        assert_eq!(queries.peek(&()).remaining(), 2);
+        Call::start(&service, 1).costs(100);
+        assert_eq!(queries.peek(&()).remaining(), 0);
+        // Nobody pays for those 97.
+        clock.advance(SECOND / 5);
+        assert_eq!(queries.peek(&()).remaining(), 1);
+        Call::start(&service, 1).costs(u64::MAX);
+        assert!(!Call::start(&service, 1).goes_on());
+        clock.advance(SECOND);
+        assert_eq!(queries.peek(&()).remaining(), 5);
+    }
 }
 
 #[test]
 fn what_is_not_answered_costs_what_it_was_charged() {
-    let clock = ManualClock::new();
-    let limiter = limiter(FixedWindow::new(Quota::per_hour(10)), &clock);
-    let service = limited(settling(&limiter), behind());
-    // It fails.
-    let mut call = Call::start(&service, 2);
-    call.ends(Outcome::Fails);
-    assert!(call.hand.output.unwrap().is_err());
-    assert_eq!(limiter.peek(&()).remaining(), 8);
-    // Its caller hangs up.
-    drop(Call::start(&service, 2));
-    assert_eq!(limiter.peek(&()).remaining(), 6);
-    // Nothing is said of it.
-    Call::start(&service, 2).ends(Outcome::Costs(None));
-    assert_eq!(limiter.peek(&()).remaining(), 4);
-    // It is refused.
-    assert!(!Call::start(&service, 5).goes_on());
-    assert_eq!(limiter.peek(&()).remaining(), 4);
-    // Settled once its head is there, whatever becomes of the body.
-    let mut call = Call::start(&service, 3);
-    assert_eq!(limiter.peek(&()).remaining(), 1);
-    call.ends(Outcome::Costs(Some(1)));
-    assert_eq!(limiter.peek(&()).remaining(), 3);
-    drop(call);
-    assert_eq!(limiter.peek(&()).remaining(), 3);
+    for clock in TickingClock::both() {
+        let limiter = limiter(FixedWindow::new(Quota::per_hour(10)), &clock);
+        let service = limited(settling(&limiter), behind());
+        // It fails.
+        let mut call = Call::start(&service, 2);
+        call.ends(Outcome::Fails);
+        assert!(call.hand.output.unwrap().is_err());
+        assert_eq!(limiter.peek(&()).remaining(), 8);
+        // Its caller hangs up.
+        drop(Call::start(&service, 2));
+        assert_eq!(limiter.peek(&()).remaining(), 6);
+        // Nothing is said of it.
+        Call::start(&service, 2).ends(Outcome::Costs(None));
+        assert_eq!(limiter.peek(&()).remaining(), 4);
+        // It is refused.
+        assert!(!Call::start(&service, 5).goes_on());
+        assert_eq!(limiter.peek(&()).remaining(), 4);
+        // Settled once its head is there, whatever becomes of the body.
+        let mut call = Call::start(&service, 3);
+        assert_eq!(limiter.peek(&()).remaining(), 1);
+        call.ends(Outcome::Costs(Some(1)));
+        assert_eq!(limiter.peek(&()).remaining(), 3);
+        drop(call);
+        assert_eq!(limiter.peek(&()).remaining(), 3);
+    }
 }
 
 /// A call of three units; the window that it came from ends, and in the next one two are taken.
 fn gives_nothing_to_the_next_window<A: Algorithm>(algorithm: A) {
     for actual in [0, 1, 2] {
-        for taken in 0..=2 {
-            let clock = ManualClock::new();
+        for (taken, clock) in (0..=2).flat_map(|taken| TickingClock::both().map(|clock| (taken, clock))) {
+            let told = |decision: Decision| told(&decision, &clock);
             clock.set(Duration::from_secs(1_000));
             let rule = format!("{algorithm:?}");
             let ours = limiter(algorithm.clone(), &clock);
@@ -221,16 +224,21 @@ fn gives_nothing_to_the_next_window<A: Algorithm>(algorithm: A) {
                 assert_eq!(ours.check(&()).is_allowed(), twin.check(&()).is_allowed());
             }
             call.costs(actual);
-            assert_eq!(told(&ours.peek_n(&(), 1)), told(&twin.peek_n(&(), 1)), "{rule}");
+            assert_eq!(told(ours.peek_n(&(), 1)), told(twin.peek_n(&(), 1)), "{rule}");
             for _ in 0..LIMIT {
-                assert_eq!(told(&ours.check(&())), told(&twin.check(&())), "{rule}");
+                assert_eq!(told(ours.check(&())), told(twin.check(&())), "{rule}");
             }
         }
     }
 }
 
-fn told(decision: &Decision) -> (bool, u64, Option<Duration>, Duration) {
-    (decision.is_allowed(), decision.remaining(), decision.retry_after(), decision.reset_after())
+/// To the nanosecond where the clock stands still, so that two limiters read the same time.
+fn told(decision: &Decision, clock: &TickingClock) -> (bool, u64, Option<Duration>, Duration) {
+    let times = match clock.ticks() {
+        true => (decision.retry_after().map(|_| Duration::ZERO), Duration::ZERO),
+        false => (decision.retry_after(), decision.reset_after()),
+    };
+    (decision.is_allowed(), decision.remaining(), times.0, times.1)
 }
 
 #[test]
@@ -248,8 +256,7 @@ fn a_refund_for_a_window_that_has_ended_gives_nothing_to_the_next() {
 
 /// A call that cost nothing in the end is as if it had never been made, while it still counts.
 fn gives_all_back<A: Algorithm>(algorithm: A) {
-    for before in 0..=2 {
-        let clock = ManualClock::new();
+    for (before, clock) in (0..=2).flat_map(|before| TickingClock::both().map(|clock| (before, clock))) {
         clock.set(Duration::from_secs(1_000));
         let rule = format!("{algorithm:?}");
         let ours = limiter(algorithm.clone(), &clock);
@@ -285,25 +292,26 @@ fn a_refund_while_the_call_still_counts_gives_it_back() {
 
 /// Successes among failures: only these count, and no longer than without those.
 fn keeps_nothing_else_alive<A: Algorithm>(algorithm: A) {
-    let clock = ManualClock::new();
-    clock.set(Duration::from_secs(1_000));
-    let rule = format!("{algorithm:?}");
-    let ours = limiter(algorithm.clone(), &clock);
-    let twin = limiter(algorithm, &clock);
-    let service = limited(settling(&ours), behind());
-    for _ in 0..LIMIT - 1 {
-        Call::start(&service, 1).costs(1);
-        assert!(twin.check(&()).is_allowed());
+    for clock in TickingClock::both() {
+        clock.set(Duration::from_secs(1_000));
+        let rule = format!("{algorithm:?}");
+        let ours = limiter(algorithm.clone(), &clock);
+        let twin = limiter(algorithm.clone(), &clock);
+        let service = limited(settling(&ours), behind());
+        for _ in 0..LIMIT - 1 {
+            Call::start(&service, 1).costs(1);
+            assert!(twin.check(&()).is_allowed());
+        }
+        for _ in 0..30 {
+            clock.advance(SECOND / 10 + Duration::from_nanos(1));
+            let call = Call::start(&service, 1);
+            assert!(call.goes_on(), "{rule}");
+            clock.advance(Duration::from_nanos(7));
+            call.costs(0);
+            assert_eq!(ours.peek(&()).remaining(), twin.peek(&()).remaining(), "{rule}");
+        }
+        assert_eq!(ours.peek(&()).remaining(), LIMIT, "{rule}");
     }
-    for _ in 0..30 {
-        clock.advance(SECOND / 10 + Duration::from_nanos(1));
-        let call = Call::start(&service, 1);
-        assert!(call.goes_on(), "{rule}");
-        clock.advance(Duration::from_nanos(7));
-        call.costs(0);
-        assert_eq!(ours.peek(&()).remaining(), twin.peek(&()).remaining(), "{rule}");
-    }
-    assert_eq!(ours.peek(&()).remaining(), LIMIT, "{rule}");
 }
 
 #[test]
@@ -316,95 +324,100 @@ fn what_is_given_back_keeps_nothing_else_alive() {
 
 #[test]
 fn a_call_in_progress_is_free_when_it_ends_whatever_it_cost() {
-    let clock = ManualClock::new();
-    let limiter = limiter(Concurrency::per_key(3), &clock);
-    let service = limited(settling(&limiter), behind());
-    for actual in [0, 1, 3] {
-        let mut call = Call::start(&service, 1);
-        call.ends(Outcome::Costs(Some(actual)));
-        assert_eq!(limiter.peek(&()).remaining(), 2, "its body has not ended");
-        drop(call);
-        assert_eq!(limiter.peek(&()).remaining(), 3);
+    for clock in TickingClock::both() {
+        let limiter = limiter(Concurrency::per_key(3), &clock);
+        let service = limited(settling(&limiter), behind());
+        for actual in [0, 1, 3] {
+            let mut call = Call::start(&service, 1);
+            call.ends(Outcome::Costs(Some(actual)));
+            assert_eq!(limiter.peek(&()).remaining(), 2, "its body has not ended");
+            drop(call);
+            assert_eq!(limiter.peek(&()).remaining(), 3);
+        }
     }
 }
 
 #[test]
 fn joined_policies_are_settled_each_for_itself() {
-    let clock = ManualClock::new();
-    let hour = || limiter(FixedWindow::new(Quota::per_hour(10)), &clock);
-    let (plain, settled, halved) = (hour(), hour(), hour());
-    let half = |response: &Response<Body>| actual(response).map(|actual| actual / 2);
-    let of_half =
-        RateLimitLayer::with_limiter(Global, halved.clone()).cost(cost_of as fn(&_) -> _).settle(half);
-    let as_charged = RateLimitLayer::with_limiter(Global, plain.clone()).cost(cost_of as fn(&_) -> _);
-    let service = limited(as_charged.and(settling(&settled)).and(of_half), behind());
-    let left = || [&plain, &settled, &halved].map(|limiter| limiter.peek(&()).remaining());
-    let call = Call::start(&service, 4);
-    assert_eq!(left(), [6, 6, 6]);
-    call.costs(2);
-    assert_eq!(left(), [6, 8, 9]);
-    Call::start(&service, 1).costs(6);
-    assert_eq!(left(), [5, 2, 6]);
-    // Refused by one, settled by none.
-    assert!(!Call::start(&service, 3).goes_on());
-    assert_eq!(left(), [5, 2, 6]);
-    let mut call = Call::start(&service, 2);
-    call.ends(Outcome::Fails);
-    assert_eq!(left(), [3, 0, 4]);
+    for clock in TickingClock::both() {
+        let hour = || limiter(FixedWindow::new(Quota::per_hour(10)), &clock);
+        let (plain, settled, halved) = (hour(), hour(), hour());
+        let half = |response: &Response<Body>| actual(response).map(|actual| actual / 2);
+        let of_half =
+            RateLimitLayer::with_limiter(Global, halved.clone()).cost(cost_of as fn(&_) -> _).settle(half);
+        let as_charged = RateLimitLayer::with_limiter(Global, plain.clone()).cost(cost_of as fn(&_) -> _);
+        let service = limited(as_charged.and(settling(&settled)).and(of_half), behind());
+        let left = || [&plain, &settled, &halved].map(|limiter| limiter.peek(&()).remaining());
+        let call = Call::start(&service, 4);
+        assert_eq!(left(), [6, 6, 6]);
+        call.costs(2);
+        assert_eq!(left(), [6, 8, 9]);
+        Call::start(&service, 1).costs(6);
+        assert_eq!(left(), [5, 2, 6]);
+        // Refused by one, settled by none.
+        assert!(!Call::start(&service, 3).goes_on());
+        assert_eq!(left(), [5, 2, 6]);
+        let mut call = Call::start(&service, 2);
+        call.ends(Outcome::Fails);
+        assert_eq!(left(), [3, 0, 4]);
+    }
 }
 
 #[test]
 fn each_limit_of_a_tuple_gets_back_what_still_counts() {
-    let clock = ManualClock::new();
-    let second_and_hour = (FixedWindow::new(five()), FixedWindow::new(Quota::per_hour(20)));
-    let limiter = limiter(second_and_hour, &clock);
-    let service = limited(settling(&limiter), behind());
-    let call = Call::start(&service, 4);
-    clock.advance(SECOND);
-    assert!(limiter.check_n(&(), 5).is_allowed());
-    call.costs(0);
-    // The second is full; of the hour's 20, five are used.
-    assert_eq!(limiter.peek(&()).remaining(), 0);
-    for _ in 0..3 {
+    for clock in TickingClock::both() {
+        let second_and_hour = (FixedWindow::new(five()), FixedWindow::new(Quota::per_hour(20)));
+        let limiter = limiter(second_and_hour, &clock);
+        let service = limited(settling(&limiter), behind());
+        let call = Call::start(&service, 4);
         clock.advance(SECOND);
         assert!(limiter.check_n(&(), 5).is_allowed());
+        call.costs(0);
+        // The second is full; of the hour's 20, five are used.
+        assert_eq!(limiter.peek(&()).remaining(), 0);
+        for _ in 0..3 {
+            clock.advance(SECOND);
+            assert!(limiter.check_n(&(), 5).is_allowed());
+        }
+        clock.advance(SECOND);
+        assert_eq!(limiter.peek(&()).remaining(), 0);
     }
-    clock.advance(SECOND);
-    assert_eq!(limiter.peek(&()).remaining(), 0);
 }
 
 #[test]
 fn a_call_that_has_waited_is_settled_from_when_it_left() {
-    let clock = ManualClock::new();
-    let line = limiter(TokenBucket::new(Quota::per_second(1).burst(2)).queue(5), &clock);
-    let service = limited(settling(&line), behind());
-    let [mut a, mut b, mut c] = [2, 2, 2].map(|cost| Call::start(&service, cost));
-    a.ends(Outcome::Costs(None));
-    clock.advance(SECOND * 2);
-    assert!(!b.hand.poll() && !c.hand.poll());
-    // It came two seconds ago, but has left just now: both its units still count, and the next one goes.
-    b.ends(Outcome::Costs(Some(0)));
-    assert!(!c.hand.poll());
-    c.ends(Outcome::Costs(Some(2)));
-    assert_eq!(line.peek(&()).remaining(), 0);
-    clock.advance(SECOND * 2);
-    assert_eq!(line.peek(&()).remaining(), 2);
+    for clock in TickingClock::both() {
+        let line = limiter(TokenBucket::new(Quota::per_second(1).burst(2)).queue(5), &clock);
+        let service = limited(settling(&line), behind());
+        let [mut a, mut b, mut c] = [2, 2, 2].map(|cost| Call::start(&service, cost));
+        a.ends(Outcome::Costs(None));
+        clock.advance(SECOND * 2);
+        assert!(!b.hand.poll() && !c.hand.poll());
+        // It came two seconds ago, but has left just now: both its units still count, and the next one goes.
+        b.ends(Outcome::Costs(Some(0)));
+        assert!(!c.hand.poll());
+        c.ends(Outcome::Costs(Some(2)));
+        assert_eq!(line.peek(&()).remaining(), 0);
+        clock.advance(SECOND * 2);
+        assert_eq!(line.peek(&()).remaining(), 2);
+    }
 }
 
 #[test]
 fn a_refund_lets_the_next_in_line_go_sooner() {
-    let clock = ManualClock::new();
-    let line = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
-    let service = limited(settling(&line), behind());
-    let a = Call::start(&service, 4);
-    let mut b = Call::start(&service, 1);
-    *b.door.0.lock().unwrap() = Some(Outcome::Costs(None));
-    clock.advance(SECOND);
-    assert!(!b.hand.poll(), "three more seconds");
-    a.costs(1);
-    assert!(!b.hand.run(), "of three units, one has flowed in");
-    clock.advance(SECOND);
-    assert!(b.hand.run(), "woken, and gone");
+    for clock in TickingClock::both() {
+        let line = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
+        let service = limited(settling(&line), behind());
+        let a = Call::start(&service, 4);
+        let mut b = Call::start(&service, 1);
+        *b.door.0.lock().unwrap() = Some(Outcome::Costs(None));
+        clock.advance(SECOND);
+        assert!(!b.hand.poll(), "three more seconds");
+        a.costs(1);
+        assert!(!b.hand.run(), "of three units, one has flowed in");
+        clock.advance(SECOND);
+        assert!(b.hand.run(), "woken, and gone");
+    }
 }
 
 /// A rule as a child would write it.
@@ -501,14 +514,19 @@ impl Naive for Bucket {
     }
 }
 
-fn agrees<A: Algorithm, N: Naive>(rule: fn(Quota) -> A, naive: fn(u64) -> N) {
-    for seed in 0..2_000 {
+/// A nanosecond of the models where the clock stands still; else so much more that its ticks do not matter.
+fn unit(clock: &TickingClock) -> u32 {
+    if clock.ticks() { 1_000_000 } else { 1 }
+}
+
+fn agrees<A: Algorithm, N: Naive>(clock: fn() -> TickingClock, rule: fn(Quota) -> A, naive: fn(u64) -> N) {
+    for (seed, clock) in (0..2_000).map(|seed| (seed, clock())) {
+        let nanos = |nanos| Duration::from_nanos(nanos) * unit(&clock);
         let mut random = Random::new(seed);
         let limit = 1 + random.below(12);
-        let clock = ManualClock::new();
         let mut now = 1_000_000;
-        clock.set(Duration::from_nanos(now));
-        let limiter = limiter(rule(Quota::per(limit, Duration::from_nanos(PERIOD)).unwrap()), &clock);
+        clock.set(nanos(now));
+        let limiter = limiter(rule(Quota::per(limit, nanos(PERIOD)).unwrap()), &clock);
         let service = limited(settling(&limiter), behind());
         let mut naive = naive(limit);
         let mut open: Vec<(Call, u64, u64)> = Vec::new();
@@ -517,7 +535,7 @@ fn agrees<A: Algorithm, N: Naive>(rule: fn(Quota) -> A, naive: fn(u64) -> N) {
                 0 => {
                     let most = if random.one_in(5) { 3 * PERIOD } else { PERIOD / 3 };
                     now += random.below(most);
-                    clock.set(Duration::from_nanos(now));
+                    clock.set(nanos(now));
                 }
                 1 | 2 => {
                     let most = limit / 2 + random.below(3);
@@ -562,23 +580,27 @@ fn agrees<A: Algorithm, N: Naive>(rule: fn(Quota) -> A, naive: fn(u64) -> N) {
 
 #[test]
 fn a_naive_model_agrees() {
-    agrees(FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
-    agrees(SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
-    agrees(TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
+    for clock in [TickingClock::still, TickingClock::new] {
+        agrees(clock, FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
+        agrees(clock, SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
+    }
+    // On a clock that ticks, a bucket that refunds have filled lacks what has flowed in between two readings, which the
+    // model does not know.
+    agrees(TickingClock::still, TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
 }
 
 /// Nobody is ever better off than if the call had cost from the beginning what it cost in the end.
 ///
 /// `other` is the rule itself, or one that lets in all that it does; each call costs `least` in the end.
 fn is_never_too_kind<A: Algorithm, B: Algorithm>(rule: fn(Quota) -> A, other: fn(Quota) -> B, least: u64) {
-    for seed in 0..300 {
+    for (seed, clock) in (0..300).flat_map(|seed| TickingClock::both().map(|clock| (seed, clock))) {
+        let nanos = |nanos| Duration::from_nanos(nanos) * unit(&clock);
         let mut random = Random::new(seed);
         let limit = 1 + random.below(9);
-        let quota = Quota::per(limit, Duration::from_nanos(PERIOD)).unwrap();
+        let quota = Quota::per(limit, nanos(PERIOD)).unwrap();
         let (rule, kinder) = (rule(quota), other(quota));
-        let clock = ManualClock::new();
         let mut now = 1_000_000;
-        clock.set(Duration::from_nanos(now));
+        clock.set(nanos(now));
         let limiter = limiter(rule.clone(), &clock);
         let service = limited(settling(&limiter), behind());
         // When each call came, what it was charged, and what it cost.
@@ -586,7 +608,7 @@ fn is_never_too_kind<A: Algorithm, B: Algorithm>(rule: fn(Quota) -> A, other: fn
         let mut open: Vec<(Call, usize)> = Vec::new();
         for _ in 0..20 {
             now += random.below(PERIOD / 3);
-            clock.set(Duration::from_nanos(now));
+            clock.set(nanos(now));
             let cost = 1 + random.below(limit);
             let call = Call::start(&service, cost);
             if call.goes_on() {
@@ -600,14 +622,14 @@ fn is_never_too_kind<A: Algorithm, B: Algorithm>(rule: fn(Quota) -> A, other: fn
                 calls[at].1 = actual;
                 call.costs(actual);
             }
-            let clock = ManualClock::new();
-            clock.set(Duration::from_nanos(1_000_000));
+            let clock = TickingClock::still();
+            clock.set(nanos(1_000_000));
             let other = RateLimiter::builder(kinder.clone()).clock(clock.clone()).build();
             for (came, cost) in &calls {
-                clock.set(Duration::from_nanos(*came));
+                clock.set(nanos(*came));
                 assert!(other.check_n(&(), *cost).is_allowed(), "seed {seed}: {rule:?}");
             }
-            clock.set(Duration::from_nanos(now));
+            clock.set(nanos(now));
             let (ours, best) = (limiter.peek(&()).remaining(), other.peek(&()).remaining());
             assert!(ours <= best, "seed {seed}, at {now}: {ours} and not {best}: {rule:?}");
         }

@@ -5,29 +5,32 @@ use std::time::Duration;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
-use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::clock::Nanos;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::Random;
+use crate::support::{Random, TickingClock};
 
-fn limiter<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
-    let clock = ManualClock::new();
-    clock.set(Duration::from_secs(1_000));
-    (RateLimiter::builder(algorithm).clock(clock.clone()).build(), clock)
+/// One limiter on a clock that stands still, and one on a clock that advances at each reading.
+fn limiters<A: Algorithm>(algorithm: &A) -> [(RateLimiter<A>, TickingClock); 2] {
+    TickingClock::both().map(|clock| {
+        clock.set(Duration::from_secs(1_000));
+        (RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build(), clock)
+    })
 }
 
 #[test]
 fn what_was_just_taken_comes_back_whole() {
     fn holds<A: Algorithm>(algorithm: A) {
-        let (limiter, clock) = limiter(algorithm);
-        for pause in [0, 1, 137, 250, 999, 1_000, 1_333, 2_500] {
-            clock.advance(Duration::from_millis(pause));
-            let before = limiter.peek("key");
-            let taken = 3.min(before.remaining());
-            assert!(limiter.check_n("key", taken).is_allowed());
-            limiter.refund("key", taken);
-            assert_eq!(limiter.peek("key").remaining(), before.remaining(), "after {pause} ms");
-            assert!(limiter.check("key").is_allowed(), "after {pause} ms");
+        for (limiter, clock) in limiters(&algorithm) {
+            for pause in [0, 1, 137, 250, 999, 1_000, 1_333, 2_500] {
+                clock.advance(Duration::from_millis(pause));
+                let before = limiter.peek("key");
+                let taken = 3.min(before.remaining());
+                assert!(limiter.check_n("key", taken).is_allowed());
+                limiter.refund("key", taken);
+                assert_eq!(limiter.peek("key").remaining(), before.remaining(), "after {pause} ms");
+                assert!(limiter.check("key").is_allowed(), "after {pause} ms");
+            }
         }
     }
     let quota = Quota::per_second(10);
@@ -42,17 +45,18 @@ fn what_was_just_taken_comes_back_whole() {
 #[test]
 fn a_key_never_has_more_than_one_never_seen() {
     fn holds<A: Algorithm>(algorithm: A) {
-        let (limiter, clock) = limiter(algorithm);
-        let most = limiter.peek("other").remaining();
-        for _ in 0..20 {
-            let _ = limiter.check_n("key", 2);
-            limiter.refund("key", u64::MAX);
-            assert_eq!(limiter.peek("key").remaining(), most);
-            clock.advance(Duration::from_millis(77));
+        for (limiter, clock) in limiters(&algorithm) {
+            let most = limiter.peek("other").remaining();
+            for _ in 0..20 {
+                let _ = limiter.check_n("key", 2);
+                limiter.refund("key", u64::MAX);
+                assert_eq!(limiter.peek("key").remaining(), most);
+                clock.advance(Duration::from_millis(77));
+            }
+            let kept = limiter.len();
+            limiter.refund("never seen", 5);
+            assert!(limiter.len() <= kept, "a refund remembers nobody");
         }
-        let kept = limiter.len();
-        limiter.refund("never seen", 5);
-        assert!(limiter.len() <= kept, "a refund remembers nobody");
     }
     let quota = Quota::per_second(10);
     holds(FixedWindow::new(quota));
@@ -66,13 +70,14 @@ fn a_key_never_has_more_than_one_never_seen() {
 #[test]
 fn a_refund_after_the_window_has_ended_changes_nothing() {
     fn holds<A: Algorithm>(algorithm: A) {
-        let (limiter, clock) = limiter(algorithm);
-        assert!(limiter.check_n("key", 10).is_allowed());
-        clock.advance(Duration::from_secs(3));
-        limiter.refund("key", 10);
-        assert_eq!(limiter.peek("key").remaining(), 10);
-        assert!(limiter.check_n("key", 10).is_allowed());
-        assert!(!limiter.check("key").is_allowed());
+        for (limiter, clock) in limiters(&algorithm) {
+            assert!(limiter.check_n("key", 10).is_allowed());
+            clock.advance(Duration::from_secs(3));
+            limiter.refund("key", 10);
+            assert_eq!(limiter.peek("key").remaining(), 10);
+            assert!(limiter.check_n("key", 10).is_allowed());
+            assert!(!limiter.check("key").is_allowed());
+        }
     }
     let quota = Quota::per_second(10);
     holds(FixedWindow::new(quota));
@@ -85,20 +90,21 @@ fn a_refund_after_the_window_has_ended_changes_nothing() {
 /// With the oldest given back first, what is left still counts until its own time.
 #[test]
 fn what_remains_taken_is_the_newest() {
-    let (limiter, clock) = limiter(SlidingLog::new(Quota::per_second(4)));
-    for _ in 0..4 {
-        assert!(limiter.check("key").is_allowed());
+    for (limiter, clock) in limiters(&SlidingLog::new(Quota::per_second(4))) {
+        for _ in 0..4 {
+            assert!(limiter.check("key").is_allowed());
+            clock.advance(Duration::from_millis(100));
+        }
+        limiter.refund("key", 2);
+        assert_eq!(limiter.peek("key").remaining(), 2);
+        // Those of 200 and 300 ms count until 1,200 and 1,300.
+        clock.set(Duration::from_millis(1_000_000 + 1_199));
+        assert_eq!(limiter.peek("key").remaining(), 2);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(limiter.peek("key").remaining(), 3);
         clock.advance(Duration::from_millis(100));
+        assert_eq!(limiter.peek("key").remaining(), 4);
     }
-    limiter.refund("key", 2);
-    assert_eq!(limiter.peek("key").remaining(), 2);
-    // Those of 200 and 300 ms count until 1,200 and 1,300.
-    clock.set(Duration::from_millis(1_000_000 + 1_199));
-    assert_eq!(limiter.peek("key").remaining(), 2);
-    clock.advance(Duration::from_millis(1));
-    assert_eq!(limiter.peek("key").remaining(), 3);
-    clock.advance(Duration::from_millis(100));
-    assert_eq!(limiter.peek("key").remaining(), 4);
 }
 
 /// No window of one period ever holds more than the limit of what was taken and not given back.

@@ -628,3 +628,30 @@ async fn a_client_that_hangs_up_gives_its_place_in_line_away() {
         assert_eq!(served.load(Ordering::SeqCst), 3);
     }
 }
+
+/// The example of the README: five failed log-ins a minute, and those that succeed are free.
+#[tokio::test]
+async fn correct_passwords_are_free_and_exactly_five_failures_are_admitted() {
+    let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
+        .settle(|response: &axum::response::Response| u64::from(!response.status().is_success()));
+    let app = Router::new()
+        .route("/right", get(|| async { "welcome" }))
+        .route("/wrong", get(|| async { StatusCode::UNAUTHORIZED }))
+        .layer(logins);
+    let server = Server::start(app).await;
+    let mut client = Client1::http1(server.address).await;
+    for login in 0..20 {
+        let answer = client.send(request(Method::GET, "/right")).await;
+        assert_eq!(answer.status, StatusCode::OK, "log-in {login}: {answer:?}");
+        assert_eq!(Item::read(answer.header("ratelimit")).get("r"), 5, "log-in {login}: {answer:?}");
+    }
+    for left in (0..5).rev() {
+        let answer = client.send(request(Method::GET, "/wrong")).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{left} left: {answer:?}");
+        assert_eq!(Item::read(answer.header("ratelimit")).get("r"), left, "{answer:?}");
+    }
+    for path in ["/wrong", "/right"] {
+        let answer = client.send(request(Method::GET, path)).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{answer:?}");
+    }
+}

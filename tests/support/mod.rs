@@ -2,6 +2,7 @@
 //! random numbers from a seed.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
+mod clock;
 mod random;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use tower::BoxError;
 
+pub(crate) use clock::TickingClock;
 pub(crate) use random::Random;
 
 /// A task that ends with its owner.

@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::Policy;
 use super::wait::{Ended, Waiting};
 use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::key::{Caller, KeyExtractor};
 use crate::middleware::policies::{Patience, Policies, Settle, Verdict, Waited};
 use crate::middleware::responder::{Report, StoreFailure};
 use crate::middleware::terms::{Settles, Terms};
-use crate::middleware::told::Told;
+use crate::middleware::told::{Charge, Told};
 use crate::store::{Answer, BoxError, Call, Permit, Store};
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
@@ -36,18 +37,19 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         if let Some(patience) = self.patience(rule.as_ref(), patience) {
             call = call.within(patience);
         }
-        let receipt = match self.terms.is_settled() {
-            true => self.limiter.receipt(caller, &call),
-            false => None,
-        };
-        let (decision, permit) = match self.limiter.decide(caller, call) {
-            Answer::Now(decision) => (decision, Permit::default()),
-            Answer::Holding(decision, permit) => (decision, permit),
+        if self.terms.is_settled() {
+            call = call.with_reservation();
+        }
+        let (decision, permit, reservation) = match self.limiter.decide(caller, call) {
+            Answer::Now(decision) => (decision, Permit::default(), None),
+            Answer::Holding(decision, permit) => (decision, permit, None),
+            Answer::Reserved(decision, reservation) => (decision, Permit::default(), Some(reservation)),
             Answer::Later(wait) => {
-                return Verdict::Later(Waiting { wait, rule, receipt, permit: S::permit });
+                let (permit, reservation) = (S::permit, S::reservation);
+                return Verdict::Later(Waiting { wait, rule, permit, reservation });
             }
         };
-        match self.judge(decision, rule.as_ref(), receipt, shadow) {
+        match self.judge(decision, rule.as_ref(), reservation, shadow) {
             (told, true) => Verdict::Admitted(told, permit),
             (told, false) => Verdict::Denied(told),
         }
@@ -77,8 +79,8 @@ where
     }
 
     fn waited(&self, ended: Ended<A>, _: &Req) -> Waited<Told> {
-        let Ended { decision, rule, receipt, permit } = ended;
-        match self.judge(decision, rule.as_ref(), receipt, self.shadow()) {
+        let Ended { decision, rule, reservation, permit } = ended;
+        match self.judge(decision, rule.as_ref(), reservation, self.shadow()) {
             (told, true) => Waited::Admitted(told, permit),
             (told, false) => Waited::Denied(told),
         }
@@ -93,7 +95,7 @@ where
         told.shadow_denial()
     }
 
-    fn each(told: &Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&Told>>)) {
+    fn each(told: &mut Told, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Told>>)) {
         look(&mut iter::once(Some(told)));
     }
 
@@ -121,11 +123,15 @@ impl<Res, K, A: Algorithm, C: Settles<Res>, S> Settle<Res> for Policy<K, A, C, S
         self.terms.settles()
     }
 
-    fn settle(&self, told: &mut dyn Iterator<Item = Option<&Told>>, response: &Res) {
+    fn settle(&self, told: &mut dyn Iterator<Item = Option<&mut Told>>, response: &Res) {
         if let Some(Some(told)) = told.next()
-            && told.receipt.is_some()
+            && let Some(Charge { reservation, rule }) = told.charge.take()
+            && let Some(actual) = self.terms.actual(response)
+            && let Some(decision) = reservation.settle(actual)
         {
-            told.settle(self.terms.actual(response));
+            let rule = rule.as_deref().and_then(|rule| rule.downcast_ref());
+            let decision = decision.with_delay(Nanos::from(told.decision.delay()).0);
+            *told = Told { is_shadow: told.is_shadow, ..self.told(decision, rule, None) };
         }
     }
 }

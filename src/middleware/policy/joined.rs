@@ -5,9 +5,8 @@ use std::mem;
 
 use super::Policy;
 use crate::algorithm::Algorithm;
-use crate::clock::Nanos;
 use crate::key::{KeyError, KeyExtractor};
-use crate::middleware::policies::{Member, Names, Patience, Receipts, Verdict};
+use crate::middleware::policies::{Member, Names, Patience, Verdict};
 use crate::middleware::responder::{Report, StoreFailure};
 use crate::middleware::terms::Terms;
 use crate::middleware::told::Told;
@@ -24,21 +23,19 @@ where
         request: &Req,
         patience: Patience<'_>,
         parts: &mut Few<Option<Part<'a>>>,
-        receipts: &mut Receipts,
     ) -> Result<(), KeyError> {
         let caller = self.caller(request)?.filter(|_| self.shadow().is_none());
-        let mut receipt = None;
         parts.push(caller.map(|caller| {
             let (cost, rule) = (self.terms.cost(request), self.rule(request, &caller));
-            let priority = self.terms.has_priority(request);
-            if self.terms.is_settled() {
-                receipt = self.limiter.receipt(&caller, &Call::with(cost, rule.as_ref(), priority));
+            let mut call = Call::with(cost, rule.as_ref(), self.terms.has_priority(request));
+            if let Some(patience) = self.patience(rule.as_ref(), patience) {
+                call = call.within(patience);
             }
-            let patience = self.patience(rule.as_ref(), patience);
-            let patience = patience.map_or(u64::MAX, |patience| Nanos::from(patience).0);
-            self.limiter.part(&caller, cost, rule, priority, patience)
+            if self.terms.is_settled() {
+                call = call.with_reservation();
+            }
+            self.limiter.part(&caller, call)
         }));
-        receipts.push(receipt);
         Ok(())
     }
 
@@ -56,9 +53,9 @@ where
 
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, told: &mut Vec<Option<Told>>) {
         let decided = decided.next().flatten();
-        told.push(decided.map(|Decided { decision, rule }| {
+        told.push(decided.map(|Decided { decision, rule, reservation }| {
             let rule = rule.as_deref().and_then(|rule| rule.downcast_ref());
-            self.told(decision, rule, None)
+            self.told(decision, rule, reservation)
         }));
     }
 

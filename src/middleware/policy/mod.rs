@@ -12,14 +12,14 @@ use super::policies::{Patience, sealed};
 use super::responder::StoreFailure;
 use super::shadow::Shadow;
 use super::terms::{One, Terms};
-use super::told::Told;
+use super::told::{Charge, Told};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::NameError;
 use crate::key::{Caller, KeyError, KeyExtractor, MissingKey};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{BoxError, MemoryStore, Receipt};
+use crate::store::{BoxError, MemoryStore, Reservation};
 
 /// One policy: who is asking, the limiter, what a request costs, and the name.
 pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
@@ -85,12 +85,16 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     #[inline]
-    fn told(&self, decision: Decision, rule: Option<&A>, receipt: Option<Receipt>) -> Told {
+    fn told(&self, decision: Decision, rule: Option<&A>, reservation: Option<Reservation>) -> Told {
         let told = match rule {
             Some(rule) => Told::new(rule, decision, true),
             None => Told::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
         };
-        Told { receipt, ..told }
+        let charge = reservation.map(|reservation| Charge {
+            reservation,
+            rule: rule.map(|rule| Box::new(rule.clone()) as Box<_>),
+        });
+        Told { charge, ..told }
     }
 
     /// The switch, if it is on.
@@ -105,11 +109,11 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         &self,
         decision: Decision,
         rule: Option<&A>,
-        receipt: Option<Receipt>,
+        reservation: Option<Reservation>,
         shadow: Option<&Shadow>,
     ) -> (Told, bool) {
         let allowed = decision.is_allowed();
-        let mut told = self.told(decision, rule, receipt.filter(|_| allowed));
+        let mut told = self.told(decision, rule, reservation.filter(|_| allowed));
         let Some(shadow) = shadow else { return (told, allowed) };
         told.is_shadow = true;
         if !allowed {

@@ -7,26 +7,26 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::decision::Decision;
-use crate::store::{Permit, Receipt};
+use crate::store::{Permit, Reservation};
 
 /// What a wait ended with.
 #[derive(Debug)]
 pub struct Ended<A> {
     pub(super) decision: Decision,
     pub(super) rule: Option<A>,
-    pub(super) receipt: Option<Receipt>,
+    pub(super) reservation: Option<Reservation>,
     pub(super) permit: Permit,
 }
 
 pin_project! {
-    /// A store's answer to come, the rule that the call goes by, and how to ask what it holds.
+    /// A store's answer to come, the rule that the call goes by, and how to ask what it holds and was charged.
     #[derive(Debug)]
     pub struct Waiting<W, A> {
         #[pin]
         pub(super) wait: W,
         pub(super) rule: Option<A>,
-        pub(super) receipt: Option<Receipt>,
         pub(super) permit: fn(Pin<&mut W>) -> Permit,
+        pub(super) reservation: fn(Pin<&mut W>) -> Option<Reservation>,
     }
 }
 
@@ -39,7 +39,10 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let decision = ready!(this.wait.as_mut().poll(cx))?;
-        let permit = if decision.is_allowed() { (this.permit)(this.wait) } else { Permit::default() };
-        Poll::Ready(Ok(Ended { decision, rule: this.rule.take(), receipt: this.receipt.take(), permit }))
+        let (permit, reservation) = match decision.is_allowed() {
+            true => ((this.permit)(this.wait.as_mut()), (this.reservation)(this.wait)),
+            false => (Permit::default(), None),
+        };
+        Poll::Ready(Ok(Ended { decision, rule: this.rule.take(), reservation, permit }))
     }
 }

@@ -1,6 +1,7 @@
 //! The store in memory.
 
 mod change;
+mod charge;
 mod fingerprint;
 mod home;
 mod house;
@@ -18,11 +19,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Waker;
 
+use self::charge::MemoryCharge;
 use self::fingerprint::{Fingerprint, Seed};
 use self::home::Home;
 use self::house::House;
 use self::table::Table;
-use super::{Answer, Call, Permit, Receipt, Store};
+use super::{Answer, Call, Permit, Reservation, Store};
 use crate::algorithm::{Algorithm, Crowd};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -122,7 +124,7 @@ impl<A: Algorithm> MemoryStore<A> {
 
     #[cold]
     fn check_any(&self, context: &Own<A>, key: Fingerprint, call: Call<'_, A>) -> Decision {
-        self.table.with(context, key, call.rule, |seat, now| seat.check(now, call.cost))
+        self.table.with(context, key, call.rule, |mut seat, now| seat.check(now, call.cost))
     }
 
     pub(crate) fn peek<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, call: Call<'_, A>) -> Decision {
@@ -144,20 +146,13 @@ impl<A: Algorithm> MemoryStore<A> {
         drop(context.replace(algorithm, |new| context.store().table.replace(context, new)));
     }
 
-    fn give_back(&self, context: &Own<A>, key: Fingerprint, rule: Option<&A>, cost: u64, taken: Nanos) {
-        self.table.with(context, key, rule, |seat, now| seat.give_back(now, cost, taken));
-    }
-
     /// A call that is to be decided together with others.
     pub(crate) fn part<'a, K: Hash + ?Sized>(
         context: &'a Arc<Own<A>>,
         key: &K,
-        cost: u64,
-        rule: Option<A>,
-        priority: bool,
-        patience: u64,
+        call: Call<'_, A>,
     ) -> Part<'a> {
-        Part::new(context, context.store().seed.fingerprint(key), cost, rule, priority, patience)
+        Part::new(context, context.store().seed.fingerprint(key), call)
     }
 
     pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
@@ -169,6 +164,7 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn enter(context: &Arc<Own<A>>, key: Identity, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let Identity(key) = key;
         let store = context.store();
+        let mut charged_at = Nanos::ZERO;
         let known = store.table.known(context, key, call.rule, |rule, state, now| {
             if rule.holds() {
                 return None;
@@ -189,9 +185,15 @@ impl<A: Algorithm> MemoryStore<A> {
             {
                 rule.unclaim(state, now, before);
             }
+            if call.reserves {
+                charged_at = rule.seen(state);
+            }
             decision
         });
         match known {
+            Some(decision) if call.reserves && decision.is_allowed() => {
+                Answer::Reserved(decision, MemoryCharge::new(context, key, &call, charged_at).into())
+            }
             Some(decision) => Answer::Now(decision),
             None => Self::enter_any(context, key, call),
         }
@@ -200,21 +202,28 @@ impl<A: Algorithm> MemoryStore<A> {
     #[cold]
     fn enter_any(context: &Arc<Own<A>>, key: Fingerprint, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
         let table = &context.store().table;
-        let (entered, home, holds) = table.with(context, key, call.rule, |seat, now| {
+        let (entered, home, holds, charged_at) = table.with(context, key, call.rule, |mut seat, now| {
             let (home, holds) = (seat.home(), seat.holds(call.cost));
             let waits = call.waits || seat.rule.queues();
-            (seat.enter(call.comer(now, waits)), home, holds)
+            let entered = seat.enter(call.comer(now, waits));
+            // Calls in progress are free when they end, and a closed limiter charges nothing.
+            let settles = call.reserves && !seat.rule.holds() && !seat.closed;
+            (entered, home, holds, settles.then(|| seat.rule.seen(seat.state)))
         });
+        let charge = || charged_at.map(|charged_at| MemoryCharge::new(context, key, &call, charged_at));
         let permit = || holds.map(|rule| Self::held(context, home, rule, call.cost)).unwrap_or_default();
         match entered {
             Entered::Decided(decision) if decision.is_allowed() => match permit() {
-                permit if permit.is_empty() => Answer::Now(decision),
+                permit if permit.is_empty() => match charge() {
+                    Some(charge) => Answer::Reserved(decision, charge.into()),
+                    None => Answer::Now(decision),
+                },
                 permit => Answer::Holding(decision, permit),
             },
             Entered::Decided(decision) => Answer::Now(decision),
             Entered::Waits(ticket) => {
                 let permit = permit().unarmed();
-                Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket, permit))
+                Answer::Later(MemoryWait::new(Arc::clone(context), key, ticket, permit, charge()))
             }
         }
     }
@@ -225,7 +234,7 @@ impl<A: Algorithm> MemoryStore<A> {
         Identity(key): Identity,
         call: Call<'_, A>,
     ) -> (Decision, Permit) {
-        let (decision, home, holds) = context.store().table.with(context, key, call.rule, |seat, now| {
+        let (decision, home, holds) = context.store().table.with(context, key, call.rule, |mut seat, now| {
             let (home, holds) = (seat.home(), seat.holds(call.cost));
             (seat.check(now, call.cost), home, holds)
         });
@@ -279,30 +288,12 @@ impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
         Self::enter(context, key, call)
     }
 
-    fn receipt(context: &Arc<Own<A>>, key: &K, call: &Call<'_, A>) -> Option<Receipt> {
-        let holds = call.rule.map_or_else(|| context.algorithm().holds(), Algorithm::holds);
-        if holds {
-            return None;
-        }
-        // Read before the call is decided: it can only have been charged later.
-        let taken = context.clock().now();
-        let (key, cost, rule) = (context.store().seed.fingerprint(key), call.cost, call.rule.cloned());
-        let context = Arc::clone(context);
-        Some(Receipt::new(move |held, actual| {
-            let (table, rule) = (&context.store().table, rule.as_ref());
-            match actual.checked_sub(cost) {
-                None => {
-                    let taken = taken.after(Nanos::from(held).0);
-                    context.store().give_back(&context, key, rule, cost - actual, taken);
-                }
-                Some(0) => {}
-                Some(more) => table.with(&context, key, rule, |seat, now| seat.absorb(now, more)),
-            }
-        }))
-    }
-
     fn permit(wait: Pin<&mut MemoryWait<A>>) -> Permit {
         wait.permit()
+    }
+
+    fn reservation(wait: Pin<&mut MemoryWait<A>>) -> Option<Reservation> {
+        wait.reservation()
     }
 }
 

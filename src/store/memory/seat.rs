@@ -63,7 +63,7 @@ impl<A: Algorithm> Standing<'_, A> {
 
 impl<A: Algorithm> Seat<'_, A> {
     /// Takes `cost` units if they are there and nobody waits for them.
-    pub(super) fn check(mut self, now: Nanos, cost: u64) -> Decision {
+    pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.when_closed(now, cost) {
             return decision;
         }
@@ -113,7 +113,7 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// Takes `cost` units, or joins the line.
-    pub(super) fn enter(mut self, comer: Comer) -> Entered {
+    pub(super) fn enter(&mut self, comer: Comer) -> Entered {
         let Comer { now, cost, .. } = comer;
         if let Some(decision) = self.when_closed(now, cost) {
             return Entered::Decided(decision);
@@ -254,7 +254,7 @@ impl<A: Algorithm> Seat<'_, A> {
         })
     }
 
-    pub(super) fn refund(self, now: Nanos, cost: u64) {
+    pub(super) fn refund(mut self, now: Nanos, cost: u64) {
         let rule = self.rule;
         if cost == 0 {
             return;
@@ -263,20 +263,20 @@ impl<A: Algorithm> Seat<'_, A> {
     }
 
     /// Gives back what still counts of a call that took `cost` at `taken`.
-    pub(super) fn give_back(self, now: Nanos, cost: u64, taken: Nanos) {
+    pub(super) fn give_back(&mut self, now: Nanos, cost: u64, taken: Nanos) {
         let rule = self.rule;
         self.take_back(now, |state| rule.give_back(state, now, cost, taken));
     }
 
     /// Takes up to `cost` units, as far as they are there. Where somebody waits, none is.
-    pub(super) fn absorb(self, now: Nanos, cost: u64) {
+    pub(super) fn absorb(&mut self, now: Nanos, cost: u64) {
         if !self.is_waited_for() {
             let room = self.rule.peek(self.state, now, 0).remaining();
             let _ = self.check(now, cost.min(room));
         }
     }
 
-    fn take_back(mut self, now: Nanos, take_back: impl FnOnce(&mut A::State)) {
+    fn take_back(&mut self, now: Nanos, take_back: impl FnOnce(&mut A::State)) {
         if !self.is_waited_for() {
             return take_back(self.state);
         }

@@ -11,12 +11,13 @@ use std::task::{Context as Task, Poll};
 use pin_project_lite::pin_project;
 
 use super::Own;
+use super::charge::MemoryCharge;
 use super::fingerprint::Fingerprint;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::Turn;
-use crate::store::Permit;
+use crate::store::{Permit, Reservation};
 
 pin_project! {
     /// A call's place in a line of a [`MemoryStore`](super::MemoryStore).
@@ -34,6 +35,9 @@ pin_project! {
         #[pin]
         sleep: Option<Sleep>,
         permit: Permit,
+        // Apart: most calls are not settled.
+        charge: Option<Box<MemoryCharge<A>>>,
+        charged_at: Nanos,
     }
 }
 
@@ -54,9 +58,28 @@ impl<A: Algorithm> Drop for Place<A> {
 }
 
 impl<A: Algorithm> MemoryWait<A> {
-    pub(super) fn new(context: Arc<Own<A>>, key: Fingerprint, ticket: u64, permit: Permit) -> Self {
+    pub(super) fn new(
+        context: Arc<Own<A>>,
+        key: Fingerprint,
+        ticket: u64,
+        permit: Permit,
+        charge: Option<MemoryCharge<A>>,
+    ) -> Self {
         let place = Place { context, key, ticket, left: false };
-        Self { place, alarm: Nanos::ZERO, sleep: None, permit }
+        let charge = charge.map(Box::new);
+        Self { place, alarm: Nanos::ZERO, sleep: None, permit, charge, charged_at: Nanos::ZERO }
+    }
+
+    /// When the call was charged, which was let in.
+    pub(super) fn charged_at(self: Pin<&mut Self>) -> Nanos {
+        *self.project().charged_at
+    }
+
+    /// The reservation of the call, which was let in, if it is to be settled.
+    pub(crate) fn reservation(self: Pin<&mut Self>) -> Option<Reservation> {
+        let this = self.project();
+        let charge = this.charge.take()?;
+        Some(MemoryCharge { charged_at: *this.charged_at, ..*charge }.into())
     }
 
     /// What the call holds, which was let in.
@@ -78,8 +101,9 @@ impl<A: Algorithm> Future for MemoryWait<A> {
         // A sleep that ends is asked about once more; one that ends before its time leaves the rest to the next poll.
         for _ in 0..2 {
             match place.context.store().ask(&place.context, place.key, place.ticket, cx.waker()) {
-                Turn::Now(decision) => {
+                Turn::Now(decision, charged_at) => {
                     place.left = true;
+                    *this.charged_at = charged_at;
                     this.sleep.set(None);
                     return Poll::Ready(Ok(decision));
                 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
@@ -13,12 +13,13 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Comer, Entered};
-use crate::store::Permit;
+use crate::store::memory::charge::MemoryCharge;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::home::Home;
 use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
 use crate::store::memory::{MemoryStore, MemoryWait, Own};
+use crate::store::{Permit, Reservation};
 use crate::sync::MutexGuard;
 
 /// A rule of a call's own, of whatever kind.
@@ -43,18 +44,25 @@ pub(super) trait Limiter: fmt::Debug {
     fn hold(&self, home: Home) -> Box<dyn Held + '_>;
     fn add(&self, key: Fingerprint);
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting;
-    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack;
+    fn give_back(&self, key: Fingerprint, cost: u64, rule: Option<&Rule>) -> GiveBack;
+    fn reserve(&self, key: Fingerprint, cost: u64, priority: bool, rule: Option<&Rule>) -> Reserve;
 }
 
-pub(super) type Waiting = Pin<Box<dyn Future<Output = Decision> + Send>>;
+/// A wait in one queue: the decision, and when the call was charged.
+pub(super) type Waiting = Pin<Box<dyn Future<Output = (Decision, Nanos)> + Send>>;
 
-/// Gives back what a call was charged, that was held for so many nanoseconds before.
-pub(super) type GiveBack = Box<dyn FnOnce(u64) + Send>;
+/// Gives back what a call was charged at that reading of the clock.
+pub(super) type GiveBack = Box<dyn FnOnce(Nanos) + Send>;
+
+/// The reservation of a call that was charged at that reading of the clock.
+pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
 
 /// A shard, held.
 pub(super) trait Held {
-    /// The one reading of the clock for all that is asked of the shard.
-    fn now(&self) -> Nanos;
+    /// The latest reading of the clock that the key knows of: that at which a call was charged that was just let in.
+    fn seen(&mut self, ask: Ask<'_>) -> Nanos;
+    /// Whether a call that is let in can be settled.
+    fn settles(&self, ask: Ask<'_>) -> bool;
     /// Whether a call will hold something until it is over.
     fn holds(&self, ask: Ask<'_>) -> bool;
     /// What a call holds that was let in; nothing, of most rules.
@@ -106,8 +114,13 @@ impl<A: Algorithm> Holding<'_, A> {
 }
 
 impl<A: Algorithm> Held for Holding<'_, A> {
-    fn now(&self) -> Nanos {
-        self.now
+    fn seen(&mut self, ask: Ask<'_>) -> Nanos {
+        self.with(ask, |seat, _| seat.rule.seen(seat.state))
+    }
+
+    /// Calls in progress are free when they end, and a closed limiter charges nothing.
+    fn settles(&self, ask: Ask<'_>) -> bool {
+        !self.rule(ask).holds() && !self.shard.law.closed
     }
 
     fn holds(&self, ask: Ask<'_>) -> bool {
@@ -135,7 +148,7 @@ impl<A: Algorithm> Held for Holding<'_, A> {
     }
 
     fn enter(&mut self, ask: Ask<'_>) -> Entered {
-        self.with(ask, |seat, comer| seat.enter(comer))
+        self.with(ask, |mut seat, comer| seat.enter(comer))
     }
 
     fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
@@ -174,20 +187,27 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
     }
 
     fn wait(&self, key: Fingerprint, ticket: u64) -> Waiting {
-        let wait = MemoryWait::new(Arc::clone(self), key, ticket, Permit::default());
+        let wait = MemoryWait::new(Arc::clone(self), key, ticket, Permit::default(), None);
         Box::pin(async move {
-            match wait.await {
-                Ok(decision) => decision,
+            let mut wait = pin!(wait);
+            match wait.as_mut().await {
+                Ok(decision) => (decision, wait.charged_at()),
                 Err(never) => match never {},
             }
         })
     }
 
-    fn give_back(&self, key: Fingerprint, cost: u64, taken: Nanos, rule: Option<&Rule>) -> GiveBack {
+    fn give_back(&self, key: Fingerprint, cost: u64, rule: Option<&Rule>) -> GiveBack {
         let limiter = Arc::clone(self);
         let rule = rule.and_then(|rule| rule.downcast_ref::<A>()).cloned();
-        Box::new(move |held| {
-            limiter.store().give_back(&limiter, key, rule.as_ref(), cost, taken.after(held));
+        Box::new(move |charged_at| {
+            limiter.store().give_back(&limiter, key, rule.as_ref(), cost, charged_at);
         })
+    }
+
+    fn reserve(&self, key: Fingerprint, cost: u64, priority: bool, rule: Option<&Rule>) -> Reserve {
+        let context = Arc::clone(self);
+        let rule = rule.and_then(|rule| rule.downcast_ref::<A>()).cloned();
+        Box::new(move |charged_at| MemoryCharge { context, key, rule, cost, priority, charged_at }.into())
     }
 }

@@ -21,9 +21,10 @@ use super::fingerprint::Fingerprint;
 use super::home::Home;
 use super::seat::Foretold;
 use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Entered;
-use crate::store::Permit;
+use crate::store::{self, Permit};
 
 pub use few::Few;
 pub(crate) use wait::AllDecided;
@@ -38,6 +39,8 @@ pub struct Part<'a> {
     rule: Option<Rule>,
     priority: bool,
     patience: u64,
+    /// Whether it is to be settled.
+    reserves: bool,
 }
 
 /// What became of all of them. `None` stands for those that are not limited.
@@ -52,12 +55,11 @@ impl<'a> Part<'a> {
     pub(super) fn new<A: Algorithm>(
         limiter: &'a Arc<Own<A>>,
         key: Fingerprint,
-        cost: u64,
-        rule: Option<A>,
-        priority: bool,
-        patience: u64,
+        call: store::Call<'_, A>,
     ) -> Self {
-        Self { limiter, key, cost, rule: rule.map(|rule| Box::new(rule) as Rule), priority, patience }
+        let store::Call { cost, rule, priority, patience, reserves, .. } = call;
+        let rule = rule.map(|rule| Box::new(rule.clone()) as Rule);
+        Self { limiter, key, cost, rule, priority, patience, reserves }
     }
 }
 
@@ -149,10 +151,11 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
             decision.get_or_insert(foretold.decision());
         }
     }
-    let leaders: Few<usize> = calls
+    // Which call decides, and which is charged.
+    let leaders: Few<(usize, usize)> = calls
         .iter()
         .enumerate()
-        .map(|(at, call)| if call.has_own_say(at, denied) { at } else { call.leader })
+        .map(|(at, call)| (if call.has_own_say(at, denied) { at } else { call.leader }, call.leader))
         .collect();
     drop(calls);
     shelf.release();
@@ -162,7 +165,16 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     }
 
     let mut leaders = leaders.into_iter();
-    let of_part = |part: Option<Part<'_>>| part.map_or((None, None), |part| (leaders.next(), part.rule));
+    let settles = &wait.settles;
+    let of_part = |part: Option<Part<'_>>| {
+        let Some((part, (decides, charged))) = part.and_then(|part| Some((part, leaders.next()?))) else {
+            return wait::Member::default();
+        };
+        let Part { limiter, key, cost, rule, priority, reserves, .. } = part;
+        let reserves = !denied && reserves && settles[charged];
+        let reserve = reserves.then(|| (charged, limiter.reserve(key, cost, priority, rule.as_ref())));
+        wait::Member { decides: Some(decides), rule, reserve }
+    };
     wait.parts = parts.into_iter().map(of_part).collect();
     match (denied, wait.waits.is_empty()) {
         (true, _) => Together::Denied(wait.decided()),
@@ -185,6 +197,8 @@ impl Charge<'_, '_, '_> {
         let count = self.calls.len();
         self.wait.decisions = (0..count).map(|_| None).collect();
         self.wait.charged.resize_with(count, || None);
+        self.wait.charged_at.resize(count, Nanos::ZERO);
+        self.wait.settles.resize(count, false);
         self.wait.permits.resize_with(count, || None);
         // First those that may yet be refused, for they draw on what no shard holds.
         let is_sure = |at: &usize| matches!(self.foretold[*at], Foretold::Passes(_)) && !self.holds(*at);
@@ -210,7 +224,9 @@ impl Charge<'_, '_, '_> {
             Foretold::Refused(decision) => match self.enter(at) {
                 // What all keys share was left meanwhile: too late, for this call.
                 Some(entered) if entered.is_allowed() => {
-                    self.wait.regrets.extend(self.wait.charged[at].take());
+                    let charged_at = self.wait.charged_at[at];
+                    let regret = self.wait.charged[at].take().map(|give_back| (charged_at, give_back));
+                    self.wait.regrets.extend(regret);
                     Some(decision)
                 }
                 entered => entered,
@@ -238,8 +254,9 @@ impl Charge<'_, '_, '_> {
         let Part { limiter, key, rule, .. } = call.part;
         let entered = self.shelf.of(call).enter(call.ask(call.total));
         let permit = self.shelf.of(call).permit(call.ask(call.total));
-        let taken = self.shelf.of(call).now();
-        let charged = || Some(limiter.give_back(*key, call.total, taken, rule.as_ref()));
+        self.wait.charged_at[at] = self.shelf.of(call).seen(call.ask(call.total));
+        self.wait.settles[at] = self.shelf.of(call).settles(call.ask(call.total));
+        let charged = || Some(limiter.give_back(*key, call.total, rule.as_ref()));
         match entered {
             Entered::Decided(decision) if decision.is_allowed() => {
                 let waits = |foretold: &Foretold| matches!(foretold, Foretold::Waits(_));

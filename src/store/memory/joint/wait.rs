@@ -7,16 +7,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::few::Few;
-use super::held::{GiveBack, Rule, Waiting};
+use super::held::{GiveBack, Reserve, Rule, Waiting};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::store::Permit;
+use crate::store::{Permit, Reservation};
 
 /// What became of one of several calls.
 #[derive(Debug)]
 pub struct Decided {
     pub(crate) decision: Decision,
     pub(crate) rule: Option<Rule>,
+    /// If the call was let in, and is to be settled.
+    pub(crate) reservation: Option<Reservation>,
+}
+
+/// One of the parts.
+#[derive(Default)]
+pub(super) struct Member {
+    /// Which call decides for it; `None`: it is not limited.
+    pub(super) decides: Option<usize>,
+    pub(super) rule: Option<Rule>,
+    /// Which call was charged for it, and how it is settled.
+    pub(super) reserve: Option<(usize, Reserve)>,
 }
 
 /// What became of several calls; `None` stands for one that is not limited. And what they hold until they are over,
@@ -33,10 +45,13 @@ pub struct TogetherWait {
     pub(super) decisions: Few<Option<Decision>>,
     /// How to give back what each call was charged. One that still waits was not.
     pub(super) charged: Few<Option<GiveBack>>,
-    /// Which call decides for each part, and the part's rule.
-    pub(super) parts: Few<(Option<usize>, Option<Rule>)>,
-    /// What was charged, and is to be given back in any case.
-    pub(super) regrets: Vec<GiveBack>,
+    /// When each call was charged.
+    pub(super) charged_at: Few<Nanos>,
+    /// Whether each call can be settled.
+    pub(super) settles: Few<bool>,
+    pub(super) parts: Few<Member>,
+    /// What was charged, when, and is to be given back in any case.
+    pub(super) regrets: Vec<(Nanos, GiveBack)>,
     /// What each call holds; unarmed, while it waits.
     pub(super) permits: Few<Option<Permit>>,
 }
@@ -44,11 +59,12 @@ pub struct TogetherWait {
 impl TogetherWait {
     /// Gives back what was charged to those that were let in.
     fn give_back(&mut self) {
-        for (decision, charged) in self.decisions.iter().zip(&mut self.charged) {
+        let charged = self.charged.iter_mut().zip(&self.charged_at);
+        for (decision, (charged, charged_at)) in self.decisions.iter().zip(charged) {
             if let (Some(decision), Some(give_back)) = (decision, charged.take())
                 && decision.is_allowed()
             {
-                give_back(Nanos::from(decision.delay()).0);
+                give_back(*charged_at);
             }
         }
     }
@@ -57,7 +73,7 @@ impl TogetherWait {
     pub(super) fn call_off(&mut self) {
         self.waits.clear();
         self.give_back();
-        self.regrets.drain(..).for_each(|give_back| give_back(0));
+        self.regrets.drain(..).for_each(|(charged_at, give_back)| give_back(charged_at));
         self.permits.clear();
     }
 
@@ -68,10 +84,12 @@ impl TogetherWait {
 
     /// What became of each part, once none waits.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
-        let decisions = &self.decisions;
-        let decided = |(call, rule): (Option<usize>, Option<Rule>)| {
-            let decision = decisions[call?]?;
-            Some(Decided { decision, rule })
+        let (decisions, charged_at) = (&self.decisions, &self.charged_at);
+        let decided = |Member { decides, rule, reserve }: Member| {
+            let decision = decisions[decides?]?;
+            let reserve = reserve.filter(|_| decision.is_allowed());
+            let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
+            Some(Decided { decision, rule, reservation })
         };
         self.parts.drain(..).map(decided).collect()
     }
@@ -84,7 +102,8 @@ impl Future for TogetherWait {
         let this = &mut *self;
         let mut refused = false;
         this.waits.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
-            Poll::Ready(decision) => {
+            Poll::Ready((decision, charged_at)) => {
+                this.charged_at[*call] = charged_at;
                 refused |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);
                 if decision.is_allowed()

@@ -1,0 +1,59 @@
+//! A clock that moves on while it is read, as a real one does.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tower_throttle::clock::{Clock, ManualClock, Nanos};
+
+/// A manual clock that advances at each reading, so that no two readings are alike. Clones share the time.
+#[derive(Clone, Debug)]
+pub(crate) struct TickingClock {
+    manual: ManualClock,
+    ticked: Arc<AtomicU64>,
+    /// In nanoseconds.
+    step: u64,
+}
+
+impl TickingClock {
+    /// Creates a clock that advances by a nanosecond at each reading.
+    pub(crate) fn new() -> Self {
+        Self { step: 1, ..Self::still() }
+    }
+
+    /// Creates one that stands still unless it is moved.
+    pub(crate) fn still() -> Self {
+        Self { manual: ManualClock::new(), ticked: Arc::default(), step: 0 }
+    }
+
+    /// Returns one that stands still, and one that does not.
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::still(), Self::new()]
+    }
+
+    pub(crate) fn ticks(&self) -> bool {
+        self.step > 0
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.manual.advance(by);
+    }
+
+    /// Sets the clock; what it has advanced at readings is on top of that.
+    pub(crate) fn set(&self, to: Duration) {
+        self.manual.set(to);
+    }
+}
+
+impl Clock for TickingClock {
+    fn now(&self) -> Nanos {
+        let ticked = self.ticked.fetch_add(self.step, Ordering::SeqCst);
+        self.manual.now().after(ticked + self.step)
+    }
+
+    fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.manual.sleep_until(deadline)
+    }
+}
