@@ -120,7 +120,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     /// difference given back, as far as it still counts in the window that it was charged to (of a bucket, less what has
     /// flowed in meanwhile; of `Smooth::warming_up`, at the rate of a warm one); more has it taken as well, as far as it is
     /// there: nobody gets into debt. A call that fails, or whose caller hangs up, costs what it was charged.
-    /// What the answer tells is as of the decision. Not for limits of calls in progress, which are free when they end.
+    /// Not for limits of calls in progress, which are free when they end.
+    ///
+    /// The header fields of a settled answer describe the state after settling, where the store answers at once, as
+    /// [`MemoryStore`] does: they are read under the same lock. Those of a call that is not settled, since
+    /// the function returns `None` or the call was refused, are as of the decision; so is the [`Decision`](crate::Decision) that a handler finds.
     ///
     /// ```
     /// use axum::response::Response;
