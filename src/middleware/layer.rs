@@ -123,8 +123,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     /// Not for limits of calls in progress, which are free when they end.
     ///
     /// The header fields of a settled answer describe the state after settling, where the store answers at once, as
-    /// [`MemoryStore`] does: they are read under the same lock. Those of a call that is not settled, since
-    /// the function returns `None` or the call was refused, are as of the decision; so is the [`Decision`](crate::Decision) that a handler finds.
+    /// [`MemoryStore`] does: they are read under the same lock. Those of a call that is not settled, since the function
+    /// returns `None` or the call was refused, are as of the decision; so is the [`Decision`](crate::Decision) that a
+    /// handler finds.
     ///
     /// ```
     /// use axum::response::Response;
