@@ -29,6 +29,7 @@ use crate::decision::Decision;
 use crate::queue::{Comer, Entered, Fate, Outlook, Turn};
 use crate::store::context::Context;
 
+pub use fingerprint::MemoryKey;
 pub use house::WhenClosed;
 pub(crate) use joint::{AllDecided, Together, decide};
 pub use joint::{Decided, Few, Part, TogetherWait};
@@ -149,7 +150,7 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<'a, K: Hash + ?Sized>(
+    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         context: &'a Arc<Own<A>>,
         key: &K,
         cost: u64,
@@ -160,7 +161,7 @@ impl<A: Algorithm> MemoryStore<A> {
         Part::new(context, context.store().seed.fingerprint(key), cost, rule, priority, patience)
     }
 
-    pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
+    pub(crate) fn identify<K: MemoryKey + ?Sized>(&self, key: &K) -> Identity {
         Identity(self.seed.fingerprint(key))
     }
 
@@ -269,7 +270,7 @@ impl<A: Algorithm> MemoryStore<A> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity(Fingerprint);
 
-impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
+impl<A: Algorithm, K: MemoryKey + ?Sized> Store<A, K> for MemoryStore<A> {
     type Error = Infallible;
     type Wait = MemoryWait<A>;
 
