@@ -117,6 +117,17 @@ impl NetworkError {
     }
 }
 
+impl NetworkError {
+    /// Of a list of trusted proxies that holds all addresses of a family.
+    pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
+        let reason = format!(
+            "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \
+             networks that the proxies are in, or count them with `TrustedProxies::hops`"
+        );
+        Self { entry: None, reason }
+    }
+}
+
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.entry {

@@ -13,6 +13,7 @@ pub(crate) struct Observer {
     no_key: AtomicU32,
     no_store: AtomicBool,
     never_fits: AtomicBool,
+    too_few: AtomicBool,
 }
 
 impl Observer {
@@ -27,6 +28,16 @@ impl Observer {
                 MissingKey::Pass => "requests are not limited because they have no key",
             };
             tell(policy, what, error);
+        }
+    }
+
+    /// Reports a request that was refused because of a mistake of the client: each at level `debug`. But the first list
+    /// that is shorter than the trusted hops is a warning, since a wrong number of hops looks the same.
+    pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
+        if error.is_too_few() && first(&self.too_few) {
+            warn(policy, "a request is refused because its list of addresses is too short", error);
+        } else {
+            debug(policy, "a request is refused because its client made a mistake", error);
         }
     }
 
@@ -79,5 +90,21 @@ fn tell(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
     tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
+#[cfg(feature = "tracing")]
+fn warn(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    tracing::warn!(policy, reason = %why, "tower-throttle: {what} (said once)");
+}
+
+#[cfg(feature = "tracing")]
+fn debug(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    tracing::debug!(policy, reason = %why, "tower-throttle: {what}");
+}
+
 #[cfg(not(feature = "tracing"))]
 fn tell(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
+
+#[cfg(not(feature = "tracing"))]
+fn warn(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
+
+#[cfg(not(feature = "tracing"))]
+fn debug(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}

@@ -5,6 +5,7 @@ mod support;
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +14,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
-use tower_throttle::key::{ClientIp, Global, Header, TrustedProxies};
+use tower_throttle::key::{ClientIp, Extension, Global, Header, Networks, PeerIp, TrustedProxies};
 use tower_throttle::store::{Answer, Call, Context, Store};
 use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
@@ -88,27 +89,150 @@ async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
 #[tokio::test]
 async fn each_kind_of_mistake_is_said_once() {
     let (log, _guard) = Log::start();
-    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let proxies = Networks::new(["10.0.0.0/8"]).unwrap();
+    let by_client = ClientIp::header("x-real-ip").unwrap().only_from(proxies);
     let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1)))
         .missing_key(MissingKey::Shared)
         .name("front door");
     for _ in 0..100 {
-        for line in [None, Some("secret"), Some("secret,")] {
+        for peer in [None, Some([10, 0, 0, 1])] {
             let mut request = get();
-            if let Some(line) = line {
-                request.headers_mut().insert("x-forwarded-for", line.parse().unwrap());
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(IpAddr::from(peer));
             }
             layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
         }
     }
     let lines = log.lines();
-    // A broken entry does not hide that others come without the header.
-    let [missing, broken] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(missing.contains("is missing") && broken.contains("holds no IP address"), "{lines:#?}");
+    // A peer that is missing does not hide that others come without the header.
+    let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
     assert!(
-        lines.iter().all(|line| line.contains("share one budget") && !line.contains("secret")),
+        lines.iter().all(|line| line.contains("ERROR") && line.contains("share one budget")),
         "{lines:#?}"
     );
+}
+
+#[tokio::test]
+async fn a_clients_mistake_is_logged_each_time_at_debug() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "secret".parse().unwrap());
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    for line in lines {
+        assert!(line.starts_with("DEBUG") && line.contains("front door"), "{line}");
+        assert!(line.contains("x-forwarded-for") && line.contains("holds no IP address"), "{line}");
+        assert!(!line.contains("secret"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_list_that_is_too_short_for_the_hops_is_a_warning_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(2).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    assert!(lines[0].trim_start().starts_with("WARN") && lines[0].contains("front door"), "{lines:#?}");
+    assert!(lines[0].contains("TrustedProxies::hops"), "{lines:#?}");
+    assert!(lines[1..].iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains("192.0.2.1")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
+    #[derive(Clone)]
+    struct Account(u64);
+    let (log, _guard) = Log::start();
+    let by_account = Extension::<Account, _>::new(|account| account.0);
+    let layer = RateLimitLayer::new(by_account, TokenBucket::new(Quota::per_second(1)));
+    for _ in 0..10 {
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("Account"), "{line}");
+    for fix in ["added after", "`.or(..)`", "`.or_shared()`"] {
+        assert!(line.contains(fix), "{line}");
+    }
+}
+
+/// What is logged of a request from that peer with that header, sent twice.
+async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(by_peer, TokenBucket::new(Quota::per_second(9)));
+    for _ in 0..2 {
+        let mut request = get();
+        request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
+        if let Some(header) = header {
+            request.headers_mut().insert(header, "192.0.2.1".parse().unwrap());
+        }
+        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
+    }
+    log.lines()
+}
+
+#[tokio::test]
+async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
+    for peer in
+        ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "::ffff:10.1.2.3", "fd00::1", "fe80::1"]
+    {
+        for header in [
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+            "true-client-ip",
+            "fly-client-ip",
+        ] {
+            let lines = logged(PeerIp::new(), peer, Some(header)).await;
+            let [line] = &lines[..] else { panic!("{peer} {header}: {lines:#?}") };
+            assert!(line.trim_start().starts_with("WARN") && line.contains("`ClientIp`"), "{line}");
+            assert!(line.contains("PeerIp") && !line.contains("192.0.2.1"), "{line}");
+        }
+        assert_eq!(logged(PeerIp::new(), peer, None).await, [""; 0], "{peer}, without such a header");
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-other")).await,
+            [""; 0],
+            "{peer}, with another header"
+        );
+    }
+    for peer in ["192.0.2.1", "8.8.8.8", "2001:db8::1", "172.32.0.1"] {
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-forwarded-for")).await,
+            [""; 0],
+            "{peer} is on the internet"
+        );
+    }
+    // A layer outside has found out whose address it is.
+    let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
+    assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn each_layer_warns_of_a_proxy_for_itself() {
+    let (log, _guard) = Log::start();
+    let key = || (PeerIp::new(), Global);
+    let layer = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    let other = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    for layer in [&layer, &layer.clone(), &other, &layer] {
+        let mut request = get();
+        request.extensions_mut().insert(IpAddr::from([127, 0, 0, 1]));
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+    }
+    assert_eq!(log.lines().len(), 2, "{:#?}", log.lines());
 }
 
 #[tokio::test]
@@ -153,11 +277,13 @@ async fn what_a_caller_sends_is_not_logged() {
         let mut request = get();
         request.headers_mut().append("x-api-key", "secret".parse().unwrap());
         request.headers_mut().append("x-api-key", "secret".parse().unwrap());
-        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 500);
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 400);
     }
     let lines = log.lines();
-    let [line] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(line.contains("x-api-key") && !line.contains("secret"), "{line}");
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    for line in lines {
+        assert!(line.contains("x-api-key") && !line.contains("secret"), "{line}");
+    }
 }
 
 #[tokio::test]

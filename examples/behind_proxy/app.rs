@@ -16,7 +16,8 @@ pub(crate) fn app(client: ClientIp, quota: Quota) -> Router {
 async fn seen(State(client): State<ClientIp>, request: Request) -> Result<String, (StatusCode, String)> {
     match client.resolve(&request) {
         Ok(address) => Ok(format!("{address}\n")),
-        // The limiter has asked the same before: who comes here has an address.
+        // The limiter has asked the same before, and answered: a request that is here has an address.
+        Err(error) if error.is_invalid() => Err((StatusCode::BAD_REQUEST, error.to_string())),
         Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
 }

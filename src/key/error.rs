@@ -6,7 +6,17 @@ use http::HeaderName;
 
 /// Why a request's key could not be had, or why its caller is not served at all.
 ///
-/// Its text says which rule was broken and what to change. It never repeats what the request said.
+/// There are three kinds, and one answer for each:
+///
+/// | made by | whose mistake | HTTP | gRPC |
+/// |---|---|---|---|
+/// | [`new`](KeyError::new) | the configuration's | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
+/// | [`invalid`](KeyError::invalid) | the client's | 400 | `INVALID_ARGUMENT` |
+/// | [`forbidden`](KeyError::forbidden) | none: the caller is not served | 403 | `PERMISSION_DENIED` |
+///
+/// Its text is for the log: it says what was wrong and what to change, and names headers and types. It never repeats
+/// what the request said. Clients are sent only the reasons given to `invalid` and `forbidden`, and else a sentence
+/// that names nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -16,7 +26,10 @@ pub struct KeyError {
 enum Reason {
     Told(Cow<'static, str>),
     Forbidden(Cow<'static, str>),
+    Invalid(Cow<'static, str>),
     Peer(PeerRule),
+    /// The name of its type.
+    Extension(&'static str),
     Header(HeaderRule, HeaderName),
 }
 
@@ -36,14 +49,41 @@ pub(super) enum HeaderRule {
     TooFew,
     NoAddress,
     TooLong,
-    CookieTwice,
     OtherHost,
 }
 
 impl KeyError {
-    /// An error that says `reason`. It is shown to callers and logged: put nothing into it that a caller sent.
+    /// Creates an error of the configuration: the server lacks what it needs to identify the client.
+    ///
+    /// `reason` is logged and not sent to clients: it may name the fix, and must hold nothing that a caller sent.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Told(reason.into()) }
+    }
+
+    /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`, whatever the layer does about
+    /// [missing keys](super::MissingKey).
+    ///
+    /// `reason` is sent to the client, and logged at level `debug`: put nothing into it that a caller sent.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::key::{KeyError, KeyExtractor};
+    ///
+    /// /// The tenant that the path begins with: `/42/..`.
+    /// #[derive(Clone)]
+    /// struct Tenant;
+    ///
+    /// impl<B> KeyExtractor<Request<B>> for Tenant {
+    ///     type Key = u64;
+    ///
+    ///     fn extract(&self, request: &Request<B>) -> Result<Option<u64>, KeyError> {
+    ///         let tenant = request.uri().path().split('/').nth(1).and_then(|tenant| tenant.parse().ok());
+    ///         tenant.map(Some).ok_or_else(|| KeyError::invalid("the path does not begin with a tenant's number"))
+    ///     }
+    /// }
+    /// ```
+    pub fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: Reason::Invalid(reason.into()) }
     }
 
     /// The caller is known, and is not served: HTTP 403, gRPC `PERMISSION_DENIED`, whatever the layer does about
@@ -56,6 +96,35 @@ impl KeyError {
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.reason, Reason::Forbidden(_))
+    }
+
+    /// Returns whether the client made a mistake, as opposed to the configuration.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match &self.reason {
+            Reason::Invalid(_) => true,
+            Reason::Header(rule, _) => rule.is_invalid(),
+            Reason::Told(_) | Reason::Forbidden(_) | Reason::Peer(_) | Reason::Extension(_) => false,
+        }
+    }
+
+    /// Returns whether a list of addresses is shorter than the number of trusted hops, which may also be wrong.
+    pub(crate) fn is_too_few(&self) -> bool {
+        matches!(self.reason, Reason::Header(HeaderRule::TooFew, _))
+    }
+
+    /// Returns the text that clients are sent.
+    pub(crate) fn public_text(&self) -> &str {
+        match &self.reason {
+            Reason::Forbidden(reason) | Reason::Invalid(reason) => reason,
+            _ if self.is_invalid() => "the request does not identify its client in a valid form",
+            _ => "the server cannot identify the client of this request",
+        }
+    }
+
+    #[cold]
+    pub(super) fn extension<T>() -> Self {
+        Self { reason: Reason::Extension(std::any::type_name::<T>()) }
     }
 
     #[cold]
@@ -74,6 +143,8 @@ impl KeyError {
             Reason::Told(_) => 0,
             Reason::Forbidden(_) => 1,
             Reason::Peer(rule) => 2 + *rule as u32,
+            Reason::Extension(_) => 5,
+            Reason::Invalid(_) => 6,
             Reason::Header(rule, _) => 8 + *rule as u32,
         }
     }
@@ -105,17 +176,24 @@ impl PeerRule {
 }
 
 impl HeaderRule {
+    /// Returns whether the client is at fault. A header that a proxy sets is missing because of the configuration.
+    fn is_invalid(self) -> bool {
+        match self {
+            Self::Missing => false,
+            Self::Twice | Self::TooFew | Self::NoAddress | Self::TooLong | Self::OtherHost => true,
+        }
+    }
+
     fn text(self) -> &'static str {
         match self {
             Self::Missing => "is missing: let the proxy set it, and all requests come through the proxy",
             Self::Twice => "stands in two lines, send one",
             Self::TooFew => {
-                "has fewer entries than there are proxies to trust: let all requests come through all of them, or \
-                 trust fewer"
+                "has fewer entries than `TrustedProxies::hops` counts: if requests through the proxies are refused, \
+                 give it the number of proxies that add an entry; else a client came past some of them"
             }
             Self::NoAddress => "holds no IP address where the caller's should be: let the proxy write one",
             Self::TooLong => "is too long: send a shorter one, or allow for it with `max_len`",
-            Self::CookieTwice => "holds the same cookie twice: send it once",
             Self::OtherHost => "names another host than the request's target: send the same",
         }
     }
@@ -124,7 +202,13 @@ impl HeaderRule {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Reason::Told(reason) | Reason::Forbidden(reason) => f.write_str(reason),
+            Reason::Told(reason) | Reason::Forbidden(reason) | Reason::Invalid(reason) => f.write_str(reason),
+            Reason::Extension(name) => write!(
+                f,
+                "the request has no extension of type `{name}`: let the layer that inserts it run first (with \
+                 `Router::layer`, it is added after this one; in a `ServiceBuilder`, before), or say with `.or(..)` \
+                 or `.or_shared()` how requests without it are limited"
+            ),
             Reason::Peer(rule) => f.write_str(rule.text()),
             Reason::Header(rule, name) => write!(f, "the header `{name}` {}", rule.text()),
         }

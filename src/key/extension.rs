@@ -5,12 +5,15 @@ use std::marker::PhantomData;
 use http::Request;
 
 use super::or::{Optional, Or};
-use super::{KeyError, KeyExtractor};
+use super::{Global, KeyError, KeyExtractor};
 
 /// What an earlier layer put into the request's extensions, such as a signed-in user.
 ///
-/// Callers without it share one key; [`or`](Extension::or) asks another extractor instead. Nothing a caller sends
-/// ends up in the extensions by itself, so this key cannot be forged if the layer that fills it is not mistaken.
+/// A request without it has no key: that is what layers in the wrong order look like. It is answered with 500, and the
+/// log names the fix, unless the layer says [otherwise](crate::RateLimitLayer::missing_key). Where some callers have none,
+/// such as those who are not signed in, [`or`](Extension::or) asks another extractor for them, and
+/// [`or_shared`](Extension::or_shared) gives them one key together. Nothing a caller sends ends up in the extensions by
+/// itself, so this key cannot be forged if the layer that fills it is not mistaken.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};
@@ -36,6 +39,38 @@ impl<T, F> Extension<T, F> {
         Self { key, of: PhantomData }
     }
 
+    /// Returns the key of callers with that extension: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct User {
+    ///     id: u64,
+    /// }
+    ///
+    /// let by_user = Extension::<User, _>::new(|user| user.id);
+    /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_user.key(&User { id: 42 }));
+    /// // it is what the function returns
+    /// layer.limiter().reset(&42_u64);
+    /// ```
+    pub fn key<Key>(&self, extension: &T) -> Key
+    where
+        F: Fn(&T) -> Key,
+    {
+        (self.key)(extension)
+    }
+
+    /// Gives requests without the extension one key together, which no request with it has: the same as
+    /// `.or(`[`Global`]`)`.
+    #[must_use]
+    pub fn or_shared(self) -> Or<Self, Global> {
+        self.or(Global)
+    }
+
     /// Asks `other` for requests without the extension.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
@@ -48,8 +83,6 @@ where
     F: Fn(&T) -> Key,
     Key: Hash,
 {
-    type Found = Key;
-
     fn find(&self, request: &Request<B>) -> Result<Option<Key>, KeyError> {
         Ok(request.extensions().get::<T>().map(&self.key))
     }
@@ -61,10 +94,10 @@ where
     F: Fn(&T) -> Key,
     Key: Hash,
 {
-    type Key = Option<Key>;
+    type Key = Key;
 
-    fn extract(&self, request: &Request<B>) -> Result<Option<Option<Key>>, KeyError> {
-        self.find(request).map(Some)
+    fn extract(&self, request: &Request<B>) -> Result<Option<Key>, KeyError> {
+        self.find(request)?.map(Some).ok_or_else(KeyError::extension::<T>)
     }
 }
 
@@ -86,13 +119,17 @@ mod tests {
     use crate::key::{Global, OrKey};
 
     #[test]
-    fn absent_is_one_key_or_another_extractors() {
+    fn absent_is_an_error_unless_another_is_asked() {
         let by_user = Extension::<u64, _>::new(|user| *user);
         let mut request = Request::new(());
-        assert_eq!(by_user.extract(&request), Ok(Some(None)));
+        let error = by_user.extract(&request).unwrap_err();
+        assert!(!error.is_invalid() && !error.is_forbidden());
+        assert!(error.to_string().contains("`u64`"), "{error}");
+        assert_eq!(by_user.clone().or_shared().extract(&request), Ok(Some(OrKey::Second(()))));
         assert_eq!(by_user.clone().or(Global).extract(&request), Ok(Some(OrKey::Second(()))));
         request.extensions_mut().insert(42_u64);
-        assert_eq!(by_user.extract(&request), Ok(Some(Some(42))));
+        assert_eq!(by_user.extract(&request), Ok(Some(42)));
+        assert_eq!(by_user.clone().or_shared().extract(&request), Ok(Some(OrKey::First(42))));
         assert_eq!(by_user.or(Global).extract(&request), Ok(Some(OrKey::First(42))));
     }
 }

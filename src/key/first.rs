@@ -7,7 +7,8 @@ use super::or::Or;
 ///
 /// All but the last must be able to say that they found nothing: [`Extension`](super::Extension),
 /// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and
-/// [`from_fn`](super::from_fn), whose `None` here means "ask the next". Keys of different extractors never meet.
+/// [`from_fn`](super::from_fn), whose `None` here means "ask the next". Keys of different extractors never meet. Keys are
+/// built by [`first_key`](Or::first_key) and [`second_key`](Or::second_key).
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};

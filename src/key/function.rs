@@ -7,6 +7,9 @@ use super::{KeyError, KeyExtractor};
 /// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of), take
 /// what the next finds.
 ///
+/// The key is what the function returns: `limiter.reset(&42_u32)` reaches the tenant 42 of the example. Its `Hash` must be
+/// [prefix-free](KeyExtractor::Key).
+///
 /// ```
 /// use tower_throttle::key::from_fn;
 ///
@@ -48,8 +51,6 @@ where
     F: Fn(&Req) -> Option<Key>,
     Key: Hash,
 {
-    type Found = Key;
-
     fn find(&self, request: &Req) -> Result<Option<Key>, KeyError> {
         Ok((self.function)(request))
     }

@@ -1,41 +1,45 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// What becomes of a request whose key cannot be had: it has no peer address, or a header that is broken.
+use crate::store::MemoryKey;
+
+/// What becomes of a request whose key cannot be had by a mistake of the configuration: it has no peer address, or an
+/// extension or a proxy's header is missing.
 ///
-/// Not of one that is not limited, nor of one that is [forbidden](super::KeyError::forbidden). Each is
+/// Not of one that is not limited, nor of one that is [forbidden](super::KeyError::forbidden) or
+/// [invalid](super::KeyError::invalid): what a client gets wrong is refused whatever is chosen here. Each is
 /// [counted](crate::RateLimitLayer::key_counts), and the first of each kind is logged (feature `tracing`), with what to
 /// change; those of [`KeyError::new`](super::KeyError::new) are all one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
-    /// Refused: HTTP 500, gRPC `INTERNAL`, with a body that says what to change. The default: a mistake in the set-up
-    /// is seen at the first request, and nobody gets round the limit by it.
+    /// Refused: HTTP 500, gRPC `INTERNAL`; the log says what to change, and the body does not. The default: a mistake in
+    /// the set-up is seen at the first request, and nobody gets round the limit by it.
     #[default]
     Reject,
     /// All of them share one budget, which no caller with a key draws on, by the limiter's own rule: none is
     /// [chosen](crate::RateLimitLayer::choose) for them.
     Shared,
-    /// Not limited. Only if callers cannot bring it about: not with [`Header`](super::Header), [`Bearer`](super::Bearer),
-    /// [`Cookie`](super::Cookie) and [`Host`](super::Host), where two lines would get round the limit.
+    /// Not limited. Only if callers cannot bring it about: not with a proxy's header ([`ClientIp`](super::ClientIp)) where
+    /// the server can be reached past the proxy.
     Pass,
 }
 
 /// A caller as a store sees it: by its key, or one of those that have none and [share](MissingKey::Shared) a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller<K> {
-    /// With a key. Hashed as that key: a limiter asked directly finds it.
+    /// With a key. Identified as that key: a limiter asked directly finds it.
     Known(K),
-    /// Without one.
+    /// Without one. No key is identified so.
     Unknown,
 }
 
-impl<K: Hash> Hash for Caller<K> {
+/// No `Hash`: a key's own might write the same bytes as whatever stood for the absence of one.
+impl<K: Hash> MemoryKey for Caller<K> {
     #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
+    fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
         match self {
-            Self::Known(key) => key.hash(state),
-            // Not as any text is, for those end in 0xff; nor as bytes, which begin with their number.
-            Self::Unknown => state.write(b"tower-throttle: a caller without a key\0"),
+            Self::Known(key) => key.hash_key(state),
+            Self::Unknown => false,
         }
     }
 }
@@ -53,16 +57,10 @@ impl<K: fmt::Display> fmt::Display for Caller<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::hash::{BuildHasher, RandomState};
 
     #[test]
-    fn a_caller_is_its_key() {
-        let hash = RandomState::new();
-        assert_eq!(hash.hash_one(Caller::Known("a")), hash.hash_one("a"));
-        assert_eq!(hash.hash_one(Caller::Known(&[1_u8, 2][..])), hash.hash_one(&[1_u8, 2][..]));
-        let text = "tower-throttle: a caller without a key\0";
-        assert_ne!(hash.hash_one(Caller::<&str>::Unknown), hash.hash_one(text));
-        assert_ne!(hash.hash_one(Caller::<&str>::Unknown), hash.hash_one(text.as_bytes()));
+    fn a_caller_is_shown_as_its_key() {
         assert_eq!(Caller::Known("a").to_string(), "a");
+        assert_eq!(Caller::<&str>::Unknown.to_string(), "\0");
     }
 }

@@ -25,8 +25,31 @@
 //! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) has callers of some networks turned away with 403 before
 //! anything is counted.
 //!
-//! A request whose key cannot be had is refused (HTTP 500), since letting it pass would be a way round the limit;
-//! [`MissingKey`] says what else can be done about it.
+//! A request whose key cannot be had is refused, since letting it pass would be a way round the limit. What the client got
+//! wrong (a header twice, a token that is too long, a list of addresses that is none) is its mistake: HTTP 400, gRPC
+//! `INVALID_ARGUMENT`, and an event of level `debug` (feature `tracing`). What the configuration lacks (the peer's address, a
+//! proxy's header, an extension) is the operator's: HTTP 500, gRPC `INTERNAL`, and one event of level `error` that names the
+//! fix; [`MissingKey`] says what else can be done about it. Bodies name neither headers nor types.
+//!
+//! # Looking at a key, refunding it, resetting it
+//!
+//! Each extractor has a method `key` that builds the key of a request, from what the request would hold. A limiter that is
+//! given a key of any other shape finds nothing, and says nothing. So build keys by the extractor:
+//!
+//! ```
+//! use tower_throttle::algorithm::TokenBucket;
+//! use tower_throttle::key::{Header, PeerIp};
+//! use tower_throttle::{Quota, RateLimitLayer};
+//!
+//! let by_api_key = Header::new("x-api-key")?.or(PeerIp::new());
+//! let layer = RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
+//! layer.limiter().reset(&by_api_key.first_key(|header| header.key(&"4711".parse().unwrap())));
+//! layer.limiter().reset(&by_api_key.second_key(|peer| peer.key([192, 0, 2, 1].into())));
+//! # Ok::<(), http::header::InvalidHeaderName>(())
+//! ```
+//!
+//! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the function
+//! returns.
 
 mod address;
 mod credential;
@@ -84,12 +107,18 @@ pub use or::{Or, OrKey};
 )]
 pub trait KeyExtractor<Req> {
     /// Whose budget it is. Only its hash is kept.
+    ///
+    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: no two keys may feed the same
+    /// bytes to the hasher, nor may what one feeds begin with all that another feeds. Else two callers share a budget, alone
+    /// or as parts of a tuple. So a `Hash` written by hand calls those of its fields, and `Hasher::write` only for what is
+    /// of one length.
     type Key: Hash;
 
     /// The key of `request`; `Ok(None)` if it is not limited.
     ///
     /// # Errors
     ///
-    /// If the key cannot be had, or the caller is [not served](KeyError::forbidden).
+    /// If the key cannot be had by a mistake of the [configuration](KeyError::new) or of the [client](KeyError::invalid),
+    /// or the caller is [not served](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 }

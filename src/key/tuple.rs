@@ -1,7 +1,8 @@
 use super::{KeyError, KeyExtractor};
 
 /// Several parts, one key. All are asked: a caller that one of them does not serve is not served; else a part that says
-/// `None` makes the whole `None`; else one that fails fails the whole.
+/// `None` makes the whole `None`; else one that fails fails the whole. Of several failures, the client's counts: what is
+/// done about missing keys does not excuse it.
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<Req, $($part: KeyExtractor<Req>),+> KeyExtractor<Req> for ($($part,)+) {
@@ -19,7 +20,10 @@ macro_rules! tuple {
                     }
                     Err(error) if error.is_forbidden() => return Err(error),
                     Err(error) => {
-                        failed = failed.or(Some(error));
+                        failed = match failed {
+                            Some(other) if KeyError::is_invalid(&other) || !error.is_invalid() => Some(other),
+                            _ => Some(error),
+                        };
                         None
                     }
                 };)+

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::algorithm::{Algorithm, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryStore, Part, Permit, Store};
+use crate::store::{Answer, Call, Context, MemoryKey, MemoryStore, Part, Permit, Store};
 
 pub use acquire::{Acquire, AcquirePermit};
 pub use builder::Builder;
@@ -19,7 +19,8 @@ pub use builder::Builder;
 /// Decides whether a call may pass. Clones share their state.
 ///
 /// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Costs are in units of the quota; a cost of 0
-/// is always allowed and takes nothing. A denial takes nothing either.
+/// is always allowed and takes nothing. A denial takes nothing either. Its `Hash` must be prefix-free, as those of the
+/// standard library and derived ones are: two keys that feed the same bytes to the hasher are one.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -123,7 +124,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<K: Hash + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Part<'_> {
+    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Part<'_> {
         MemoryStore::part(&self.context, key, call)
     }
 

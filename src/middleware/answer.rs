@@ -56,7 +56,7 @@ fn problem_details(refusal: &Refusal<'_>) -> Bytes {
                 _ => problem::quota_exceeded(&denials().map(Report::name).collect::<Vec<_>>()),
             }
         }
-        Refusal::Key(error) => problem::plain(refusal.status(), &error.to_string()),
+        Refusal::Key(error) => problem::plain(refusal.status(), error.public_text()),
         Refusal::Store(failure) if failure.is_hidden => problem::reduced_capacity(&[]),
         Refusal::Store(failure) => failure.label.reduced.clone(),
     }
@@ -64,7 +64,7 @@ fn problem_details(refusal: &Refusal<'_>) -> Bytes {
 
 fn line(refusal: &Refusal<'_>) -> Bytes {
     match refusal {
-        Refusal::Key(error) => format!("{error}\n").into(),
+        Refusal::Key(error) => format!("{}\n", error.public_text()).into(),
         Refusal::Limit(_) if !refusal.is_closed() => Bytes::from_static(b"rate limit exceeded\n"),
         Refusal::Limit(_) | Refusal::Store(_) => Bytes::from_static(b"service unavailable\n"),
     }

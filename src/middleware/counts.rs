@@ -15,6 +15,8 @@ pub struct KeyCounts {
     pub passed: u64,
     /// Turned away: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
     pub forbidden: u64,
+    /// Refused because of a mistake of the client: [`KeyError::invalid`](crate::key::KeyError::invalid).
+    pub invalid: u64,
 }
 
 #[derive(Debug, Default)]
@@ -23,6 +25,7 @@ pub(super) struct KeyCounters {
     shared: AtomicU64,
     passed: AtomicU64,
     forbidden: AtomicU64,
+    invalid: AtomicU64,
 }
 
 impl KeyCounters {
@@ -39,6 +42,11 @@ impl KeyCounters {
         self.forbidden.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a request that was refused because of a mistake of the client.
+    pub(super) fn count_invalid(&self) {
+        self.invalid.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn counts(&self) -> KeyCounts {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         KeyCounts {
@@ -46,6 +54,7 @@ impl KeyCounters {
             shared: count(&self.shared),
             passed: count(&self.passed),
             forbidden: count(&self.forbidden),
+            invalid: count(&self.invalid),
         }
     }
 }

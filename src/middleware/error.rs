@@ -27,7 +27,8 @@ pub struct ErrorResponder;
 pub enum Error<E> {
     /// A policy denied the call, or the limiter was [closed](Decision::is_closed).
     Limited(Decision),
-    /// The call's key could not be had, or its caller is [not served](KeyError::is_forbidden).
+    /// The call's key could not be had, by a mistake of the configuration or of the [client](KeyError::is_invalid), or
+    /// its caller is [not served](KeyError::is_forbidden).
     Key(KeyError),
     /// The store could not decide.
     Store(BoxError),
@@ -40,6 +41,9 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
         match self {
             Self::Limited(decision) => write!(f, "rate limit exceeded: {decision}"),
             Self::Key(error) if error.is_forbidden() => f.write_str("the caller is not served"),
+            Self::Key(error) if error.is_invalid() => {
+                f.write_str("the request does not identify its caller in a valid form")
+            }
             Self::Key(_) => f.write_str("the request has no key to limit it by"),
             Self::Store(_) => f.write_str("the rate limiter's store cannot decide"),
             Self::Inner(error) => error.fmt(f),

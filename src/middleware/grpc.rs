@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use super::options::Grpc;
 use super::responder::{Refusal, Report};
 use super::status::details;
+use crate::key::KeyError;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -24,6 +25,7 @@ const LONGEST_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
+    InvalidArgument = 3,
     PermissionDenied = 7,
     ResourceExhausted = 8,
     Internal = 13,
@@ -80,8 +82,7 @@ pub(super) fn refusal(
     let (code, message) = match refusal {
         Refusal::Limit(_) if refusal.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
         Refusal::Limit(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
-        Refusal::Key(error) if error.is_forbidden() => (Code::PermissionDenied, error.to_string().into()),
-        Refusal::Key(error) => (Code::Internal, error.to_string().into()),
+        Refusal::Key(error) => (key_code(error), error.public_text().into()),
         Refusal::Store(_) => (Code::Unavailable, "rate limiter unavailable".into()),
     };
     let mut response = Response::new(());
@@ -104,6 +105,14 @@ pub(super) fn refusal(
         }
     }
     response
+}
+
+fn key_code(error: &KeyError) -> Code {
+    match error {
+        error if error.is_forbidden() => Code::PermissionDenied,
+        error if error.is_invalid() => Code::InvalidArgument,
+        _ => Code::Internal,
+    }
 }
 
 /// When a client may come back by itself, in milliseconds; -1: never.

@@ -21,7 +21,8 @@ use crate::store::Permit;
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help or nobody knows how long), problem+json | 8 `RESOURCE_EXHAUSTED` |
-/// | without a key | 500, problem+json that names the fix | 13 `INTERNAL` |
+/// | without a key, by a mistake of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
+/// | without a key, by a mistake of the configuration | 500, problem+json that names nothing: the log (feature `tracing`) names the fix | 13 `INTERNAL` |
 /// | of a caller that is [not served](crate::key::KeyError::forbidden) | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |

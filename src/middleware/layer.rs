@@ -189,7 +189,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// the mark [`ShadowDenial`](super::ShadowDenial), and there is an event of level `debug` (feature `tracing`). Callers
     /// are told nothing. Denied calls are charged no more than ever. Turned [off](Shadow::set), the limit is enforced, with
     /// what was used until then. Joined with others, it neither denies nor hinders them, and is asked after they have let
-    /// the call pass. Requests without a key, and callers that are not served, are refused all the same. A
+    /// the call pass. Requests without a valid key, and callers that are not served, are refused all the same. A
     /// store that cannot decide refuses nobody.
     ///
     /// ```
@@ -217,7 +217,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         Self { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// What becomes of requests whose key cannot be had; unless set, they are [rejected](MissingKey::Reject).
+    /// What becomes of requests whose key cannot be had by a mistake of the configuration; unless set, they are
+    /// [rejected](MissingKey::Reject). What a client gets [wrong](crate::key::KeyError::invalid) is refused with 400 in any
+    /// case.
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
         let policy = Arc::unwrap_or_clone(self.policy).without_key(missing);

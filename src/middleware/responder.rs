@@ -65,7 +65,8 @@ pub trait Responder<Req, Res, Err> {
 pub enum Refusal<'a> {
     /// A policy denied it. All policies that were asked report.
     Limit(&'a [Report<'a>]),
-    /// Its key could not be had, or its caller is [not served](KeyError::is_forbidden).
+    /// Its key could not be had, by a mistake of the configuration or of the [client](KeyError::is_invalid), or its
+    /// caller is [not served](KeyError::is_forbidden). The error's text is for the log, and names headers and types.
     Key(KeyError),
     /// The store could not decide.
     Store(StoreFailure<'a>),
@@ -73,13 +74,15 @@ pub enum Refusal<'a> {
 
 impl<'a> Refusal<'a> {
     /// The status that a refusal of this kind has: 429 if a policy denied it, 403 if the caller is not
-    /// [served](KeyError::is_forbidden), 500 without a key, 503 if the store failed or the limiter was closed.
+    /// [served](KeyError::is_forbidden), 400 if the key could not be had by a mistake of the [client](KeyError::is_invalid),
+    /// 500 if by one of the configuration, 503 if the store failed or the limiter was closed.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Limit(_) if self.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Limit(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Key(error) if error.is_forbidden() => StatusCode::FORBIDDEN,
+            Self::Key(error) if error.is_invalid() => StatusCode::BAD_REQUEST,
             Self::Key(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
         }

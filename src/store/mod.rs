@@ -9,7 +9,7 @@
 //! 3. **All of it or none.** A call that is refused, or given up while it waits, has charged nothing.
 //!
 //! How a key becomes an identity is the store's business; so the trait is generic over the key type. The
-//! [`MemoryStore`], which every limiter has by default, asks for `Hash` only. A store on other machines would ask for
+//! [`MemoryStore`], which every limiter has by default, asks for `Hash` only, which must be [prefix-free](MemoryKey). A store on other machines would ask for
 //! a stable text form as well: neither a random seed nor std's `Hash` is the same on two machines.
 //!
 //! A store may answer at once or later: see [`Answer`]. The in-memory one answers at once, and later only to calls
@@ -33,7 +33,7 @@ use crate::decision::Decision;
 pub use context::Context;
 pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide as decide_together};
 pub use memory::{Decided, Few, Part, TogetherWait};
-pub use memory::{MemoryStore, MemoryWait, WhenClosed};
+pub use memory::{MemoryKey, MemoryStore, MemoryWait, WhenClosed};
 pub use permit::Permit;
 pub use reservation::Reservation;
 

@@ -86,8 +86,16 @@ pub(crate) fn setup(random: &mut Random) -> Setup {
 
 fn trust(random: &mut Random) -> Trust {
     match random.below(10) {
-        0..8 => Trust::Cidrs(networks(random)),
+        0..8 => Trust::Cidrs(networks(random).into_iter().map(half).collect()),
         _ => Trust::Hops(random.one_of(&[1, 1, 2, 2, 3, 5])),
+    }
+}
+
+/// Proxies cannot be everybody: of a whole family, its lower half.
+fn half(network: String) -> String {
+    match network.strip_suffix("/0") {
+        Some(family) => format!("{family}/1"),
+        None => network,
     }
 }
 

@@ -36,7 +36,7 @@ impl Model {
             None => None,
         };
         let trusted = match source.trust() {
-            Some(Trust::Cidrs(list)) => Some(Networks::new(list)?),
+            Some(Trust::Cidrs(list)) => Some(Networks::new(list).filter(|all| !all.has_whole_family())?),
             Some(Trust::Hops(0)) => return None,
             _ => None,
         };

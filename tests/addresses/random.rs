@@ -34,6 +34,10 @@ fn a_million_requests_are_answered_by_the_rules() {
                 expected.as_ref().ok().map(|(ip, _)| ip),
                 "seed {seed}, {setup:?}\n{heard:?}\nby the rules: {expected:?}\nfound: {found:?}"
             );
+            if let (Err(error), Err(missing)) = (&found, &expected) {
+                let by_client = matches!(missing, Missing::Several | Missing::TooFew | Missing::Broken);
+                assert_eq!(error.is_invalid(), by_client, "{missing:?}: {error}");
+            }
             match expected {
                 Ok((_, how)) => *addresses.entry(how).or_default() += 1,
                 Err(missing) => *errors.entry(missing).or_default() += 1,

@@ -849,6 +849,27 @@ fn what_is_no_network() {
 }
 
 #[test]
+fn proxies_cannot_be_everybody() {
+    for (networks, are_all) in [
+        (&["0.0.0.0/0"][..], true),
+        (&["::/0"], true),
+        (&["::ffff:0:0/96"], true),
+        (&["0.0.0.0/1", "128.0.0.0/1"], true),
+        (&["128.0.0.0/2", "192.0.0.0/2", "10.0.0.0/8", "0.0.0.0/1"], true),
+        (&["8000::/1", "fd00::/8", "::/1"], true),
+        (&["0.0.0.0/1", "128.0.0.0/2", "192.0.0.0/3"], false),
+        (&["::/1", "8000::/2"], false),
+        (&["0.0.0.0/1", "8000::/1"], false),
+        (&["private", "unix"], false),
+    ] {
+        assert_eq!(TrustedProxies::cidrs(networks).is_err(), are_all, "{networks:?}");
+        assert!(Networks::new(networks).is_ok(), "{networks:?}");
+        let setup = of(Source::Forwarded(cidrs(networks)));
+        assert_eq!(Model::new(&setup, Twin::Faithful).is_none(), are_all, "the model, {networks:?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_made() {
     assert!(TrustedProxies::hops(0).is_err());
     assert!(TrustedProxies::hops(1).is_ok());

@@ -198,6 +198,19 @@ impl Networks {
         Some(all)
     }
 
+    /// Whether all of IPv4 or all of IPv6 is in it: the first address is, and after the end of each network the next one.
+    pub(crate) fn has_whole_family(&self) -> bool {
+        let next = |(network, length): &(Address, u32)| match network {
+            V4(bits) => u32::try_from(u64::from(*bits) + (1 << (32 - length))).ok().map(V4),
+            V6(bits) => bits.checked_add(1_u128.checked_shl(128 - length)?).map(V6),
+        };
+        let is_v4 = |address: &Address| matches!(address, V4(_));
+        [V4(0), V6(0)].into_iter().any(|first| {
+            let family = self.networks.iter().filter(|(network, _)| is_v4(network) == is_v4(&first));
+            self.contains(first) && family.filter_map(next).all(|address| self.contains(address))
+        })
+    }
+
     pub(crate) fn contains(&self, address: Address) -> bool {
         self.networks.iter().any(|(network, length)| match (network, address) {
             (V4(network), V4(address)) => is_same(32, *length, (*network).into(), address.into()),

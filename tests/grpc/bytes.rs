@@ -17,7 +17,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::decision::Decision;
-use tower_throttle::key::{Global, Header, KeyError, KeyExtractor};
+use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
 
 use tower_throttle::middleware::{HttpResponder, When};
 use tower_throttle::store::{Answer, Call, Context as Limits, Store};
@@ -420,7 +420,11 @@ async fn callers_without_a_key_are_told_why() {
     let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
     let response = layer.layer(service).oneshot(request).await.unwrap();
     assert!(response.body().is_end_stream());
-    assert_is(response.headers(), 13, "the header `x-api-key` stands in two lines, send one");
+    assert_is(response.headers(), 3, "the request does not identify its client in a valid form");
+
+    // What the server lacks, it does not say.
+    let layer = RateLimitLayer::new(PeerIp::new(), per(1, Duration::from_secs(1)));
+    assert_is(through(&layer).await.headers(), 13, "the server cannot identify the client of this request");
 
     let strange = "no: 100% \u{fc}\n";
     let layer = RateLimitLayer::new(Forbidding(strange), per(1, Duration::from_secs(1)));

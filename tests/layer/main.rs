@@ -1,6 +1,7 @@
 //! The layer around services: alone, joined with others, among tower's own, and in front of stores that answer later.
 
 mod block;
+mod built_keys;
 mod close;
 mod compose;
 mod edges;
@@ -8,6 +9,7 @@ mod ends;
 mod fields;
 mod joined;
 mod keys;
+mod mistakes;
 mod service;
 mod stack;
 mod store;

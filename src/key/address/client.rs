@@ -43,10 +43,13 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 ///
 /// # Errors
 ///
-/// If the entry that counts is no address (`unknown`, an obfuscated name, an empty one, nothing at all), if there are
-/// fewer entries than hops, or two lines of a single-address header, or no peer's address where one is needed. An
-/// entry left of that one is never taken instead, nor is another header. What becomes of such a request is the layer's
-/// [`missing_key`](crate::RateLimitLayer::missing_key).
+/// Of the client (400): if the entry that counts is no address (`unknown`, an obfuscated name, an empty one), if there are
+/// fewer entries than hops, or two lines of a single-address header. An entry left of that one is never taken instead,
+/// nor is another header. The first list that is shorter than the hops is logged as a warning, since a wrong number of
+/// hops looks the same.
+///
+/// Of the configuration: if there is no header at all where one is demanded, or no peer's address where one is needed.
+/// What becomes of such a request is the layer's [`missing_key`](crate::RateLimitLayer::missing_key).
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;

@@ -8,6 +8,7 @@ mod list;
 mod networks;
 mod peer;
 mod peers;
+mod proxied;
 mod shared;
 mod trusted;
 

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::peers::Peer;
 use super::shared::Shared;
@@ -166,6 +166,13 @@ impl Set {
                 after.checked_sub(1).is_some_and(|at| self.v6[at].contains(&address))
             }
         }
+    }
+
+    /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
+    pub(super) fn whole_family(&self) -> Option<IpNet> {
+        // Entries were merged: halves that make up the whole are the whole.
+        let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
+        v4.or_else(|| self.v6.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V6))
     }
 
     pub(super) fn holds(&self, peer: Peer) -> bool {

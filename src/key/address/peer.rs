@@ -5,6 +5,7 @@ use http::Request;
 use super::group::{Group, groups};
 use super::networks::Networks;
 use super::peers::{Peer, Peers};
+use super::proxied::ProxyWarning;
 use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
@@ -20,7 +21,9 @@ use crate::key::{KeyError, KeyExtractor};
 /// # Deployment caveat
 ///
 /// Behind a reverse proxy the peer is the proxy, and all clients share one key: take
-/// [`ClientIp`](super::ClientIp). See the guide, [behind a proxy](crate::guide::proxy).
+/// [`ClientIp`](super::ClientIp). See the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature
+/// `tracing`) when a peer that is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
+/// `CF-Connecting-IP`, `True-Client-IP` or `Fly-Client-IP`; with [`peer_from`](PeerIp::peer_from), none.
 ///
 /// # Errors
 ///
@@ -43,13 +46,14 @@ use crate::key::{KeyError, KeyExtractor};
 pub struct PeerIp {
     peers: Peers,
     group: Group,
+    warning: ProxyWarning,
 }
 
 impl PeerIp {
     /// IPv6 by /64, IPv4 by the address.
     #[must_use]
     pub const fn new() -> Self {
-        Self { peers: Peers::of_server(), group: Group::new() }
+        Self { peers: Peers::of_server(), group: Group::new(), warning: ProxyWarning::new() }
     }
 
     /// The key of callers from that address: to look at, refund or reset what they have used.
@@ -75,11 +79,16 @@ impl PeerIp {
     ///
     /// If the extensions hold none.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
-        self.find(request)?.address()
+        self.peers.peer(request.extensions())?.address()
     }
 
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
-        self.peers.peer(request.extensions())
+        let peer = self.peers.peer(request.extensions())?;
+        // An extension may hold what a layer outside has found out.
+        if self.peers.are_of_server() {
+            self.warning.check(peer, request.headers());
+        }
+        Ok(peer)
     }
 }
 

@@ -56,6 +56,11 @@ impl Peers {
         Self { extension: Some(Arc::new(find)) }
     }
 
+    /// Whether the server is asked, and no extension that a user's function reads.
+    pub(super) fn are_of_server(&self) -> bool {
+        self.extension.is_none()
+    }
+
     pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
         match &self.extension {
             Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerRule::MissingExtension)),

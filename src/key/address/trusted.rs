@@ -40,16 +40,22 @@ impl TrustedProxies {
     /// Proxies in these networks; what an entry may be is said at [`Networks`](super::Networks). An empty list trusts
     /// nobody: the peer is the client.
     ///
-    /// Trust no network that callers are in, and never `0.0.0.0/0`: a caller that is trusted is believed.
+    /// Trust no network that callers are in: a caller that is trusted is believed.
     ///
     /// # Errors
     ///
-    /// If an entry is no network. The error names it, and says what to write.
+    /// If an entry is no network; the error names it, and says what to write. If the entries together hold all of IPv4
+    /// or all of IPv6: every caller would be believed, whatever address it claims. So nothing that trusts everybody
+    /// reaches [`replace`](TrustedProxies::replace), either.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        Set::new(networks).map(|set| Self::of(Trust::Networks(set)))
+        let set = Set::new(networks)?;
+        match set.whole_family() {
+            Some(network) => Err(NetworkError::trusts_all(&network)),
+            None => Ok(Self::of(Trust::Networks(set))),
+        }
     }
 
     /// The last `count` proxies, whoever they are: each request comes through exactly so many.

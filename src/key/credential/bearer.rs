@@ -11,8 +11,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// The bearer token in the `Authorization` header (RFC 6750), as a fingerprint.
 ///
 /// Callers without one share one key, so leaving it out is no way round the limit; [`or`](Bearer::or) asks another
-/// extractor instead. Two lines of `Authorization` are an error, and so is a token longer than 8,192 bytes, unless
-/// [`max_len`](Bearer::max_len) says otherwise.
+/// extractor instead. Two lines of `Authorization` are an error of the client (400), and so is a token longer than 8,192
+/// bytes, unless [`max_len`](Bearer::max_len) says otherwise.
 ///
 /// The token is not checked: whoever may invent tokens has a budget for each. Limit by address as well, or where a layer
 /// outside checks tokens, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
@@ -45,9 +45,19 @@ impl Bearer {
         Or { first: self, second: other }
     }
 
-    /// The key of callers with that token: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that token: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Bearer;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let by_token = Bearer::new();
+    /// let layer = RateLimitLayer::new(by_token, TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_token.key("mF_9.B5f-4.1JqM"));
+    /// ```
     #[must_use]
-    pub fn key(token: &str) -> Option<Secret> {
+    pub fn key(&self, token: &str) -> Option<Secret> {
         Some(Secret::of(token.as_bytes()))
     }
 }
@@ -59,15 +69,13 @@ impl Default for Bearer {
 }
 
 impl<B> Optional<Request<B>> for Bearer {
-    type Found = Secret;
-
-    fn find(&self, request: &Request<B>) -> Result<Option<Secret>, KeyError> {
+    fn find(&self, request: &Request<B>) -> Result<Option<Option<Secret>>, KeyError> {
         let line = only_line(&AUTHORIZATION, request.headers())?;
         let Some(token) = line.and_then(|value| token(value.as_bytes())) else { return Ok(None) };
         if token.len() > self.longest {
             return Err(KeyError::header(HeaderRule::TooLong, &AUTHORIZATION));
         }
-        Ok(Some(Secret::of(token)))
+        Ok(Some(Some(Secret::of(token))))
     }
 }
 
@@ -82,7 +90,7 @@ impl<B> KeyExtractor<Request<B>> for Bearer {
     type Key = Option<Secret>;
 
     fn extract(&self, request: &Request<B>) -> Result<Option<Option<Secret>>, KeyError> {
-        self.find(request).map(Some)
+        self.find(request).map(|found| Some(found.flatten()))
     }
 }
 
@@ -100,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_token_is_a_key_that_shows_nothing() {
-        assert_eq!(key(&["Bearer abc"]), Ok(Bearer::key("abc")));
-        assert_eq!(key(&["bEARER   abc "]), Ok(Bearer::key("abc")));
+        assert_eq!(key(&["Bearer abc"]), Ok(Bearer::new().key("abc")));
+        assert_eq!(key(&["bEARER   abc "]), Ok(Bearer::new().key("abc")));
         assert_ne!(key(&["Bearer abc"]), key(&["Bearer abd"]));
         assert_eq!(format!("{:?}", key(&["Bearer abc"])), "Ok(Some(Secret(..)))");
     }

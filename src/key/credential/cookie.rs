@@ -14,9 +14,10 @@ use crate::key::{KeyError, KeyExtractor};
 /// The value of a cookie, as a fingerprint.
 ///
 /// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Cookie::or) asks another
-/// extractor instead. Twice the same cookie is an error, not a choice: the service behind might read the other one.
-/// So is one longer than 8,192 bytes, unless [`max_len`](Cookie::max_len) says otherwise. All lines of the header
-/// count: HTTP/2 may send each cookie in its own.
+/// extractor instead. Two cookies of that name count as none, for the service behind might read either; they are no
+/// error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes, unless
+/// [`max_len`](Cookie::max_len) says otherwise, is an error of the client (400). All lines of the header count: HTTP/2
+/// may send each cookie in its own.
 ///
 /// Percent-encoding is taken off names and values, and quotes off values, for most frameworks do so before they compare:
 /// one session has one budget however it is spelt. It is not checked: whoever may invent sessions has a budget for each.
@@ -61,17 +62,15 @@ impl Cookie {
         Or { first: self, second: other }
     }
 
-    /// The key of callers with that value: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
     #[must_use]
-    pub fn key(value: &str) -> Option<Secret> {
+    pub fn key(&self, value: &str) -> Option<Secret> {
         Some(secret(value.as_bytes()))
     }
 }
 
 impl<B> Optional<Request<B>> for Cookie {
-    type Found = Secret;
-
-    fn find(&self, request: &Request<B>) -> Result<Option<Secret>, KeyError> {
+    fn find(&self, request: &Request<B>) -> Result<Option<Option<Secret>>, KeyError> {
         let lines = request.headers().get_all(COOKIE).iter();
         let mut values =
             lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
@@ -80,11 +79,12 @@ impl<B> Optional<Request<B>> for Cookie {
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            (_, Some(_)) => Err(KeyError::header(HeaderRule::CookieTwice, &COOKIE)),
-            (Some(value), _) if value.len() > self.longest => {
+            // A sibling subdomain can set the second one. A key made of both would be a new budget for each value of it.
+            (None, _) | (_, Some(_)) => Ok(None),
+            (Some(value), None) if value.len() > self.longest => {
                 Err(KeyError::header(HeaderRule::TooLong, &COOKIE))
             }
-            (value, _) => Ok(value.map(secret)),
+            (Some(value), None) => Ok(Some(Some(secret(value)))),
         }
     }
 }
@@ -118,7 +118,7 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
     type Key = Option<Secret>;
 
     fn extract(&self, request: &Request<B>) -> Result<Option<Option<Secret>>, KeyError> {
-        self.find(request).map(Some)
+        self.find(request).map(|found| Some(found.flatten()))
     }
 }
 
@@ -126,6 +126,10 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
 mod tests {
     use super::*;
     use http::HeaderValue;
+
+    fn named(name: &str) -> Cookie {
+        Cookie::new(name).unwrap()
+    }
 
     fn key(lines: &[&str]) -> Result<Option<Secret>, KeyError> {
         let mut request = Request::new(());
@@ -140,40 +144,47 @@ mod tests {
         for lines in
             [&["id=abc"][..], &["a=1; id=abc"], &["a=1;id=abc;b=2"], &["a=1", "id=abc"], &["  id = abc "]]
         {
-            assert_eq!(key(lines), Ok(Cookie::key("abc")), "{lines:?}");
+            assert_eq!(key(lines), Ok(named("id").key("abc")), "{lines:?}");
         }
-        assert_eq!(key(&["id=a=b"]), Ok(Cookie::key("a=b")));
-        assert_eq!(key(&["id="]), Ok(Cookie::key("")));
+        assert_eq!(key(&["id=a=b"]), Ok(named("id").key("a=b")));
+        assert_eq!(key(&["id="]), Ok(named("id").key("")));
         // However it is spelt: who reads it takes these for the same.
         for lines in
             [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
         {
-            assert_eq!(key(&lines), Ok(Cookie::key("abc")), "{lines:?}");
+            assert_eq!(key(&lines), Ok(named("id").key("abc")), "{lines:?}");
         }
         for line in ["id=%22abc%22", "\u{a0}id=abc", "id=\u{2003}abc\u{a0}", "id\u{a0}= abc"] {
-            assert_eq!(key(&[line]), Ok(Cookie::key("abc")), "{line:?}");
+            assert_eq!(key(&[line]), Ok(named("id").key("abc")), "{line:?}");
         }
         for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff"] {
-            assert_eq!(key(&[&format!("id={raw}")]), Ok(Cookie::key(raw)), "{raw}");
+            assert_eq!(key(&[&format!("id={raw}")]), Ok(named("id").key(raw)), "{raw}");
         }
-        assert_eq!(Cookie::key("%%61"), Cookie::key("%a"));
+        assert_eq!(named("id").key("%%61"), named("id").key("%a"));
         for lines in [&[][..], &["ID=abc"], &["xid=abc"], &["id"], &["a=id=abc"], &[";;=;"]] {
             assert_eq!(key(lines), Ok(None), "{lines:?}");
         }
     }
 
     #[test]
-    fn twice_or_too_long_is_an_error_that_does_not_repeat_it() {
+    fn two_of_one_name_are_none() {
         for lines in [
             &["id=abc; id=abc"][..],
             &["id=x; %69d=abc"],
             &["%69d=abc; i%64=abc"],
             &["id=abc", "a=1; id=x"],
-            &["id=abcabcabcabcabc"],
+            &["id=abcabcabcabcabc; id=x"],
+            &["id=a; id=b; id=c"],
         ] {
-            let error = key(lines).unwrap_err().to_string();
-            assert!(error.contains("cookie") && !error.contains("abc"), "{error}");
+            assert_eq!(key(lines), Ok(None), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn too_long_is_an_error_that_does_not_repeat_it() {
+        let error = key(&["id=abcabcabcabcabc"]).unwrap_err();
+        assert!(error.is_invalid());
+        assert!(error.to_string().contains("cookie") && !error.to_string().contains("abc"), "{error}");
         assert!(Cookie::new("no cookie").is_err());
         assert!(Cookie::new("").is_err());
         assert!(Cookie::new("a%62").is_err());

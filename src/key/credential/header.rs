@@ -13,7 +13,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// The value of a header.
 ///
 /// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Header::or) asks another
-/// extractor instead. Two lines of it are an error, not a choice: the service behind might read the other one.
+/// extractor instead. Two lines of it are an error of the client (400), not a choice: the service behind might read the
+/// other one.
 ///
 /// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
 /// Limit by address as well, or where a layer outside checks the value, let it tell the user in an
@@ -49,21 +50,20 @@ impl Header {
         self
     }
 
-    /// The key of callers with that value: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
     ///
     /// ```
-    /// use tower_throttle::RateLimiter;
     /// use tower_throttle::algorithm::TokenBucket;
     /// use tower_throttle::key::Header;
-    /// # use tower_throttle::Quota;
+    /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
-    /// // .. and a layer, `RateLimitLayer::with_limiter(Header::new("x-api-key")?, limiter.clone())`
-    /// limiter.reset(&Header::key(&"4711".parse()?));
-    /// # Ok::<(), http::header::InvalidHeaderValue>(())
+    /// let by_api_key = Header::new("x-api-key")?;
+    /// let layer = RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_api_key.key(&"4711".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn key(value: &HeaderValue) -> HeaderKey {
+    pub fn key(&self, value: &HeaderValue) -> HeaderKey {
         HeaderKey(Some(value.clone()))
     }
 
@@ -86,14 +86,12 @@ impl fmt::Debug for HeaderKey {
 }
 
 impl<B> Optional<Request<B>> for Header {
-    type Found = HeaderKey;
-
     fn find(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
         match only_line(&self.name, request.headers())? {
             Some(value) if value.len() > self.longest => {
                 Err(KeyError::header(HeaderRule::TooLong, &self.name))
             }
-            value => Ok(value.map(Self::key)),
+            value => Ok(value.map(|value| self.key(value))),
         }
     }
 }
@@ -143,7 +141,7 @@ mod tests {
         let header = Header::new("x-api-key").unwrap().max_len(4);
         assert_eq!(
             header.extract(&request(&["abcd"])),
-            Ok(Some(Header::key(&HeaderValue::from_static("abcd"))))
+            Ok(Some(header.key(&HeaderValue::from_static("abcd"))))
         );
         let error = header.extract(&request(&["abcde"])).unwrap_err().to_string();
         assert!(error.contains("max_len") && !error.contains("abcde"), "{error}");

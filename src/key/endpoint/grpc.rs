@@ -7,7 +7,8 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The gRPC service that is called: those that are known by name, and all others together.
 ///
-/// Callers can invent services, so a name that is not in the list gets no budget of its own. A generated server has
+/// Callers can invent services, so a name that is not in the list gets no budget of its own. The path is read as this
+/// layer sees it: inside of axum's `nest`, without the prefix, as the gRPC service sees it. A generated server has
 /// its service's name: `GreeterServer::<Greeter>::NAME`, of tonic's trait `NamedService`.
 ///
 /// ```
@@ -42,6 +43,13 @@ impl GrpcService {
         };
         Self { known: Known::new(services.into_iter().map(service)) }
     }
+
+    /// Returns the key of calls to that service: to look at, refund or reset what they have used. All services that are
+    /// not known have one key.
+    #[must_use]
+    pub fn key(&self, service: &str) -> Option<Arc<str>> {
+        self.known.name(service)
+    }
 }
 
 impl<B> KeyExtractor<Request<B>> for GrpcService {
@@ -53,7 +61,8 @@ impl<B> KeyExtractor<Request<B>> for GrpcService {
     }
 }
 
-/// The gRPC method that is called: those that are known by name, and all others together.
+/// The gRPC method that is called: those that are known by name, and all others together. The path is read as for
+/// [`GrpcService`].
 ///
 /// ```
 /// use tower_throttle::key::{GrpcMethod, PeerIp};
@@ -87,6 +96,13 @@ impl GrpcMethod {
             name[1..].to_owned()
         };
         Self { known: Known::new(methods.into_iter().map(method)) }
+    }
+
+    /// Returns the key of calls to that method, `/package.Service/Method`: to look at, refund or reset what they have
+    /// used. All methods that are not known have one key.
+    #[must_use]
+    pub fn key(&self, method: &str) -> Option<Arc<str>> {
+        method.strip_prefix('/').and_then(|method| self.known.name(method))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::key::{KeyError, KeyExtractor};
 ///
 /// Callers can invent hosts, so a name that is not in the list gets no budget of its own. Read from the request's
 /// target (HTTP/2's `:authority`), else from the `Host` header; in any case, without its port and a dot at its end.
-/// Two `Host` lines are an error, and so is one that names another host than the target. `X-Forwarded-Host` is not read:
+/// Two `Host` lines are an error of the client (400), and so is one that names another host than the target. `X-Forwarded-Host` is not read:
 /// where what is behind goes by that, take the host from an [`Extension`](crate::key::Extension).
 ///
 /// ```
@@ -45,6 +45,15 @@ impl Host {
             canonical(host)
         };
         Self { known: Known::new(hosts.into_iter().map(host)) }
+    }
+}
+
+impl Host {
+    /// Returns the key of requests for that host, without a port: to look at, refund or reset what they have used. All
+    /// hosts that are not known have one key.
+    #[must_use]
+    pub fn key(&self, host: &str) -> Option<Arc<str>> {
+        self.known.name(&canonical(host))
     }
 }
 

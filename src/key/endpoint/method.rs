@@ -45,6 +45,24 @@ impl Method {
     }
 }
 
+impl Method {
+    /// Returns the key of requests with that method: to look at, refund or reset what they have used.
+    #[must_use]
+    pub fn key(&self, method: &http::Method) -> MethodKey {
+        use http::Method as M;
+
+        match *method {
+            _ if self.classes && method.is_safe() => MethodKey::Safe,
+            _ if self.classes => MethodKey::Unsafe,
+            M::HEAD => MethodKey::Known(M::GET),
+            M::GET | M::POST | M::PUT | M::PATCH | M::DELETE | M::OPTIONS | M::CONNECT | M::TRACE => {
+                MethodKey::Known(method.clone())
+            }
+            _ => MethodKey::Unknown,
+        }
+    }
+}
+
 impl Default for Method {
     fn default() -> Self {
         Self::new()
@@ -55,18 +73,7 @@ impl<B> KeyExtractor<Request<B>> for Method {
     type Key = MethodKey;
 
     fn extract(&self, request: &Request<B>) -> Result<Option<MethodKey>, KeyError> {
-        use http::Method as M;
-
-        let method = request.method();
-        Ok(Some(match *method {
-            _ if self.classes && method.is_safe() => MethodKey::Safe,
-            _ if self.classes => MethodKey::Unsafe,
-            M::HEAD => MethodKey::Known(M::GET),
-            M::GET | M::POST | M::PUT | M::PATCH | M::DELETE | M::OPTIONS | M::CONNECT | M::TRACE => {
-                MethodKey::Known(method.clone())
-            }
-            _ => MethodKey::Unknown,
-        }))
+        Ok(Some(self.key(request.method())))
     }
 }
 

@@ -1,4 +1,5 @@
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use axum::extract::MatchedPath;
 use http::Request;
@@ -30,17 +31,46 @@ impl Route {
     pub const fn new() -> Self {
         Self
     }
+
+    /// Returns the key of requests for that route, as it was written: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::{PeerIp, Route};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let (by_peer, by_route) = (PeerIp::new(), Route::new());
+    /// let key = (by_peer.clone(), by_route);
+    /// let layer = RateLimitLayer::new(key, TokenBucket::new(Quota::per_second(5)));
+    /// // the key of a tuple is the tuple of the keys
+    /// layer.limiter().reset(&(by_peer.key([192, 0, 2, 1].into()), by_route.key("/users/{id}")));
+    /// ```
+    #[must_use]
+    pub fn key(&self, route: &str) -> RouteKey {
+        RouteKey(Matched::Written(route.into()))
+    }
 }
 
 /// A route as it was written, or that none matched.
 #[derive(Clone, Debug)]
-pub struct RouteKey(Option<MatchedPath>);
+pub struct RouteKey(Matched);
+
+#[derive(Clone, Debug)]
+enum Matched {
+    None,
+    ByAxum(MatchedPath),
+    Written(Arc<str>),
+}
 
 impl RouteKey {
     /// The route, if one matched.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
-        self.0.as_ref().map(MatchedPath::as_str)
+        match &self.0 {
+            Matched::None => None,
+            Matched::ByAxum(path) => Some(path.as_str()),
+            Matched::Written(route) => Some(route),
+        }
     }
 }
 
@@ -62,6 +92,7 @@ impl<B> KeyExtractor<Request<B>> for Route {
     type Key = RouteKey;
 
     fn extract(&self, request: &Request<B>) -> Result<Option<RouteKey>, KeyError> {
-        Ok(Some(RouteKey(request.extensions().get::<MatchedPath>().cloned())))
+        let matched = request.extensions().get::<MatchedPath>().cloned();
+        Ok(Some(RouteKey(matched.map_or(Matched::None, Matched::ByAxum))))
     }
 }

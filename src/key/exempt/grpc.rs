@@ -6,12 +6,16 @@ use super::condition::Condition;
 ///
 /// A client whose `Watch` is refused takes the server for sick. Anybody can call them, and keep a `Watch` open: bound the
 /// streams of a connection, or the calls at a time.
+///
+/// The path is compared as this layer sees it: inside of axum's `nest`, without the prefix, as the gRPC service sees it. So
+/// put the limit around gRPC services only.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 
 /// Calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection`, and of its `v1alpha`.
 ///
-/// Anybody can make them, and their answers are large: only where reflection is not for everybody anyway.
+/// Anybody can make them, and their answers are large: only where reflection is not for everybody anyway. The path is
+/// compared as for [`GrpcHealth`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 

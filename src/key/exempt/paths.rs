@@ -8,6 +8,11 @@ use super::condition::Condition;
 ///
 /// A path must be the same, letter by letter, as it was sent: nothing is decoded, and no slash is added or taken away.
 /// Anybody can ask for them: what answers should be cheap.
+///
+/// In axum (feature `axum`), `/login` stands for that path and no other wherever the layer is, inside of
+/// `Router::nest("/api", ..)` as well: axum keeps the path as it was sent in its `OriginalUri`. There are two exceptions: of
+/// a path that is changed before the outermost router is called, and of one that another router takes a prefix off, what
+/// is left is compared.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,
@@ -36,8 +41,18 @@ impl Paths {
 
 impl<B> Condition<Request<B>> for Paths {
     fn holds(&self, request: &Request<B>) -> bool {
-        self.paths.iter().any(|path| **path == *request.uri().path())
+        let sent = sent_path(request);
+        self.paths.iter().any(|path| **path == *sent)
     }
+}
+
+/// The path as it was sent, before routers took prefixes off it.
+fn sent_path<B>(request: &Request<B>) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(original) = request.extensions().get::<axum::extract::OriginalUri>() {
+        return original.0.path();
+    }
+    request.uri().path()
 }
 
 #[cfg(test)]

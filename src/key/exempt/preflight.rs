@@ -5,7 +5,7 @@ use http_body::Body;
 use super::condition::Condition;
 
 /// CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard, section 4.8), and
-/// without a body.
+/// without a body or an `X-HTTP-Method-Override`.
 ///
 /// A browser sends them before a request of another origin, without credentials, and takes a refusal for a failure of
 /// the network. A `CorsLayer` outside the limiter answers them before they are counted; this is for services that
@@ -25,6 +25,8 @@ impl<B: Body> Condition<Request<B>> for Preflight {
             // Some servers take any method for a call: this one asks for nothing.
             && request.body().is_end_stream()
             && !headers.contains_key(CONTENT_TYPE)
+            // Others take what this header says for the method.
+            && !headers.contains_key("x-http-method-override")
     }
 }
 
@@ -46,6 +48,8 @@ mod tests {
         let request = |method: &str, headers: &[&str]| with(method, headers, b"");
         assert!(request("OPTIONS", &["origin", "access-control-request-method"]));
         assert!(!request("OPTIONS", &["origin", "access-control-request-method", "content-type"]));
+        let overriding = ["origin", "access-control-request-method", "x-http-method-override"];
+        assert!(!request("OPTIONS", &overriding));
         assert!(!with("OPTIONS", &["origin", "access-control-request-method"], b"\0"));
         assert!(!request("GET", &["origin", "access-control-request-method"]));
         assert!(!request("OPTIONS", &["origin"]));

@@ -179,6 +179,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     {
         match self.key.extract(request) {
             Ok(key) => key.map(Caller::Known),
+            Err(error) if error.is_forbidden() || error.is_invalid() => None,
             Err(_) => (self.missing == MissingKey::Shared).then_some(Caller::Unknown),
         }
     }
@@ -187,6 +188,11 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     fn no_key<T>(&self, error: KeyError) -> Result<Option<Caller<T>>, KeyError> {
         if error.is_forbidden() {
             self.counters.forbid();
+            return Err(error);
+        }
+        if error.is_invalid() {
+            self.counters.count_invalid();
+            self.observer.invalid_key(self.labels.first().name(), &error);
             return Err(error);
         }
         self.counters.miss(self.missing);

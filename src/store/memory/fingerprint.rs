@@ -17,6 +17,32 @@ pub(super) struct Fingerprint {
     low: u64,
 }
 
+/// The bit of `high` that no key has.
+const KEYLESS: u64 = 1 << 63;
+
+/// What the in-memory store can tell apart: anything that is `Hash`, and a [`Caller`](crate::key::Caller), which may have
+/// no key. Implemented by this crate only.
+///
+/// Two keys that feed the same bytes to the hasher are one key. So a `Hash` must be prefix-free, as those of the standard
+/// library and derived ones are: the parts of a key that can vary in length must show where they end.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a key: it is not `Hash`",
+    note = "derive `Hash` for it"
+)]
+pub trait MemoryKey {
+    /// Feeds the key to `state`; `false`: there is none.
+    #[doc(hidden)]
+    fn hash_key<H: Hasher>(&self, state: &mut H) -> bool;
+}
+
+impl<K: Hash + ?Sized> MemoryKey for K {
+    #[inline]
+    fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
+        self.hash(state);
+        true
+    }
+}
+
 impl Fingerprint {
     /// One of `2^bits` identities that many keys share.
     pub(super) fn coarse(self, bits: u32) -> Self {
@@ -60,11 +86,12 @@ impl Seed {
     }
 
     #[inline]
-    pub(super) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> Fingerprint {
+    pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
-        key.hash(&mut hasher);
+        let has_key = key.hash_key(&mut hasher);
         let hash = hasher.finish128();
-        Fingerprint { high: hash.h1, low: hash.h2 }
+        let high = if has_key { hash.h1 & !KEYLESS } else { hash.h1 | KEYLESS };
+        Fingerprint { high, low: hash.h2 }
     }
 }
 
@@ -123,6 +150,29 @@ mod tests {
         assert_ne!(one.fingerprint(&("a", "bc")), one.fingerprint(&("ab", "c")));
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         assert_eq!(one.fingerprint(&ip), one.fingerprint(&ip.clone()));
+    }
+
+    #[test]
+    fn a_caller_without_a_key_is_identified_as_no_key_is() {
+        struct Keyless;
+        impl MemoryKey for Keyless {
+            fn hash_key<H: Hasher>(&self, _: &mut H) -> bool {
+                false
+            }
+        }
+        /// Writes nothing, as the absence of a key does.
+        struct Nothing;
+        impl Hash for Nothing {
+            fn hash<H: Hasher>(&self, _: &mut H) {}
+        }
+        for _ in 0..100 {
+            let seed = Seed::random();
+            let unknown = seed.fingerprint(&Keyless);
+            assert_ne!(unknown, seed.fingerprint(&Nothing));
+            assert_ne!(unknown, seed.fingerprint(&()));
+            assert_eq!(unknown.high & KEYLESS, KEYLESS);
+            assert_eq!(seed.fingerprint("a").high & KEYLESS, 0);
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::decision::Decision;
 use crate::queue::{Comer, Entered, Fate, Outlook, Turn};
 use crate::store::context::Context;
 
+pub use fingerprint::MemoryKey;
 pub use house::WhenClosed;
 pub(crate) use joint::{AllDecided, Together, decide};
 pub use joint::{Decided, Few, Part, TogetherWait};
@@ -147,7 +148,7 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<'a, K: Hash + ?Sized>(
+    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         context: &'a Arc<Own<A>>,
         key: &K,
         call: Call<'_, A>,
@@ -155,7 +156,7 @@ impl<A: Algorithm> MemoryStore<A> {
         Part::new(context, context.store().seed.fingerprint(key), call)
     }
 
-    pub(crate) fn identify<K: Hash + ?Sized>(&self, key: &K) -> Identity {
+    pub(crate) fn identify<K: MemoryKey + ?Sized>(&self, key: &K) -> Identity {
         Identity(self.seed.fingerprint(key))
     }
 
@@ -278,7 +279,7 @@ impl<A: Algorithm> MemoryStore<A> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity(Fingerprint);
 
-impl<A: Algorithm, K: Hash + ?Sized> Store<A, K> for MemoryStore<A> {
+impl<A: Algorithm, K: MemoryKey + ?Sized> Store<A, K> for MemoryStore<A> {
     type Error = Infallible;
     type Wait = MemoryWait<A>;
 
