@@ -48,7 +48,7 @@
 //! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no
 //!    waiter asleep and no slot lost.
 //! 8. **Bounded**: keys, waiters per key and in total, memory per key, and work per call. That is constant, but
-//!    amortised for [`SlidingLog`](algorithm::SlidingLog), and in proportion to the line of its key, some 10 ns to 30
+//!    amortised where tables and queues grow and for [`SlidingLog`](algorithm::SlidingLog), and in proportion to the line of its key, some 10 ns to 30
 //!    ns for each who waits, for a call that: gives up its place, or comes after one that has; has a `max_wait`, or
 //!    looks, after a window has let somebody go late; drops the oldest of a window or of
 //!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered)
@@ -66,7 +66,7 @@
 //! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's
 //! `ConnectInfo`, and `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument. `tonic`: they read tonic's `TcpConnectInfo`, and a limited gRPC
 //! service keeps its name. `tracing` (default): one error event for each kind of mistake in the set-up that requests
-//! suffer from, and an event of level `debug` for each that was held in line.
+//! suffer from, a warning when a limiter is built of a window with a burst, and an event of level `debug` for each that was held in line.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -141,6 +141,11 @@ impl Quota {
         self.burst
     }
 
+    /// Whether a burst was given that differs from the limit.
+    pub(crate) const fn has_burst(&self) -> bool {
+        self.burst != self.limit
+    }
+
     pub(crate) const fn period_nanos(&self) -> u64 {
         self.period
     }

@@ -8,12 +8,16 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    Tiered, TokenBucket,
+};
 use tower_throttle::key::{ClientIp, Extension, Global, Header, Networks, PeerIp, TrustedProxies};
 use tower_throttle::store::{Answer, Call, Context, Store};
 use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
@@ -341,4 +345,28 @@ async fn being_held_is_worth_a_line_for_who_wants_to_know_and_being_refused_is_n
     let lines = log.lines();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.starts_with("DEBUG") && line.ends_with("held policy=\"default\" delay=100ms"), "{line}");
+}
+
+#[test]
+fn a_burst_given_to_a_window_is_a_warning_when_a_limiter_is_built() {
+    fn warnings<A: Algorithm>(algorithm: A) -> usize {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(Global, algorithm);
+        let limiter = layer.clone().limiter().clone();
+        assert!(limiter.check("key").is_allowed());
+        let lines = log.lines();
+        assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("burst")), "{lines:?}");
+        lines.len()
+    }
+    let (plain, burst) = (Quota::per_minute(10), Quota::per_minute(10).burst(20));
+    assert_eq!(warnings(FixedWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingCounter::new(burst)), 1);
+    assert_eq!(warnings(SlidingLog::new(burst)), 1);
+    assert_eq!(warnings(FixedWindow::new(burst).priority(20)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(burst))), 1);
+    assert_eq!(warnings(Tiered::new(FixedWindow::new(burst)).block_for(Duration::from_secs(1)).after(3)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(plain))), 0);
+    assert_eq!(warnings(LeakyBucket::new(burst)) + warnings(Smooth::bursty(burst)), 0);
+    assert_eq!(warnings(Concurrency::per_key(1)), 0);
 }

@@ -49,7 +49,8 @@ use crate::decision::Decision;
 ///
 /// Told to [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
 /// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a
-/// refusal. Beside a rate, join layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
+/// refusal. A permit that is free goes to the first of them: if that one is never polled again, and not dropped either,
+/// it blocks its key, as in any fair semaphore. Beside a rate, join layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
 /// tuple.
 ///
 /// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. When the table of
@@ -113,7 +114,8 @@ impl Concurrency {
     }
 
     /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit
-    /// count, too.
+    /// count, too: so without a [`queue`](Concurrency::queue), calls in
+    /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may take the whole total.
     ///
     /// A total below the limit per key is the limit of a key as well. A
     /// [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made of the old one;

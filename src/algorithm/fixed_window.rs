@@ -189,6 +189,10 @@ impl Algorithm for FixedWindow {
         Policy::new(self.quota.limit(), self.quota.period())
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.quota.has_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<FixedWindowState>> {
         Some(self)
     }

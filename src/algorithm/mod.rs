@@ -29,7 +29,12 @@
 //! Every one of them lets calls wait instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire),
 //! and in a layer once it is told to, by `queue(n)`, `max_wait(duration)` or `overflow(..)`. ([`LeakyBucket`] and
 //! [`Smooth`] are there to let calls wait, and need not be told.) First come, first served; a bucket lets a call go
-//! when its tokens are there, a window when it has room.
+//! when its tokens are there, a window when it has room. A call that waits for a window and is polled late takes its
+//! unit from the window in which it leaves.
+//!
+//! In [`acquire`](crate::limiter::RateLimiter::acquire), any number of calls waits unless one of those methods was
+//! called: only [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them, for all keys together, and one key may
+//! take all its places. The queues of [`LeakyBucket`] and [`Smooth`] are as long as the burst.
 //!
 //! | nginx | here |
 //! |---|---|
@@ -107,7 +112,7 @@ pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use line::{Departure, Line};
 pub use patience::{Overflow, Patience};
-pub use priority::{Lends, Priority};
+pub use priority::{HasPriority, Lends, Priority};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
@@ -193,6 +198,12 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// How each of its limits is told to clients, in the order of [`Decision::index`]: of a tuple, more than one.
     fn policies(&self, tell: &mut dyn FnMut(Policy)) {
         tell(self.policy());
+    }
+
+    /// Whether it was given a quota with a burst, of which it makes no use. A limiter that is built with it logs a
+    /// warning (feature `tracing`).
+    fn ignores_burst(&self) -> bool {
+        false
     }
 
     /// Over how long a client that was told `decision` should spread what remains: the effective window of the

@@ -4,7 +4,8 @@ use crate::clock::Nanos;
 
 /// How many calls may wait for a key, how long each, and what happens when that many wait.
 ///
-/// For authors of algorithms: see [`Line::patience`](crate::algorithm::Line::patience).
+/// For authors of algorithms: see [`Line::patience`](crate::algorithm::Line::patience). Whatever it says, all calls that
+/// wait are bounded by [`max_waiting`](crate::limiter::Builder::max_waiting).
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,6 +17,8 @@ use crate::clock::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     places: u64,
+    /// How many places there are once calls are to wait, unless their number is given.
+    default_places: u64,
     max_wait: u64,
     overflow: Overflow,
     /// Whether somebody has said that calls are to wait.
@@ -37,43 +40,58 @@ pub enum Overflow {
 }
 
 impl Patience {
-    /// So many places for calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)); those of a
-    /// layer are refused.
+    /// Only calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)) do: any number of them, as long
+    /// as it takes. Those of a layer are refused.
     ///
-    /// They wait as long as it takes, and when all places are taken, whoever comes is refused.
+    /// `default_places` is the length of the queue once [`within`](Patience::within) or
+    /// [`overflowing`](Patience::overflowing) is called without [`queue`](Patience::queue).
     #[must_use]
-    pub const fn unasked(places: u64) -> Self {
-        Self { places, max_wait: u64::MAX, overflow: Overflow::Refuse, asked: false, counted: false }
+    pub const fn unasked(default_places: u64) -> Self {
+        Self {
+            places: u64::MAX,
+            default_places,
+            max_wait: u64::MAX,
+            overflow: Overflow::Refuse,
+            asked: false,
+            counted: false,
+        }
     }
 
-    /// So many places for all calls, else as [`unasked`](Patience::unasked).
+    /// All calls wait, as long as it takes. When `places` of them wait, further calls are refused.
     #[must_use]
     pub const fn asked(places: u64) -> Self {
-        Self { asked: true, ..Self::unasked(places) }
+        Self::unasked(places).for_all()
+    }
+
+    /// The same for all calls, and so with a bounded queue.
+    const fn for_all(self) -> Self {
+        let places = if self.asked { self.places } else { self.default_places };
+        Self { places, asked: true, ..self }
     }
 
     /// The same for all calls, with so many places.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
-        Self { places, asked: true, counted: true, ..self }
+        Self { places, default_places: places, asked: true, counted: true, ..self }
     }
 
     /// The same for all calls, none of which waits longer.
     #[must_use]
     pub fn within(self, max_wait: Duration) -> Self {
-        Self { max_wait: Nanos::from(max_wait).0, asked: true, ..self }
+        Self { max_wait: Nanos::from(max_wait).0, ..self.for_all() }
     }
 
     /// The same for all calls, with somebody else refused when all places are taken.
     #[must_use]
     pub const fn overflowing(self, overflow: Overflow) -> Self {
-        Self { overflow, asked: true, ..self }
+        Self { overflow, ..self.for_all() }
     }
 
     /// The patience of two rules at once.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             places: self.places.min(other.places),
+            default_places: self.default_places.min(other.default_places),
             max_wait: self.max_wait.min(other.max_wait),
             overflow: if self.overflow == other.overflow { self.overflow } else { Overflow::Refuse },
             asked: self.asked && other.asked,
@@ -81,7 +99,7 @@ impl Patience {
         }
     }
 
-    /// How many calls may wait.
+    /// How many calls may wait. `u64::MAX`: as many as all keys' waiting calls may be.
     #[must_use]
     pub const fn places(&self) -> u64 {
         self.places
@@ -118,8 +136,10 @@ macro_rules! waits {
             /// How many calls may wait, per key; 0: none. In total,
             /// [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them.
             ///
-            #[doc = concat!("Unless set, ", $default, " may wait in [`acquire`](crate::limiter::RateLimiter::acquire), and none in a layer, which refuses \
-                what may not pass now. Once set, a layer holds requests as well.")]
+            /// Unless this, `max_wait` or `overflow` is called, only that total bounds how many may wait in
+            /// [`acquire`](crate::limiter::RateLimiter::acquire), so one key may take every place of it; and none wait in
+            #[doc = concat!("a layer, which refuses what may not pass now. With `max_wait` or `overflow` alone, ", $default, " may wait. Once \
+                any of the three is called, a layer holds requests as well.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
                 self.patience = self.patience.queue(places);

@@ -31,7 +31,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow,
+    Algorithm, Blocking, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow,
+    Tiered,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -98,6 +99,21 @@ mod sealed {
     pub trait Sealed {}
 }
 
+/// An algorithm that treats calls with priority differently from others.
+///
+/// [`Priority`], and [`Tiered`] and [`Blocking`] over it. Not tuples: they have no calls with priority. Implement it for
+/// an algorithm of your own whose line [lends](Line::lends).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no calls with priority",
+    label = "priority has no effect here",
+    note = "call `.priority(percent)` on the window that the limiter or the layer is built with"
+)]
+pub trait HasPriority: Algorithm {}
+
+impl<A: Lends> HasPriority for Priority<A> {}
+impl<A: HasPriority + PartialEq> HasPriority for Tiered<A> {}
+impl<A: HasPriority> HasPriority for Blocking<A> {}
+
 impl<A: Lends> Priority<A> {
     fn new(rule: A, percent: u8) -> Self {
         assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
@@ -155,6 +171,10 @@ impl<A: Lends> Algorithm for Priority<A> {
 
     fn window(&self, decision: &Decision) -> Option<Duration> {
         self.rule.window(decision)
+    }
+
+    fn ignores_burst(&self) -> bool {
+        self.rule.ignores_burst()
     }
 
     fn line(&self) -> Option<&dyn Line<A::State>> {

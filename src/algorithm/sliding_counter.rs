@@ -226,6 +226,10 @@ impl Algorithm for SlidingCounter {
         Policy::new(self.quota.limit(), self.quota.period())
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.quota.has_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<SlidingCounterState>> {
         Some(self)
     }

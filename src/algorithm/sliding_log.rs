@@ -250,6 +250,10 @@ impl Algorithm for SlidingLog {
         Policy::new(self.quota.limit(), self.quota.period())
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.quota.has_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<SlidingLogState>> {
         Some(self)
     }

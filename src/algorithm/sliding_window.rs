@@ -369,6 +369,10 @@ impl Algorithm for SlidingWindow {
         Policy::new(self.quota.limit(), self.quota.period())
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.quota.has_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<SlidingWindowState>> {
         Some(self)
     }

@@ -3,8 +3,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll, ready};
+use std::time::Duration;
 
 use pin_project_lite::pin_project;
+use tokio::task::coop::poll_proceed;
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
@@ -27,6 +29,11 @@ pin_project! {
 impl<A: Algorithm> Acquire<A> {
     pub(super) fn new(wait: AcquirePermit<A>) -> Self {
         Self { wait }
+    }
+
+    /// The same call, which waits at most `longest`. Before it is polled.
+    pub(super) fn within(self, longest: Duration) -> Self {
+        Self { wait: self.wait.within(longest) }
     }
 }
 
@@ -61,7 +68,15 @@ pin_project! {
     where
         A: Algorithm,
     {
-        Asking { context: Arc<Context<A, MemoryStore<A>>>, key: MemoryIdentity, cost: u64, rule: Option<A>, priority: bool },
+        Asking {
+            context: Arc<Context<A, MemoryStore<A>>>,
+            key: MemoryIdentity,
+            cost: u64,
+            rule: Option<A>,
+            priority: bool,
+            // The longest wait.
+            within: Duration,
+        },
         Waiting { #[pin] wait: MemoryWait<A> },
         Done,
     }
@@ -75,15 +90,26 @@ impl<A: Algorithm> AcquirePermit<A> {
         rule: Option<A>,
         priority: bool,
     ) -> Self {
-        Self { stage: Stage::Asking { context, key, cost, rule, priority } }
+        Self { stage: Stage::Asking { context, key, cost, rule, priority, within: Duration::MAX } }
+    }
+
+    /// The same call, which waits at most `longest`. Before it is polled.
+    pub(super) fn within(mut self, longest: Duration) -> Self {
+        if let Stage::Asking { within, .. } = &mut self.stage {
+            *within = longest;
+        }
+        self
     }
 
     fn poll_both(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
+        // Before the call is decided: one without budget charges nothing and joins no queue. Gives the unit of budget
+        // back while the call waits. Outside a tokio runtime, there is always budget.
+        let budget = ready!(poll_proceed(cx));
         let mut this = self.project();
         loop {
             let decided = match this.stage.as_mut().project() {
-                StageProj::Asking { context, key, cost, rule, priority } => {
-                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting();
+                StageProj::Asking { context, key, cost, rule, priority, within } => {
+                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting().within(*within);
                     match MemoryStore::enter(context, *key, call) {
                         Answer::Now(decision) | Answer::Reserved(decision, _) => {
                             (decision, Permit::default())
@@ -103,6 +129,7 @@ impl<A: Algorithm> AcquirePermit<A> {
                 StageProj::Done => panic!("polled after it was ready"),
             };
             this.stage.set(Stage::Done);
+            budget.made_progress();
             return Poll::Ready(decided);
         }
     }

@@ -34,7 +34,11 @@ impl<A: Algorithm> Builder<A> {
     }
 
     /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is
-    /// refused, and told when it would pass without waiting.
+    /// refused. Its `retry_after` is when the first call that waits for its key leaves; if none waits, when it would be
+    /// admitted without waiting.
+    ///
+    /// One key may take all these places in [`acquire`](RateLimiter::acquire), unless the algorithm's `queue(n)` bounds
+    /// them.
     ///
     /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs
     /// 96 bytes here (a line grows by doubling: count 100 to 200), and its future, its request, its connection.

@@ -7,8 +7,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Tiered};
+use crate::algorithm::{Algorithm, HasPriority, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::store::{Answer, Call, Context, MemoryKey, MemoryStore, Part, Permit, Store};
@@ -82,26 +83,43 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().peek(&self.context, key, Call::new(cost))
     }
 
-    /// Takes one unit, waiting for it in line.
+    /// Takes one unit, waiting for it in the key's queue.
     ///
-    /// First come, first served, per key. Every algorithm of this crate lets calls wait: a
+    /// Calls for one key are admitted in the order in which they came. Every algorithm of this crate lets calls wait: a
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) for their turn, a
     /// [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
-    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. As many as the
-    /// algorithm's `queue` (unless set, as many as its burst or limit) may wait; whoever finds no place, or would
-    /// have to wait longer than `max_wait`, is refused at once. An algorithm of one's own without a
-    /// [line](crate::algorithm::Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
+    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. (A window with
+    /// [priority](crate::algorithm::Priority) lets only calls with priority wait.) An algorithm of one's own without a
+    /// [`line`](Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
+    ///
+    /// How many calls may wait, and how long:
+    ///
+    /// - Where `queue(n)` or `max_wait(d)` was called on the algorithm, as these say. A call that finds the queue full,
+    ///   or would have to wait longer, is denied at once. `queue(0)` never waits.
+    /// - [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth): as many as the burst,
+    ///   unless `queue(n)` says otherwise.
+    /// - Else as long as it takes, while the [total of the limiter](Builder::max_waiting) has room. **One key may then
+    ///   take every place of that total**, and calls for other keys are denied where they would have to wait. Where
+    ///   callers choose the keys, call `queue(n)` or `max_wait(d)`, or use
+    ///   [`acquire_within`](RateLimiter::acquire_within).
+    ///
+    /// In a tokio runtime, each call consumes budget of
+    /// [cooperative scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over
+    /// calls that are decided at once lets others run. A call that has no budget left has not joined the queue.
     ///
     /// # Cancel safety
     ///
     /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it
     /// move up. A waiting call is charged when its turn comes; dropped between that and its next poll, its units go
     /// back unless another call for the key has been admitted meanwhile. Giving up costs work in proportion to the
-    /// calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`; a
-    /// waiter that is not polled loses at most its own turn.
+    /// calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`. A
+    /// waiting call that is not polled loses at most its own turn, with one exception: the first one that waits for a
+    /// [`Concurrency`](crate::algorithm::Concurrency) is given the next free permit, and if it is kept but never polled
+    /// again, it blocks its key, as in any fair semaphore. A call that waits for a window and is
+    /// polled late takes its unit from the window in which it leaves, not from the one in which it could have left.
     ///
     /// A runtime that is shut down drops its waiters: they leave as if they had been dropped by hand. A clock that
-    /// steps back while somebody waits adds at most one period to the wait.
+    /// steps back while calls wait adds at most one period to the wait.
     ///
     /// # Panics
     ///
@@ -111,15 +129,61 @@ impl<A: Algorithm> RateLimiter<A> {
         self.acquire_n(key, 1)
     }
 
-    /// Takes `cost` units, waiting for them in line. Cancel safe as, and panics as [`acquire`](RateLimiter::acquire).
+    /// Takes `cost` units, waiting for them in the key's queue. Otherwise as [`acquire`](RateLimiter::acquire), in
+    /// cancel safety and panics, too.
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
         self.acquiring(key, cost, None, false)
     }
 
-    /// Takes `cost` units with priority: where the rule is a [window that lends](crate::algorithm::Priority), it may
-    /// wait for the next window instead of being refused. Otherwise as [`acquire_n`](RateLimiter::acquire_n), in
-    /// cancel safety and panics, too.
-    pub fn acquire_with_priority<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
+    /// Takes one unit, waiting for it at most `longest`.
+    ///
+    /// A call that would have to wait longer is denied at once, without having waited: its `retry_after` is when the
+    /// same call would be queued. Only for [`Concurrency`](crate::algorithm::Concurrency) is the wait not known
+    /// beforehand: there, the call gives up after `longest`. A shorter `max_wait` of the algorithm holds as well.
+    /// `remaining` of a call that is decided at once counts calls with the same patience. Otherwise as
+    /// [`acquire`](RateLimiter::acquire), in cancel safety and panics, too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(1)));
+    /// assert!(limiter.check("upstream").is_allowed());
+    /// let late = limiter.acquire_within("upstream", Duration::from_millis(50)).await;
+    /// assert!(!late.is_allowed() && late.delay().is_zero());
+    /// let in_time = limiter.acquire_within("upstream", Duration::from_millis(100)).await;
+    /// assert_eq!(in_time.delay(), Duration::from_millis(100));
+    /// # }
+    /// ```
+    pub fn acquire_within<K: Hash + ?Sized>(&self, key: &K, longest: Duration) -> Acquire<A> {
+        self.acquire_n_within(key, 1, longest)
+    }
+
+    /// Takes `cost` units, waiting for them at most `longest`. See [`acquire_within`](RateLimiter::acquire_within).
+    pub fn acquire_n_within<K: Hash + ?Sized>(&self, key: &K, cost: u64, longest: Duration) -> Acquire<A> {
+        self.acquire_n(key, cost).within(longest)
+    }
+
+    /// Takes `cost` units with priority: it may wait for the next window instead of being refused. Otherwise as
+    /// [`acquire_n`](RateLimiter::acquire_n), in cancel safety and panics, too.
+    ///
+    /// Only for algorithms that [have calls with priority](HasPriority): a window with
+    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`] and with a
+    /// [lockout](crate::algorithm::Blocking). For others it does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use tower_throttle::algorithm::FixedWindow;
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(10)));
+    /// let _ = limiter.acquire_with_priority("upstream", 1);
+    /// ```
+    pub fn acquire_with_priority<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A>
+    where
+        A: HasPriority,
+    {
         self.acquiring(key, cost, None, true)
     }
 
@@ -180,6 +244,25 @@ impl<A: Algorithm> RateLimiter<A> {
     /// As [`acquire`](RateLimiter::acquire).
     pub fn acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> AcquirePermit<A> {
         self.asking(key, 1, None, false)
+    }
+
+    /// Takes a permit that is held until it is dropped, waiting for it at most `longest`, as
+    /// [`acquire_within`](RateLimiter::acquire_within) does: for [`Concurrency`](crate::algorithm::Concurrency), it
+    /// gives up after `longest`.
+    ///
+    /// # Errors
+    ///
+    /// The denial.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`acquire_permit`](RateLimiter::acquire_permit).
+    ///
+    /// # Panics
+    ///
+    /// As [`acquire`](RateLimiter::acquire).
+    pub fn acquire_permit_within<K: Hash + ?Sized>(&self, key: &K, longest: Duration) -> AcquirePermit<A> {
+        self.acquire_permit(key).within(longest)
     }
 
     /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that
@@ -360,6 +443,9 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
     }
 
     fn assemble(algorithm: A, clock: AnyClock, store: S) -> Self {
+        if algorithm.ignores_burst() {
+            warn_of_burst(&algorithm);
+        }
         Self { context: Arc::new(Context::new(algorithm, clock, store)) }
     }
 
@@ -396,3 +482,14 @@ impl<A: Algorithm, S> fmt::Debug for RateLimiter<A, S> {
         f.debug_struct("RateLimiter").field("algorithm", &*self.algorithm()).finish_non_exhaustive()
     }
 }
+
+#[cfg(feature = "tracing")]
+fn warn_of_burst(algorithm: &impl fmt::Debug) {
+    tracing::warn!(
+        ?algorithm,
+        "tower-throttle: a window makes no use of a burst: leave it out, or take a TokenBucket"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_of_burst(_: &impl fmt::Debug) {}

@@ -9,7 +9,7 @@ use super::policy::Policy;
 use super::service::RateLimit;
 use super::shadow::Shadow;
 use super::terms::{Choice, Cost, One, Ranked, Settled};
-use crate::algorithm::{Algorithm, Tiered, TokenBucket};
+use crate::algorithm::{Algorithm, HasPriority, Tiered, TokenBucket};
 use crate::error::NameError;
 use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::RateLimiter;
@@ -240,9 +240,22 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
+    ///
+    /// With an algorithm that [has no calls with priority](HasPriority), it does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use http::Request;
+    /// # use tower_throttle::algorithm::SlidingWindow;
+    /// # use tower_throttle::key::Global;
+    /// # use tower_throttle::{Quota, RateLimitLayer};
+    /// let window = SlidingWindow::new(Quota::per_second(100));
+    /// let layer = RateLimitLayer::new(Global, window)
+    ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
+    /// ```
     #[must_use]
     pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, Ranked<C, F>, R, S>
     where
+        A: HasPriority,
         F: Fn(&Req) -> bool,
     {
         self.on(|terms| Ranked::new(terms, has_priority))

@@ -135,7 +135,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
                         let seen = self.line.observe(self.state, now);
                         self.line.leave(self.state, seen, cost);
                     }
-                    self.admitted(now, comer.priority)
+                    self.admitted_like(comer)
                 }
             },
         };
@@ -149,7 +149,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
             Course::Waits => return Fate::Waits,
             Course::Full => return Fate::Full,
             Course::Refused => self.refused(comer),
-            Course::Passes => self.admitted(now, comer.priority),
+            Course::Passes => self.admitted_like(comer),
         };
         Fate::Decided(self.line.answer(self.state, now, cost, false, decision))
     }
@@ -215,10 +215,16 @@ impl<'a, S: Clone> Outlook<'a, S> {
     }
 
     pub(crate) fn admitted(&mut self, now: Nanos, priority: bool) -> Decision {
+        self.admitted_like(Comer { priority, ..Comer::new(now, 1) })
+    }
+
+    /// The decision for a call that is let in. `remaining` counts calls with the same priority and patience.
+    fn admitted_like(&mut self, comer: Comer) -> Decision {
+        let Comer { now, priority, patience, .. } = comer;
         if let Some(decision) = self.line.look(self.state, now, 0) {
             return self.among_others(decision, now);
         }
-        let comer = Comer { priority, ..Comer::new(now, 1) };
+        let comer = Comer { priority, patience, ..Comer::new(now, 1) };
         let reset = self.line.reset(self.tail(), now);
         let remaining = self.remaining(comer);
         let decision = Decision::allow(self.limit(comer), remaining, reset);
@@ -274,7 +280,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let places = places.saturating_sub(self.waiting()).max(lent);
         let places = places.min(self.crowd.room()).saturating_add(at_once);
         // What passes at once does not wait, however far the clock is behind.
-        places.min(line.room(self.tail(), comer.now, patience.max_wait()).max(at_once))
+        places.min(line.room(self.tail(), comer.now, comer.patience(patience)).max(at_once))
     }
 
     /// When a newcomer finds a free place and a wait that is short enough.
@@ -282,13 +288,17 @@ impl<'a, S: Clone> Outlook<'a, S> {
         let Comer { now, cost, .. } = comer;
         let patience = self.line.patience(self.state);
         let turn = self.line.turn(self.tail(), cost).since(now);
-        if !self.may_wait(comer) {
+        // When calls for other keys leave is not known: their places stay taken.
+        let others = self.crowd.len().saturating_sub(self.waiting());
+        if !comer.waits || others >= self.crowd.most() {
             return turn;
         }
+        let has_room = |waiting: u64| others.saturating_add(waiting) < self.crowd.most();
         match self.line.lends(self.state) {
             // Enough of those who wait have left.
             Some(units) if comer.priority && cost <= units => {
-                let free = self.freed(now, |_, ahead| ahead + u128::from(cost) <= u128::from(units));
+                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
+                let free = self.freed(now, |waiting, ahead| fits(ahead) && has_room(waiting));
                 free.max(turn.saturating_sub(comer.patience(patience)))
             }
             Some(_) => turn,
@@ -296,7 +306,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
             None if patience.places() == 0 => turn,
             None => {
                 let early_enough = turn.saturating_sub(comer.patience(patience));
-                let free = self.freed(now, |waiting, _| waiting < patience.places());
+                let free = self.freed(now, |waiting, _| waiting < patience.places() && has_room(waiting));
                 self.instead_of_the_oldest(comer, free).unwrap_or(early_enough.max(free))
             }
         }
@@ -307,7 +317,9 @@ impl<'a, S: Clone> Outlook<'a, S> {
     ///
     /// Whom the oldest has held back may leave as soon as it is dropped: so it matters when that is, and is tried out.
     fn instead_of_the_oldest(&self, comer: Comer, free: u64) -> Option<u64> {
-        let before = self.before.as_ref().filter(|_| self.drops_oldest() && !comer.dropped && free > 0)?;
+        let is_full = self.waiting() >= self.line.patience(self.state).places();
+        let drops = is_full && self.drops_oldest() && !comer.dropped && free > 0;
+        let before = self.before.as_ref().filter(|_| drops)?;
         let others = before.gone + 1..before.queue.waiting.len();
         let mut at = 0;
         for _ in 0..MOST_TRIES {

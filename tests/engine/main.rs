@@ -1,8 +1,10 @@
 //! Limiters: who is let in, who waits and who leaves, on one thread and on many. No sockets.
 
+mod acquire;
 mod cancel;
 mod concurrency;
 mod concurrent;
+mod cooperative;
 mod crossing;
 mod idle;
 mod panics;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, Lends, Priority, SlidingCounter, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, HasPriority, Lends, Priority, SlidingCounter, SlidingLog, SlidingWindow,
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
@@ -24,7 +24,7 @@ fn limiter<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(rule).clock(clock.clone()).build()
 }
 
-fn first<A: Algorithm>(limiter: &RateLimiter<A>, cost: u64) -> Hand<Acquire<A>> {
+fn first<A: HasPriority>(limiter: &RateLimiter<A>, cost: u64) -> Hand<Acquire<A>> {
     Hand::new(limiter.acquire_with_priority("key", cost))
 }
 

@@ -634,7 +634,11 @@ enum Op {
     Settle,
 }
 
+/// How a call with priority enters. By [`RateLimiter::acquire_n`], where the algorithm has none.
+type WithPriority<A> = fn(&RateLimiter<A>, &str, u64) -> Acquire<A>;
+
 struct World<A: Algorithm> {
+    with_priority: WithPriority<A>,
     clock: ManualClock,
     at: u64,
     limiter: RateLimiter<A>,
@@ -643,9 +647,9 @@ struct World<A: Algorithm> {
 }
 
 impl<A: Algorithm> World<A> {
-    fn new(rule: &A) -> Self {
+    fn new(rule: &A, with_priority: WithPriority<A>) -> Self {
         let (clock, limiter) = on(rule.clone());
-        Self { clock, at: 0, limiter, hands: Vec::new(), spins: false }
+        Self { with_priority, clock, at: 0, limiter, hands: Vec::new(), spins: false }
     }
     fn settle(&mut self) {
         for _ in 0..4 {
@@ -675,7 +679,7 @@ impl<A: Algorithm> World<A> {
             Op::Check(cost) => return Some(self.limiter.check_n("k", cost)),
             Op::Enter(cost, priority) => {
                 let call = if priority {
-                    self.limiter.acquire_with_priority("k", cost)
+                    (self.with_priority)(&self.limiter, "k", cost)
                 } else {
                     self.limiter.acquire_n("k", cost)
                 };
@@ -697,8 +701,8 @@ impl<A: Algorithm> World<A> {
         }
         None
     }
-    fn replay(rules: &[A], ops: &[Op]) -> Self {
-        let mut world = Self::new(&rules[0]);
+    fn replay(rules: &[A], ops: &[Op], with_priority: WithPriority<A>) -> Self {
+        let mut world = Self::new(&rules[0], with_priority);
         for op in ops {
             let _ = world.go(rules, *op);
         }
@@ -733,12 +737,13 @@ fn lines<A: Algorithm>(
     seeds: std::ops::Range<u64>,
     make: impl Fn(&mut Random) -> Vec<A>,
     acts: Acts,
+    with_priority: WithPriority<A>,
 ) {
     let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
     for seed in seeds {
         let r = &mut Random::new(seed);
         let rules = make(r);
-        let mut world = World::new(&rules[0]);
+        let mut world = World::new(&rules[0], with_priority);
         let mut ops: Vec<Op> = Vec::new();
         let mut told = Vec::new();
         let mut bad: Option<(&str, String)> = None;
@@ -774,7 +779,7 @@ fn lines<A: Algorithm>(
                     if wait > 1 << 50 {
                         continue;
                     }
-                    let at = |by: u64| World::replay(&rules, &ops).allows(&rules, by, op);
+                    let at = |by: u64| World::replay(&rules, &ops, with_priority).allows(&rules, by, op);
                     if wait == 0 || at(wait - 1) || at(wait / 2) {
                         bad = Some(("retry late", format!("{wait}")));
                         break;
@@ -790,7 +795,7 @@ fn lines<A: Algorithm>(
                     _ => unreachable!(),
                 };
                 if !matches!(op, Op::Enter(_, true) | Op::Check(0)) && decision.remaining() < 50 {
-                    let mut copy = World::replay(&rules, &ops);
+                    let mut copy = World::replay(&rules, &ops, with_priority);
                     let more = (0..60)
                         .take_while(|_| copy.go(&rules, again).is_none_or(|decision| decision.is_allowed()))
                         .count() as u64;
@@ -856,6 +861,7 @@ fn leaky() {
             (0..2).map(|_| LeakyBucket::new(quota(r)).queue(places)).collect()
         },
         EACH,
+        RateLimiter::acquire_n,
     );
 }
 #[test]
@@ -873,6 +879,7 @@ fn blocking_leaky() {
                 .collect()
         },
         EACH,
+        RateLimiter::acquire_n,
     );
 }
 #[test]
@@ -885,6 +892,7 @@ fn counter_plain() {
             prio(|q| SlidingCounter::new(q).priority(p), r)
         },
         Acts { max_cost: 1, ..Acts::default() },
+        RateLimiter::acquire_with_priority,
     );
 }
 
@@ -1164,7 +1172,7 @@ fn priority_is_strict() {
             let rule =
                 make(Quota::per(limit, Duration::from_nanos(period)).unwrap(), r.one_of(&[10, 34, 50, 100]));
             let rules = [rule];
-            let mut world = World::new(&rules[0]);
+            let mut world = World::new(&rules[0], RateLimiter::acquire_with_priority);
             let mut left: Vec<(u64, u64)> = Vec::new();
             let late = r.one_in(2);
             for _ in 0..40 {
@@ -1226,7 +1234,11 @@ fn priority_is_strict() {
 /// Joined: who is denied, or gives up at once, changes nothing.
 #[test]
 fn joint_denials_and_drops_change_nothing() {
-    fn run<A: Algorithm, B: Algorithm>(name: &str, make: impl Fn(&mut Random) -> (A, B)) {
+    fn of<A, B, F: Fn(&mut Random) -> (A, B)>(make: F) -> F {
+        make
+    }
+    macro_rules! run { ($name:literal, $make:expr $(, $priority:ident)?) => {{
+        let (name, make) = ($name, of($make));
         let (mut denied, mut waited) = (0, 0);
         let brief = |(a, b, c, d): (Decision, Decision, Decision, Decision)| {
             [a, b, c, d].map(|told| (told.is_allowed(), told.remaining()))
@@ -1240,7 +1252,7 @@ fn joint_denials_and_drops_change_nothing() {
             let (c1, c2) = (r.within(0..=3), r.within(0..=3));
             let stack = layer(&a)
                 .cost(move |_: &Req| c1)
-                .and(layer(&b).cost(move |_: &Req| c2).priority(|q: &Req| q.1))
+                .and(layer(&b).cost(move |_: &Req| c2)$(.$priority(|q: &Req| q.1))?)
                 .responder(ErrorResponder);
             let mut service = stack.layer(service_fn(ok));
             let mut held = Vec::new();
@@ -1274,20 +1286,26 @@ fn joint_denials_and_drops_change_nothing() {
             }
         }
         println!("{name}: {denied} denied, {waited} waited");
-    }
-    run("bucket, leaky", |r| (TokenBucket::new(quota(r)), LeakyBucket::new(quota(r)).queue(2)));
-    run("log, priority", |r| (SlidingLog::new(quota(r)), FixedWindow::new(quota(r)).priority(50)));
-    run("counter, priority", |r| (SlidingCounter::new(quota(r)), SlidingLog::new(quota(r)).priority(50)));
-    run("window, leaky", |r| (SlidingWindow::new(quota(r)), LeakyBucket::new(quota(r)).queue(2)));
-    run("tuple, leaky", |r| {
+    }} }
+    run!("bucket, leaky", |r| (TokenBucket::new(quota(r)), LeakyBucket::new(quota(r)).queue(2)));
+    run!("log, priority", |r| (SlidingLog::new(quota(r)), FixedWindow::new(quota(r)).priority(50)), priority);
+    run!(
+        "counter, priority",
+        |r| (SlidingCounter::new(quota(r)), SlidingLog::new(quota(r)).priority(50)),
+        priority
+    );
+    run!("window, leaky", |r| (SlidingWindow::new(quota(r)), LeakyBucket::new(quota(r)).queue(2)));
+    run!("tuple, leaky", |r| {
         ((FixedWindow::new(quota(r)), TokenBucket::new(quota(r))), LeakyBucket::new(quota(r)).queue(2))
     });
-    run("leaky, leaky", |r| (LeakyBucket::new(quota(r)).queue(2), LeakyBucket::new(quota(r)).queue(1)));
-    run("leaky, priority", |r| {
-        (LeakyBucket::new(quota(r)).queue(2), SlidingWindow::new(quota(r)).priority(50))
-    });
+    run!("leaky, leaky", |r| (LeakyBucket::new(quota(r)).queue(2), LeakyBucket::new(quota(r)).queue(1)));
+    run!(
+        "leaky, priority",
+        |r| { (LeakyBucket::new(quota(r)).queue(2), SlidingWindow::new(quota(r)).priority(50)) },
+        priority
+    );
     // What was taken from the store of a `Smooth` does not come back, so it is not here.
-    run("fixed, leaky", |r| (FixedWindow::new(quota(r)).aligned(), LeakyBucket::new(quota(r)).queue(1)));
+    run!("fixed, leaky", |r| (FixedWindow::new(quota(r)).aligned(), LeakyBucket::new(quota(r)).queue(1)));
 }
 
 fn wild(r: &mut Random) -> Quota {
@@ -1298,7 +1316,7 @@ fn wild(r: &mut Random) -> Quota {
 }
 
 /// Nothing panics, and a cost of 0 passes.
-fn wildly<A: Algorithm>(make: impl Fn(&mut Random) -> Vec<A>) {
+fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
     for seed in 0..4_000 {
         let r = &mut Random::new(seed);
         let rules = make(r);
@@ -1330,7 +1348,7 @@ fn wildly<A: Algorithm>(make: impl Fn(&mut Random) -> Vec<A>) {
                     let mut hand = Hand::new(if r.one_in(2) {
                         limiter.acquire_n(key, cost)
                     } else {
-                        limiter.acquire_with_priority(key, cost)
+                        with_priority(&limiter, key, cost)
                     });
                     if !hand.poll() {
                         assert!(cost > 0);
@@ -1349,7 +1367,7 @@ fn wildly<A: Algorithm>(make: impl Fn(&mut Random) -> Vec<A>) {
 
 #[test]
 fn wild_quotas_panic_nowhere() {
-    wildly(|r| {
+    wildly(RateLimiter::acquire_with_priority, |r| {
         (0..2)
             .map(|_| {
                 let a = FixedWindow::new(wild(r));
@@ -1357,10 +1375,16 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| (0..2).map(|_| SlidingWindow::new(wild(r)).priority(100)).collect());
-    wildly(|r| (0..2).map(|_| SlidingCounter::new(wild(r)).priority(100)).collect());
-    wildly(|r| (0..2).map(|_| SlidingLog::new(wild(r)).priority(30)).collect());
-    wildly(|r| {
+    wildly(RateLimiter::acquire_with_priority, |r| {
+        (0..2).map(|_| SlidingWindow::new(wild(r)).priority(100)).collect()
+    });
+    wildly(RateLimiter::acquire_with_priority, |r| {
+        (0..2).map(|_| SlidingCounter::new(wild(r)).priority(100)).collect()
+    });
+    wildly(RateLimiter::acquire_with_priority, |r| {
+        (0..2).map(|_| SlidingLog::new(wild(r)).priority(30)).collect()
+    });
+    wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| {
                 let a = LeakyBucket::new(wild(r)).queue(5);
@@ -1368,7 +1392,7 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| {
+    wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| {
                 let a = Smooth::bursty(wild(r)).queue(5);
@@ -1376,7 +1400,7 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| {
+    wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| {
                 let a = Smooth::warming_up(wild(r), secs(3)).queue(5).max_wait(secs(9));
@@ -1384,7 +1408,7 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| {
+    wildly(RateLimiter::acquire_with_priority, |r| {
         (0..2)
             .map(|_| {
                 let a = SlidingWindow::new(wild(r)).priority(70);
@@ -1392,7 +1416,7 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| {
+    wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| {
                 let a = (
@@ -1404,7 +1428,7 @@ fn wild_quotas_panic_nowhere() {
             })
             .collect()
     });
-    wildly(|r| {
+    wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| Tiered::new((TokenBucket::new(wild(r)).start_empty(), SlidingCounter::new(wild(r)))))
             .collect()

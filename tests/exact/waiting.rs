@@ -41,9 +41,16 @@ impl Wish {
         Self { places, max_wait, drops_oldest: random.one_in(3) }
     }
 
-    fn of(self, default: u64) -> Told {
+    /// Of an algorithm whose queue is that long unless it is set.
+    fn of_queue(self, default: u64) -> Told {
         let Self { places, max_wait, drops_oldest } = self;
         Told { places: places.unwrap_or(default), max_wait, drops_oldest }
+    }
+
+    /// Of any other: any number of calls waits unless the queue is bounded.
+    fn of(self, default: u64) -> Told {
+        let is_set = self.max_wait.is_some() || self.drops_oldest;
+        self.of_queue(if is_set { default } else { u64::MAX })
     }
 }
 
@@ -108,7 +115,7 @@ impl Numbers {
 
     fn leaky(&self) -> (LeakyBucket, Naive, Told) {
         let bucket = told!(LeakyBucket::new(self.quota()), self.wish);
-        (bucket, Naive::Leaky(Leaky::new(self.limit, self.period)), self.wish.of(self.burst))
+        (bucket, Naive::Leaky(Leaky::new(self.limit, self.period)), self.wish.of_queue(self.burst))
     }
 
     fn fixed(&self, aligned: bool) -> (FixedWindow, Naive, Told) {
@@ -141,7 +148,7 @@ impl Numbers {
         let limit = random.one_of(&[1, 2, 4, 5, 8]);
         let wish = Wish::any(random, SECOND);
         let rule = told!(Smooth::bursty(quota(limit, SECOND)), wish);
-        (rule, Naive::Bursty(Bursty::new(SECOND / limit)), wish.of(limit), SECOND / limit / 4)
+        (rule, Naive::Bursty(Bursty::new(SECOND / limit)), wish.of_queue(limit), SECOND / limit / 4)
     }
 }
 
@@ -159,7 +166,9 @@ fn live<A: Algorithm>(
     (rule, naive, told): (A, Naive, Told),
     unit: u64,
 ) -> World<A> {
-    let mut world = World::new(rule, Line::new(naive, told, manner.slip), unit, manner.late);
+    let total = random.one_of(&[10_000, 10_000, 4, 2]);
+    let line = Line::new(naive, told, manner.slip, total);
+    let mut world = World::new(rule, line, unit, manner.late);
     world.log.push(format!("{manner:?}"));
     for _ in 0..30 {
         world.step(random);

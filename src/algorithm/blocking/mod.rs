@@ -318,6 +318,10 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         self.rule.held(&state.state)
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.rule.ignores_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<Self::State>> {
         self.rule.line().map(|_| self as &dyn Line<Self::State>)
     }

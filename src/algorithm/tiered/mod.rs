@@ -280,6 +280,10 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.held(&state.state)
     }
 
+    fn ignores_burst(&self) -> bool {
+        self.rule.ignores_burst()
+    }
+
     fn line(&self) -> Option<&dyn Line<TieredState<A>>> {
         self.rule.line().map(|_| self as &dyn Line<TieredState<A>>)
     }

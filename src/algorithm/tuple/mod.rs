@@ -200,6 +200,10 @@ macro_rules! tuple {
             }
 
             /// If each member has one, that asks nothing but when.
+            fn ignores_burst(&self) -> bool {
+                $(self.$at.ignores_burst())||+
+            }
+
             fn line(&self) -> Option<&dyn Line<Self::State>> {
                 let all = $(self.$at.line().is_some_and(|line| line.is_plain()))&&+;
                 all.then_some(self)

@@ -54,7 +54,8 @@ pub use wait::MemoryWait;
 /// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key:
 /// 16 bytes, the algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the round of
 /// keys to look at. Tables grow by doubling: count 60 to 120 bytes per key, so the default of 100,000 keys is 6 to 12
-/// MB. Memory for keys that were forgotten is used again, and not given back while the limiter lives.
+/// MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts of the table grow moves
+/// the keys of that part, and calls for its other keys wait meanwhile. Memory for keys that were forgotten is used again, and not given back while the limiter lives.
 ///
 /// Not promised: state outlives neither the process nor the last clone of its limiter.
 #[derive(Debug)]

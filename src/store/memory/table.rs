@@ -2,8 +2,8 @@
 //!
 //! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and forgotten if
 //! they are as good as new and nobody has asked for them for a while (a window of the quota, at most ten seconds: a
-//! busy key that never uses much is not made anew at each call). No thread, no timer, no pause; work per call is
-//! constant.
+//! busy key that never uses much is not made anew at each call). No thread, no timer. Work per call is constant, but
+//! for the growth of the map, which is amortised: the call that makes a shard grow moves all its keys.
 //!
 //! When the table is full, more are looked at, and those go that are as good as new, asked for or not. If none can
 //! go, the newcomer shares a bucket with others like it: one of 256, picked by its fingerprint. So nobody who has

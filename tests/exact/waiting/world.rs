@@ -42,6 +42,8 @@ pub(crate) struct Line {
     pub(crate) slip: Slip,
     /// Places that nobody gave back.
     lost: usize,
+    /// How many may wait for all keys together: here, there is one.
+    total: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +56,8 @@ pub(crate) enum Fate {
 }
 
 impl Line {
-    pub(crate) fn new(rule: Naive, patience: Patience, slip: Slip) -> Self {
-        Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0 }
+    pub(crate) fn new(rule: Naive, patience: Patience, slip: Slip, total: usize) -> Self {
+        Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0, total }
     }
 
     /// When one would leave that comes after those.
@@ -84,6 +86,7 @@ impl Line {
         }
         let full = self.waiting.len() + self.lost >= self.patience.places as usize;
         match full {
+            false if self.waiting.len() >= self.total => Fate::Refused,
             false if self.in_time(0, cost, now) => Fate::Waits,
             true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
                 Fate::Drops
@@ -196,7 +199,7 @@ impl<A: Algorithm> Drop for World<A> {
 impl<A: Algorithm> World<A> {
     pub(crate) fn new(rule: A, line: Line, unit: u64, late: bool) -> Self {
         let clock = ManualClock::new();
-        let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+        let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_waiting(line.total).build();
         let (calls, passed) = (VecDeque::new(), Vec::new());
         let (log, seen) = (Vec::new(), Seen::default());
         let (refunded, refunds) = (false, line.rule.starts_full());
