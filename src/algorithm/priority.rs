@@ -31,7 +31,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -147,6 +147,10 @@ impl<A: Lends> Algorithm for Priority<A> {
 
     fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
         self.rule.is_fresh(state, now)
+    }
+
+    fn usage(&self, state: &A::State, now: Nanos) -> Usage {
+        self.rule.usage(state, now)
     }
 
     fn policy(&self) -> Policy {

@@ -13,6 +13,7 @@ use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::store::{Answer, Call, Context, MemoryStore, Part, Permit, Receipt, Store};
 
+pub use crate::store::LimiterStats;
 pub use acquire::{Acquire, AcquirePermit};
 pub use builder::Builder;
 
@@ -132,6 +133,23 @@ impl<A: Algorithm> RateLimiter<A> {
         patience: u64,
     ) -> Part<'_> {
         MemoryStore::part(&self.context, key, cost, rule, priority, patience)
+    }
+
+    /// Returns how often the table of keys was full, and what was done about it.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).max_keys(100).build();
+    /// for key in 0..150 {
+    ///     assert!(limiter.check(&key).is_allowed());
+    /// }
+    /// assert_eq!(limiter.stats().evicted, 50);
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LimiterStats {
+        self.context.store().stats()
     }
 
     fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {

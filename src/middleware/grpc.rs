@@ -79,6 +79,7 @@ pub(super) fn refusal(
 ) -> Response<()> {
     let (code, message) = match refusal {
         Refusal::Limit(_) if refusal.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
+        Refusal::Limit(_) if refusal.is_unavailable() => (Code::Unavailable, "too many callers".into()),
         Refusal::Limit(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
         Refusal::Key(error) if error.is_forbidden() => (Code::PermissionDenied, error.to_string().into()),
         Refusal::Key(error) => (Code::Internal, error.to_string().into()),

@@ -4,6 +4,7 @@ mod cancel;
 mod concurrency;
 mod concurrent;
 mod crossing;
+mod flood;
 mod idle;
 mod panics;
 mod priority;
