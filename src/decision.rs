@@ -24,6 +24,8 @@ pub struct Decision {
     allowed: bool,
     /// Whether the limiter was closed.
     closed: bool,
+    /// Whether there was no room for the key.
+    table_full: bool,
     /// Which of several limits is told of.
     index: u8,
     limit: u64,
@@ -71,7 +73,18 @@ impl Decision {
 
     #[inline]
     const fn new(allowed: bool, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
-        Self { allowed, closed: false, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
+        Self {
+            allowed,
+            closed: false,
+            table_full: false,
+            index: 0,
+            limit,
+            remaining,
+            wait,
+            reset,
+            grains: 1,
+            delay: 0,
+        }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
@@ -84,6 +97,13 @@ impl Decision {
     pub const fn closed(limit: u64) -> Self {
         let mut decision = Self::deny(limit, 0, None, 0);
         decision.closed = true;
+        decision
+    }
+
+    /// Returns a denial for a key that has used nothing, but for which the store has no room. For authors of stores.
+    pub const fn table_full(limit: u64) -> Self {
+        let mut decision = Self::deny(limit, limit, None, 0);
+        decision.table_full = true;
         decision
     }
 
@@ -152,6 +172,20 @@ impl Decision {
         self.closed
     }
 
+    /// Returns whether the call was denied because the table of keys is full: the key has used nothing, but there is no
+    /// room for it. When there will be is not known, so there is no `retry_after`.
+    ///
+    /// HTTP callers get a 503, gRPC callers `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
+    #[must_use]
+    pub const fn is_table_full(&self) -> bool {
+        self.table_full
+    }
+
+    /// Returns whether the limiter is closed or has no room: the caller is not to blame.
+    pub(crate) const fn is_unavailable(&self) -> bool {
+        self.closed || self.table_full
+    }
+
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
     /// Of several limits on one key, that of the one it [tells of](Decision::index). For a
@@ -214,7 +248,8 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let told = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            (decision.allowed, decision.closed, decision.index, decision.limit, decision.remaining, spans)
+            let flags = (decision.allowed, decision.closed, decision.table_full);
+            (flags, decision.index, decision.limit, decision.remaining, spans)
         };
         told(self) == told(other)
     }
@@ -227,6 +262,7 @@ impl fmt::Debug for Decision {
         f.debug_struct("Decision")
             .field("is_allowed", &self.allowed)
             .field("is_closed", &self.closed)
+            .field("is_table_full", &self.table_full)
             .field("index", &self.index)
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)
@@ -242,6 +278,9 @@ impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.closed {
             return f.write_str("denied, the limiter is closed");
+        }
+        if self.table_full {
+            return f.write_str("denied, there is no room for the key");
         }
         let verdict = if self.allowed { "allowed" } else { "denied" };
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
@@ -284,5 +323,14 @@ mod tests {
             Decision::deny(3, 3, None, 9).to_string(),
             "denied, 3 of 3 left, no wait is known to help"
         );
+        assert_eq!(Decision::table_full(3).to_string(), "denied, there is no room for the key");
+    }
+
+    #[test]
+    fn a_full_table_is_no_denial_by_the_limit() {
+        let decision = Decision::table_full(3);
+        assert!(!decision.is_allowed() && decision.is_table_full() && !decision.is_closed());
+        assert_eq!((decision.limit(), decision.remaining(), decision.retry_after()), (3, 3, None));
+        assert_ne!(decision, Decision::deny(3, 3, None, 0));
     }
 }

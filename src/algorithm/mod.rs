@@ -97,6 +97,7 @@ mod tiered;
 mod time;
 mod token_bucket;
 mod tuple;
+mod usage;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -119,6 +120,7 @@ pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
+pub use usage::Usage;
 
 /// A rule that says whether a call may pass.
 ///
@@ -248,10 +250,21 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// A call of `cost` that came by this rule is over: what all keys share holds that much less.
     fn release_shared(&self, _cost: u64) {}
 
-    /// How much calls in progress hold of the key.
+    /// How much calls in progress hold of the key. A key of which something is held is never evicted.
     fn held(&self, _state: &Self::State) -> u64 {
         0
     }
+
+    /// Returns how near the key is to its limit at `now`. Of several keys, a store that is full evicts the least used.
+    ///
+    /// Unless implemented, the fraction of the limit that a [`peek`](Algorithm::peek) of a copy reports as used.
+    fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+        Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
+    }
+
+    /// Marks the state as one that several keys share, or as a key's own again. A shared state never locks its keys
+    /// out: what one of them did is no concern of the others. For [`Blocking`], and what contains it.
+    fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Makes the state new, but for what calls in progress hold.
     fn renew(&self, state: &mut Self::State, fresh: Self::State) {

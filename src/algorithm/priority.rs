@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use crate::algorithm::{
     Algorithm, Blocking, FixedWindow, Line, Patience, Policy, SlidingCounter, SlidingLog, SlidingWindow,
-    Tiered,
+    Tiered, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -163,6 +163,10 @@ impl<A: Lends> Algorithm for Priority<A> {
 
     fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
         self.rule.is_fresh(state, now)
+    }
+
+    fn usage(&self, state: &A::State, now: Nanos) -> Usage {
+        self.rule.usage(state, now)
     }
 
     fn policy(&self) -> Policy {

@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use crate::algorithm::patience::waits;
 use crate::algorithm::room::waits_for_room;
 use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
+use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -244,6 +244,22 @@ impl Algorithm for SlidingLog {
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         step.behind == 0 && self.reset(state, 0) <= step.elapsed
+    }
+
+    /// Found by bisection, without copying the log.
+    fn usage(&self, state: &SlidingLogState, now: Nanos) -> Usage {
+        let period = self.quota.period_nanos();
+        let elapsed = step(state.last, now, period).elapsed;
+        if elapsed >= period {
+            return Usage::NONE;
+        }
+        let time = state.time.wrapping_add(elapsed);
+        let expired = state.hits.partition_point(|hit| time.wrapping_sub(hit.time) >= period);
+        let dropped = match expired.checked_sub(1) {
+            Some(last) => state.hits[last].upto.wrapping_sub(state.dropped),
+            None => 0,
+        };
+        Usage::of(state.total - dropped, self.quota.limit())
     }
 
     fn policy(&self) -> Policy {

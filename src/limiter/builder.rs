@@ -1,7 +1,7 @@
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
-use crate::store::{MemoryStore, WhenClosed};
+use crate::store::{MemoryStore, OnFull, WhenClosed};
 
 /// Builds a [`RateLimiter`].
 #[derive(Clone, Debug)]
@@ -12,12 +12,20 @@ pub struct Builder<A> {
     max_keys: usize,
     max_waiting: Option<usize>,
     when_closed: WhenClosed,
+    on_full: OnFull,
 }
 
 impl<A: Algorithm> Builder<A> {
     pub(super) fn new(algorithm: A) -> Self {
         let (clock, max_keys) = (AnyClock::default(), MemoryStore::<A>::DEFAULT_MAX_KEYS);
-        Self { algorithm, clock, max_keys, max_waiting: None, when_closed: WhenClosed::default() }
+        Self {
+            algorithm,
+            clock,
+            max_keys,
+            max_waiting: None,
+            when_closed: WhenClosed::default(),
+            on_full: OnFull::default(),
+        }
     }
 
     /// What tells the time: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
@@ -27,9 +35,29 @@ impl<A: Algorithm> Builder<A> {
     }
 
     /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and
-    /// what happens when they are all in use.
+    /// [how large it should be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
+        self
+    }
+
+    /// Sets what happens to a new key when `max_keys` keys are in use: [`OnFull::EvictLeastUsed`] unless set.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::store::OnFull;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000)))
+    ///     .max_keys(1)
+    ///     .on_full(OnFull::Reject)
+    ///     .build();
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// assert!(limiter.check("user:43").is_table_full());
+    /// assert_eq!(limiter.stats().rejected_when_full, 1);
+    /// ```
+    pub fn on_full(mut self, on_full: OnFull) -> Self {
+        self.on_full = on_full;
         self
     }
 
@@ -56,8 +84,8 @@ impl<A: Algorithm> Builder<A> {
     /// The limiter. A key never seen counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        let Self { max_keys, max_waiting, when_closed, .. } = self;
-        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed);
+        let Self { max_keys, max_waiting, when_closed, on_full, .. } = self;
+        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed, on_full);
         RateLimiter::assemble(self.algorithm, self.clock, store)
     }
 }

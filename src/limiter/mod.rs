@@ -14,6 +14,7 @@ use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::store::{Answer, Call, Context, MemoryKey, MemoryStore, Part, Permit, Store};
 
+pub use crate::store::LimiterStats;
 pub use acquire::{Acquire, AcquirePermit};
 pub use builder::Builder;
 
@@ -190,6 +191,23 @@ impl<A: Algorithm> RateLimiter<A> {
     /// A call that is to be decided together with others.
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Part<'_> {
         MemoryStore::part(&self.context, key, call)
+    }
+
+    /// Returns how often the table of keys was full, and what was done about it.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).max_keys(100).build();
+    /// for key in 0..150 {
+    ///     assert!(limiter.check(&key).is_allowed());
+    /// }
+    /// assert_eq!(limiter.stats().evicted, 50);
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LimiterStats {
+        self.context.store().stats()
     }
 
     fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {

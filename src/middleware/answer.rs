@@ -45,9 +45,9 @@ impl<B> Answer<B> for Standard {
 
 fn problem_details(refusal: &Refusal<'_>) -> Bytes {
     match refusal {
-        Refusal::Limit(reports) if refusal.is_closed() => {
-            let closed = visible(reports).find(|report| report.decision().is_closed());
-            closed.map_or_else(|| problem::reduced_capacity(&[]), |closed| closed.label().reduced.clone())
+        Refusal::Limit(reports) if refusal.is_unavailable() => {
+            let reduced = visible(reports).find(|report| report.decision().is_unavailable());
+            reduced.map_or_else(|| problem::reduced_capacity(&[]), |reduced| reduced.label().reduced.clone())
         }
         Refusal::Limit(reports) => {
             let denials = || visible(reports).filter(|report| !report.decision().is_allowed());
@@ -65,7 +65,7 @@ fn problem_details(refusal: &Refusal<'_>) -> Bytes {
 fn line(refusal: &Refusal<'_>) -> Bytes {
     match refusal {
         Refusal::Key(error) => format!("{}\n", error.public_text()).into(),
-        Refusal::Limit(_) if !refusal.is_closed() => Bytes::from_static(b"rate limit exceeded\n"),
+        Refusal::Limit(_) if !refusal.is_unavailable() => Bytes::from_static(b"rate limit exceeded\n"),
         Refusal::Limit(_) | Refusal::Store(_) => Bytes::from_static(b"service unavailable\n"),
     }
 }

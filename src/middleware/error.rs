@@ -25,7 +25,8 @@ pub struct ErrorResponder;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A policy denied the call, or the limiter was [closed](Decision::is_closed).
+    /// A policy denied the call, or the limiter was [closed](Decision::is_closed), or it has [no
+    /// room](Decision::is_table_full) for the key.
     Limited(Decision),
     /// The call's key could not be had, by a mistake of the configuration or of the [client](KeyError::is_invalid), or
     /// its caller is [not served](KeyError::is_forbidden).
@@ -82,7 +83,8 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
                 // `None`, waiting does not help, is the longest wait of all; and a limiter that is closed stays so.
                 let wait =
                     |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
-                let longest = denials.max_by_key(|denial| (denial.is_closed(), wait(denial)));
+                let longest =
+                    denials.max_by_key(|denial| (denial.is_closed(), denial.is_unavailable(), wait(denial)));
                 match longest {
                     Some(denial) => Error::Limited(*denial),
                     None => unreachable!("a call that every policy allows is not refused"),

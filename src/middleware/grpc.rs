@@ -81,6 +81,7 @@ pub(super) fn refusal(
 ) -> Response<()> {
     let (code, message) = match refusal {
         Refusal::Limit(_) if refusal.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
+        Refusal::Limit(_) if refusal.is_unavailable() => (Code::Unavailable, "too many callers".into()),
         Refusal::Limit(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
         Refusal::Key(error) => (key_code(error), error.public_text().into()),
         Refusal::Store(_) => (Code::Unavailable, "rate limiter unavailable".into()),

@@ -219,7 +219,7 @@ where
             }
         };
         if let Refusal::Limit(reports) = refusal
-            && !refusal.is_closed()
+            && !refusal.is_unavailable()
         {
             let is_redirection = answer.status().is_redirection();
             let headers = answer.headers_mut();

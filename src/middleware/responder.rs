@@ -79,7 +79,7 @@ impl<'a> Refusal<'a> {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Limit(_) if self.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Limit(_) if self.is_unavailable() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Limit(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Key(error) if error.is_forbidden() => StatusCode::FORBIDDEN,
             Self::Key(error) if error.is_invalid() => StatusCode::BAD_REQUEST,
@@ -110,6 +110,11 @@ impl<'a> Refusal<'a> {
 
     pub(super) fn is_closed(&self) -> bool {
         self.reports().iter().any(|report| report.decision().is_closed())
+    }
+
+    /// Returns whether a limiter is closed or has no room for the key.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.reports().iter().any(|report| report.decision().is_unavailable())
     }
 }
 

@@ -5,7 +5,7 @@
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
 //! 2. **Forgetting changes no answer.** State may be dropped only when the algorithm says that the key is as good as
-//!    new.
+//!    new; or by a documented policy, where the store is full: that of the [`MemoryStore`] is [`OnFull`].
 //! 3. **All of it or none.** A call that is refused, or given up while it waits, has charged nothing.
 //!
 //! How a key becomes an identity is the store's business; so the trait is generic over the key type. The
@@ -33,7 +33,7 @@ use crate::decision::Decision;
 pub use context::Context;
 pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide as decide_together};
 pub use memory::{Decided, Few, Part, TogetherWait};
-pub use memory::{MemoryKey, MemoryStore, MemoryWait, WhenClosed};
+pub use memory::{LimiterStats, MemoryKey, MemoryStore, MemoryWait, OnFull, WhenClosed};
 pub use permit::Permit;
 pub use reservation::Reservation;
 

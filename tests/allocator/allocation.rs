@@ -7,6 +7,7 @@ use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{ClientIp, KeyExtractor, TrustedProxies};
+use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 fn allocates_nothing<A: Algorithm>(algorithm: A) {
@@ -65,7 +66,8 @@ fn a_check_on_the_default_clock_allocates_nothing() {
 fn a_newcomer_to_a_full_table_allocates_nothing_once_its_bucket_is_there() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_hour(2));
-    let limiter = RateLimiter::builder(bucket).clock(clock).max_keys(10).build();
+    let limiter =
+        RateLimiter::builder(bucket).clock(clock).max_keys(10).on_full(OnFull::ShareBuckets).build();
     let mut admitted = 0;
     let mut flood = || {
         for key in 0..10_000 {

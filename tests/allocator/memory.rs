@@ -5,6 +5,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -12,6 +13,13 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
+}
+
+/// The same with shared buckets for the keys that find no place.
+fn sharing<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
+    let clock = ManualClock::new();
+    let builder = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys);
+    (builder.on_full(OnFull::ShareBuckets).build(), clock)
 }
 
 fn bucket() -> TokenBucket {
@@ -86,7 +94,7 @@ fn a_flood_that_takes_nothing_is_not_kept() {
 
 #[test]
 fn newcomers_to_a_table_in_use_are_limited_together() {
-    let (limiter, _clock) = limiter(bucket(), 10);
+    let (limiter, _clock) = sharing(bucket(), 10);
     assert_eq!(admitted(&limiter, 0..10), 10);
     let let_in = admitted(&limiter, 10..100_000);
     assert_eq!(let_in, 256 * 5, "each of 256 shared buckets lets in what one key may have");
@@ -102,7 +110,7 @@ fn newcomers_to_a_table_in_use_are_limited_together() {
 #[test]
 fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
     for newcomer in 0..100_u32 {
-        let (limiter, clock) = limiter(bucket(), 1);
+        let (limiter, clock) = sharing(bucket(), 1);
         assert!(limiter.check("first").is_allowed());
         assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 5);
         assert!(!limiter.peek(&newcomer).is_allowed());
@@ -115,7 +123,7 @@ fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
 
 #[test]
 fn part_of_a_budget_used_in_a_shared_bucket_is_taken_along() {
-    let (limiter, clock) = limiter(bucket(), 1);
+    let (limiter, clock) = sharing(bucket(), 1);
     let _ = limiter.check("first");
     assert_eq!(limiter.check_n("newcomer", 3).remaining(), 2);
     limiter.reset("first");
@@ -146,12 +154,12 @@ fn each_new_key_cleans_two_old_ones_away() {
 
 #[test]
 fn keys_in_use_among_idle_ones_are_kept() {
-    let (limiter, clock) = limiter(bucket(), 1_000);
+    let (limiter, clock) = sharing(bucket(), 1_000);
     assert_eq!(admitted(&limiter, 0..900), 900);
     clock.advance(HOUR);
     let busy = || (900..1_000_u32).flat_map(|key| [key; 9]);
     assert_eq!(admitted(&limiter, busy()), 500);
-    assert_eq!(admitted(&limiter, 1_000..100_000), 900 + 256 * 5);
+    assert_eq!(admitted(&limiter, 1_000..100_000), 900 + 1_024 * 5);
     assert_eq!(admitted(&limiter, busy()), 0);
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::{AnyClock, Clock, ManualClock, Nanos};
+use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const THREADS: usize = 8;
@@ -161,7 +162,8 @@ fn threads_on_many_keys_do_not_see_each_other() {
 
 fn flooded<A: Algorithm>(algorithm: A, capacity: u64) {
     for cost in [0, 1] {
-        let limiter = frozen(algorithm.clone(), 4);
+        let builder = RateLimiter::builder(algorithm.clone()).clock(ManualClock::new()).max_keys(4);
+        let limiter = builder.on_full(OnFull::ShareBuckets).build();
         let count = AtomicU64::new(0);
         rounds(
             ROUNDS / 2,

@@ -14,6 +14,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::from_fn;
+use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Hand, Random};
@@ -296,7 +297,10 @@ fn a_table_that_overflows_lets_nobody_exceed_a_limit() {
         for (seed, max_keys) in (0..).zip([1, 2, 3, 7, 64, 100]) {
             let clock = ManualClock::new();
             let build = || {
-                RateLimiter::builder(TokenBucket::new(hourly(LIMIT))).clock(clock.clone()).max_keys(max_keys)
+                RateLimiter::builder(TokenBucket::new(hourly(LIMIT)))
+                    .clock(clock.clone())
+                    .max_keys(max_keys)
+                    .on_full(OnFull::ShareBuckets)
             };
             let (first, second) = (build().build(), build().build());
             let ledger = Ledger::default();

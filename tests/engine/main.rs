@@ -6,6 +6,7 @@ mod concurrency;
 mod concurrent;
 mod cooperative;
 mod crossing;
+mod flood;
 mod idle;
 mod panics;
 mod priority;

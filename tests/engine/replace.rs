@@ -19,6 +19,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};
+use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Hand, Item, Random};
@@ -173,6 +174,7 @@ fn a_full_table_is_replaced_as_a_whole() {
         let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_hour(100)))
             .clock(clock.clone())
             .max_keys(kept)
+            .on_full(OnFull::ShareBuckets)
             .build();
         for key in 0..kept {
             assert!(limiter.check_n(&key, 40).is_allowed());
@@ -203,6 +205,7 @@ fn a_full_table_is_raised_under_eight_threads() {
         let limiter = RateLimiter::builder(SlidingLog::new(Quota::per_hour(10)))
             .clock(ManualClock::new())
             .max_keys(3)
+            .on_full(OnFull::ShareBuckets)
             .build();
         for key in ["a", "b", "c"] {
             assert!(limiter.check(key).is_allowed());

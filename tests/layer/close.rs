@@ -18,7 +18,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::store::WhenClosed;
+use tower_throttle::store::{OnFull, WhenClosed};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::Hand;
@@ -325,7 +325,11 @@ fn closing_while_others_enter_leaves_nobody_behind() {
 #[test]
 fn closing_in_a_full_table_answers_those_in_shared_buckets() {
     let rule = Concurrency::per_key(1).queue(9);
-    let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).max_keys(1).build();
+    let limiter = RateLimiter::builder(rule)
+        .clock(ManualClock::new())
+        .max_keys(1)
+        .on_full(OnFull::ShareBuckets)
+        .build();
     let permits: Vec<_> = (0..50).filter_map(|key| limiter.permit(&key).ok()).collect();
     let mut waits = Hand::new(limiter.acquire(&0));
     assert!(!waits.poll());

@@ -12,6 +12,7 @@ use shuttle::thread;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::from_fn;
+use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::line::{INTERVAL, Line, Real, ten_a_second};
@@ -221,7 +222,11 @@ pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
 /// New keys come to a table of two: one at a time, two at once in either order, in line, and one is reset.
 pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let clock = Strict::new();
-    let limiter = RateLimiter::builder(ten_a_second()).clock(clock.clone()).max_keys(2).build();
+    let limiter = RateLimiter::builder(ten_a_second())
+        .clock(clock.clone())
+        .max_keys(2)
+        .on_full(OnFull::ShareBuckets)
+        .build();
     let bounded = |limiter: &RateLimiter<LeakyBucket>| assert!(limiter.len() <= 2, "the bound is kept");
     let together = [[alike, apart], [apart, alike]].map(|keys| {
         let limiter = limiter.clone();

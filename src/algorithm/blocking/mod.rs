@@ -32,7 +32,7 @@ use std::time::Duration;
 use crate::algorithm::time::step;
 use crate::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, Line, Policy, SlidingCounter, SlidingLog,
-    SlidingWindow, Smooth, TokenBucket,
+    SlidingWindow, Smooth, TokenBucket, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -119,10 +119,13 @@ struct Count {
     last: Nanos,
     /// The rest of the block, at `last`.
     left: u64,
-    /// The refusals in the window, which began `age` ago.
+    /// The refusals in the window, which began `age` ago; or [`SHARED`].
     refusals: u64,
     age: u64,
 }
+
+/// In place of a number of refusals: the state is shared by several keys, whose refusals are not counted.
+const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Blocking<A> {
     /// Each call that is refused while the block lasts begins it anew: a client that retries in a loop stays out.
@@ -138,7 +141,7 @@ impl<A: Algorithm> Blocking<A> {
         count.last = step.seen(now);
         count.left = count.left.saturating_sub(step.elapsed);
         count.age = count.age.saturating_add(step.elapsed);
-        if count.age >= self.window {
+        if count.age >= self.window && count.refusals != SHARED {
             count.refusals = 0;
         }
         step.behind
@@ -146,6 +149,9 @@ impl<A: Algorithm> Blocking<A> {
 
     /// A call was refused.
     fn refuse(&self, count: &mut Count) {
+        if count.refusals == SHARED {
+            return;
+        }
         if count.left > 0 {
             if self.prolongs {
                 count.left = self.duration;
@@ -164,7 +170,7 @@ impl<A: Algorithm> Blocking<A> {
     /// What the rule inside said, as it is told: with the block, and with the count that is to be forgotten.
     fn told(&self, count: &Count, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.refusals) {
-            (0, 0) => return decision,
+            (0, 0 | SHARED) => return decision,
             (0, _) => return decision.with_reset_of(self.window - count.age + behind),
             (left, _) => left.saturating_add(behind),
         };
@@ -254,7 +260,9 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         self.rule.adapt(&mut state.state, &from.rule, now);
         let count = &mut state.count;
         count.left = count.left.min(self.duration);
-        count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+        if count.refusals != SHARED {
+            count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+        }
     }
 
     #[inline]
@@ -275,7 +283,7 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
         let mut count = state.count;
         self.advance(&mut count, now);
-        (count.left, count.refusals) == (0, 0) && self.rule.is_fresh(&state.state, now)
+        matches!((count.left, count.refusals), (0, 0 | SHARED)) && self.rule.is_fresh(&state.state, now)
     }
 
     fn policy(&self) -> Policy {
@@ -320,6 +328,25 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
 
     fn ignores_burst(&self) -> bool {
         self.rule.ignores_burst()
+    }
+
+    /// That of the algorithm inside, or how near the key is to being locked out.
+    fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+        let mut count = state.count;
+        self.advance(&mut count, now);
+        match (count.left, count.refusals) {
+            (0, 0 | SHARED) => self.rule.usage(&state.state, now),
+            (0, refusals) => self.rule.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
+            _ => Usage::LOCKED_OUT,
+        }
+    }
+
+    fn set_shared(&self, state: &mut Self::State, shared: bool) {
+        self.rule.set_shared(&mut state.state, shared);
+        if shared != (state.count.refusals == SHARED) {
+            state.count.refusals = if shared { SHARED } else { 0 };
+            state.count.left = 0;
+        }
     }
 
     fn line(&self) -> Option<&dyn Line<Self::State>> {

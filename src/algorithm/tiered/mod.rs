@@ -26,7 +26,7 @@ use std::iter;
 use std::mem;
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Line, Policy};
+use crate::algorithm::{Algorithm, Line, Policy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -282,6 +282,19 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn ignores_burst(&self) -> bool {
         self.rule.ignores_burst()
+    }
+
+    /// The highest, by any of the algorithms that the key was asked with.
+    fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
+        let others = state.others.iter().map(|(rule, state)| rule.usage(state, now));
+        others.fold(state.by.usage(&state.state, now), Usage::max)
+    }
+
+    fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
+        let others = state.others.iter_mut().map(|(rule, state)| (&*rule, state));
+        for (rule, state) in iter::once((&state.by, &mut state.state)).chain(others) {
+            rule.set_shared(state, shared);
+        }
     }
 
     fn line(&self) -> Option<&dyn Line<TieredState<A>>> {

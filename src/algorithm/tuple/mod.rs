@@ -19,7 +19,7 @@ mod line;
 
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Line, Policy};
+use crate::algorithm::{Algorithm, Line, Policy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -197,6 +197,14 @@ macro_rules! tuple {
 
             fn held(&self, state: &Self::State) -> u64 {
                 0$(.max(self.$at.held(&state.$at)))+
+            }
+
+            fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+
+            }
+
+            fn set_shared(&self, state: &mut Self::State, shared: bool) {
+                $(self.$at.set_shared(&mut state.$at, shared);)+
             }
 
             /// If each member has one, that asks nothing but when.

@@ -155,7 +155,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
 
     fn observe(&self, decision: &Decision) {
         let denied = !decision.is_allowed() && decision.retry_after().is_none();
-        if denied && !decision.is_closed() && !self.limiter.algorithm().holds() {
+        if denied && !decision.is_unavailable() && !self.limiter.algorithm().holds() {
             self.observer.never_fits(self.labels.first().name());
         }
     }

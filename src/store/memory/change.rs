@@ -54,7 +54,7 @@ impl<A: Algorithm> Table<A> {
             let now = context.clock().now();
             let Shard { law, states, lines } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
-            if lines.contains_key(&key) || law.rule.holds() || self.crowded.load(Ordering::Relaxed) {
+            if lines.contains_key(&key) || law.rule.holds() || self.buckets.load(Ordering::Relaxed) > 0 {
                 // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
                 // have used.
                 if let Some(queue) = lines.get_mut(&key) {

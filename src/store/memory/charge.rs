@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::fingerprint::Fingerprint;
+use super::seat::Seat;
 use super::{Call, MemoryStore, Own};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -33,9 +34,10 @@ impl<A: Algorithm> MemoryCharge<A> {
     }
 
     /// Settles the call; returns what the key has left afterwards, read under the same lock.
-    fn settle(&self, actual: u64) -> Decision {
+    /// `None` if the key has no state any more: it was evicted, and nothing of the call counts.
+    fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, rule, cost, priority, charged_at } = self;
-        context.store().table.with(context, *key, rule.as_ref(), |mut seat, now| {
+        let settle = |mut seat: Seat<'_, A>, now| {
             if actual < *cost {
                 seat.give_back(now, cost - actual, *charged_at);
             } else if actual > *cost {
@@ -43,13 +45,18 @@ impl<A: Algorithm> MemoryCharge<A> {
             }
             let waits = seat.rule.queues();
             seat.foretell(Comer { priority: *priority, waits, ..Comer::new(now, 0) }).decision()
-        })
+        };
+        let table = &context.store().table;
+        match actual > *cost {
+            true => table.with(context, *key, rule.as_ref(), settle),
+            false => table.with_used(context, *key, rule.as_ref(), settle),
+        }
     }
 }
 
 impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
     fn from(charge: MemoryCharge<A>) -> Self {
-        Self::new(move |actual| Some(charge.settle(actual)))
+        Self::new(move |actual| charge.settle(actual))
     }
 }
 
@@ -62,6 +69,6 @@ impl<A: Algorithm> MemoryStore<A> {
         cost: u64,
         charged_at: Nanos,
     ) {
-        self.table.with(context, key, rule, |mut seat, now| seat.give_back(now, cost, charged_at));
+        let _ = self.table.with_used(context, key, rule, |mut seat, now| seat.give_back(now, cost, charged_at));
     }
 }

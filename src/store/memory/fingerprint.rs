@@ -46,8 +46,13 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 impl Fingerprint {
     /// One of `2^bits` identities that many keys share.
     pub(super) fn coarse(self, bits: u32) -> Self {
+        Self::numbered(self.low >> (u64::BITS - bits))
+    }
+
+    /// The identity with that number of those that many keys share.
+    pub(super) fn numbered(number: u64) -> Self {
         // Spread over the whole word again, by the golden ratio: tables look at either end of it.
-        Self { high: 0, low: (self.low >> (u64::BITS - bits)).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+        Self { high: 0, low: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
     #[inline]

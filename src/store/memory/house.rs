@@ -1,3 +1,5 @@
+use super::fingerprint::Fingerprint;
+use super::on_full::OnFull;
 use crate::algorithm::Crowd;
 
 /// What holds for all keys of a limiter.
@@ -6,6 +8,16 @@ pub(super) struct House {
     /// Those who wait, for whatever key.
     pub(super) crowd: Crowd,
     pub(super) when_closed: WhenClosed,
+    pub(super) on_full: OnFull,
+    /// How many buckets keys share, as a power of two.
+    pub(super) shared_bits: u32,
+}
+
+impl House {
+    /// The bucket that a key shares which has no place of its own.
+    pub(super) fn bucket(&self, key: Fingerprint) -> Fingerprint {
+        key.coarse(self.shared_bits)
+    }
 }
 
 /// What becomes of new calls once a limiter is [closed](crate::limiter::RateLimiter::close).

@@ -1,15 +1,19 @@
 //! The store in memory.
 
+mod buckets;
 mod change;
 mod charge;
 mod fingerprint;
 mod home;
 mod house;
 mod joint;
+mod on_full;
 mod places;
+mod room;
 mod round;
 mod seat;
 mod shard;
+mod stats;
 mod table;
 mod wait;
 
@@ -21,8 +25,9 @@ use std::task::Waker;
 
 use self::charge::MemoryCharge;
 use self::fingerprint::{Fingerprint, Seed};
-use self::home::Home;
+use self::home::{Home, shared_bits};
 use self::house::House;
+use self::seat::Seat;
 use self::table::Table;
 use super::{Answer, Call, Permit, Reservation, Store};
 use crate::algorithm::{Algorithm, Crowd};
@@ -35,6 +40,8 @@ pub use fingerprint::MemoryKey;
 pub use house::WhenClosed;
 pub(crate) use joint::{AllDecided, Together, decide};
 pub use joint::{Decided, Few, Part, TogetherWait};
+pub use on_full::OnFull;
+pub use stats::LimiterStats;
 pub use wait::MemoryWait;
 
 /// The state of keys in this process: bounded, and kept clean without a thread or a runtime.
@@ -44,10 +51,16 @@ pub use wait::MemoryWait;
 /// One call at a time changes a key. At most `max_keys` keys are kept. A key that is as good as new may be forgotten
 /// at any time, which changes no answer while there is room.
 ///
-/// When the table is full of keys that are not, newcomers **share** one of 256 buckets until there is a place; no key
-/// that has used anything is pushed out. From then on, a key that gets a place (again) starts where its shared bucket
-/// stands: with what others have used as well, never with more than it may have. A key that shares a bucket is
-/// refused where another would wait in line, and [`reset`](crate::limiter::RateLimiter::reset) does not reach it.
+/// When the table is full of keys that are not, [`OnFull`] says what happens to new ones. By default the least used of
+/// eight sampled keys is evicted, so that new keys are not refused, a key at its limit stays limited while less used
+/// keys could go, and a flood of keys leaves nothing behind when it ends. A key with calls in progress or queued calls is
+/// never evicted. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts how often it comes to that.
+///
+/// # How large `max_keys` should be
+///
+/// Larger than the number of distinct keys in the longest window of the algorithm (of a bucket: in the time in which it
+/// fills), lockouts included: then no key is evicted. [Floods of keys](crate::guide::floods) tells how to keep invented
+/// keys out.
 ///
 /// # Memory
 ///
@@ -78,7 +91,7 @@ impl<A: Algorithm> MemoryStore<A> {
     /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.
     #[must_use]
     pub fn new(algorithm: &A, max_keys: usize) -> Self {
-        Self::with(algorithm, max_keys, None, WhenClosed::default())
+        Self::with(algorithm, max_keys, None, WhenClosed::default(), OnFull::default())
     }
 
     pub(crate) fn with(
@@ -86,9 +99,11 @@ impl<A: Algorithm> MemoryStore<A> {
         max_keys: usize,
         max_waiting: Option<usize>,
         when_closed: WhenClosed,
+        on_full: OnFull,
     ) -> Self {
         let most = max_waiting.map_or_else(|| default_max_waiting(algorithm), |most| most as u64);
-        let house = House { crowd: Crowd::new(most), when_closed };
+        let shared_bits = shared_bits(max_keys);
+        let house = House { crowd: Crowd::new(most), when_closed, on_full, shared_bits };
         Self { seed: Seed::random(), table: Table::new(max_keys, algorithm, house) }
     }
 
@@ -103,6 +118,10 @@ impl<A: Algorithm> MemoryStore<A> {
 
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    pub(crate) fn stats(&self) -> LimiterStats {
+        self.table.counters.stats()
     }
 
     #[inline]
@@ -126,7 +145,31 @@ impl<A: Algorithm> MemoryStore<A> {
 
     #[cold]
     fn check_any(&self, context: &Own<A>, key: Fingerprint, call: Call<'_, A>) -> Decision {
-        self.table.with(context, key, call.rule, |mut seat, now| seat.check(now, call.cost))
+        self.decide(context, key, call, |mut seat, now| seat.check(now, call.cost))
+            .unwrap_or_else(|| self.reject(context, call))
+    }
+
+    /// Holds the key while `decide` runs. `None` if there is no room for it: never for a cost of 0, which needs none.
+    fn decide<R>(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        call: Call<'_, A>,
+        decide: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
+        match call.cost {
+            0 => {
+                self.table.tidy(context, key);
+                Some(self.table.look(context, key, call.rule, decide))
+            }
+            _ => self.table.with(context, key, call.rule, decide),
+        }
+    }
+
+    /// Denies a call for whose key there is no room.
+    fn reject(&self, context: &Own<A>, call: Call<'_, A>) -> Decision {
+        let quota = |rule: &A| rule.policy().quota;
+        self.table.reject(call.rule.map_or_else(|| quota(&context.algorithm()), quota))
     }
 
     pub(crate) fn peek<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, call: Call<'_, A>) -> Decision {
@@ -136,7 +179,7 @@ impl<A: Algorithm> MemoryStore<A> {
 
     pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K, cost: u64) {
         let key = self.seed.fingerprint(key);
-        self.table.with(context, key, None, |seat, now| seat.refund(now, cost));
+        let _ = self.table.with_used(context, key, None, |seat, now| seat.refund(now, cost));
     }
 
     pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &Own<A>, key: &K) {
@@ -203,8 +246,8 @@ impl<A: Algorithm> MemoryStore<A> {
 
     #[cold]
     fn enter_any(context: &Arc<Own<A>>, key: Fingerprint, call: Call<'_, A>) -> Answer<MemoryWait<A>> {
-        let table = &context.store().table;
-        let (entered, home, holds, charged_at) = table.with(context, key, call.rule, |mut seat, now| {
+        let store = context.store();
+        let entered = store.decide(context, key, call, |mut seat, now| {
             let (home, holds) = (seat.home(), seat.holds(call.cost));
             let waits = call.waits || seat.rule.queues();
             let entered = seat.enter(call.comer(now, waits));
@@ -212,6 +255,9 @@ impl<A: Algorithm> MemoryStore<A> {
             let settles = call.reserves && !seat.rule.holds() && !seat.closed;
             (entered, home, holds, settles.then(|| seat.rule.seen(seat.state)))
         });
+        let Some((entered, home, holds, charged_at)) = entered else {
+            return Answer::Now(store.reject(context, call));
+        };
         let charge = || charged_at.map(|charged_at| MemoryCharge::new(context, key, &call, charged_at));
         let permit = || holds.map(|rule| Self::held(context, home, rule, call.cost)).unwrap_or_default();
         match entered {
@@ -236,10 +282,14 @@ impl<A: Algorithm> MemoryStore<A> {
         Identity(key): Identity,
         call: Call<'_, A>,
     ) -> (Decision, Permit) {
-        let (decision, home, holds) = context.store().table.with(context, key, call.rule, |mut seat, now| {
+        let store = context.store();
+        let decided = store.decide(context, key, call, |mut seat, now| {
             let (home, holds) = (seat.home(), seat.holds(call.cost));
             (seat.check(now, call.cost), home, holds)
         });
+        let Some((decision, home, holds)) = decided else {
+            return (store.reject(context, call), Permit::default());
+        };
         let permit = holds.filter(|_| decision.is_allowed());
         (decision, permit.map(|rule| Self::held(context, home, rule, call.cost)).unwrap_or_default())
     }
@@ -257,22 +307,26 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn release<K: Hash + ?Sized>(context: &Own<A>, key: &K, call: Call<'_, A>) {
         let (store, cost) = (context.store(), call.cost);
         let key = store.seed.fingerprint(key);
-        let (rule, cost) = store.table.with(context, key, call.rule, |seat, now| {
+        let released = store.table.with_used(context, key, call.rule, |seat, now| {
             // No more than its own: what others hold is theirs.
             let (rule, cost) = (seat.rule.clone(), cost.min(seat.rule.held(seat.state)));
             seat.end(now, cost);
             (rule, cost)
         });
-        rule.release_shared(cost);
+        // A key that is not there holds nothing.
+        if let Some((rule, cost)) = released {
+            rule.release_shared(cost);
+        }
     }
 
     fn ask(&self, context: &Own<A>, key: Fingerprint, ticket: u64, waker: &Waker) -> Turn {
-        let (turn, _spare) = self.table.with(context, key, None, |seat, now| seat.ask(now, ticket, waker));
+        let asked = self.table.with_used(context, key, None, |seat, now| seat.ask(now, ticket, waker));
+        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
         turn
     }
 
     fn abandon(&self, context: &Own<A>, key: Fingerprint, ticket: u64) {
-        let _spare = self.table.with(context, key, None, |seat, now| seat.abandon(now, ticket));
+        let _spare = self.table.with_used(context, key, None, |seat, now| seat.abandon(now, ticket));
     }
 }
 

@@ -1,14 +1,27 @@
-//! Where keys live, for those who hold several at once.
+//! Where keys live, for calls that hold several at once.
+
+use std::mem;
 
 use super::Own;
 use super::fingerprint::Fingerprint;
-use super::home::{Home, bucket};
+use super::home::Home;
+use super::on_full::OnFull;
+use super::room::Place;
 use super::shard::{Law, Shard};
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+
+/// What became of a key that was to get a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Known,
+    /// It has a new place, or a bucket that it shares.
+    New,
+    /// There is no room for it.
+    Homeless,
+}
 
 impl<A: Algorithm> Table<A> {
     /// The shard of a key; or the shared buckets, where a key is that has no place.
@@ -19,39 +32,58 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Where a key is that has no place.
-    pub(super) fn elsewhere(&self, key: Fingerprint) -> Home {
-        self.crowded.store(true, Ordering::Relaxed);
-        Home::shared(key)
-    }
-
-    /// Makes place for a key, if it is a new one.
-    pub(super) fn prepare(&self, context: &Own<A>, key: Fingerprint) {
-        let known = self.keys.lock(&key).states.contains_key(&key);
-        if !known {
-            self.clean(context);
+    /// Where a key is that has no place, if the table has shared buckets.
+    pub(super) fn elsewhere(&self, key: Fingerprint) -> Option<Home> {
+        if self.house.on_full != OnFull::ShareBuckets {
+            return None;
         }
+        self.counters.share();
+        Some(Home::Shared(self.house.bucket(key)))
     }
 
-    /// Gives a key a state in its shard, which is held. `None` if there is no place; else whether it is new.
+    /// Reserves room for a key, if it is a new one. `keep` are keys of the same call.
+    pub(super) fn prepare(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        keep: &[Fingerprint],
+    ) -> Option<Place<'_>> {
+        if self.is_known(key) {
+            return None;
+        }
+        self.clean_shared(context);
+        self.make_room(context, keep)
+    }
+
+    /// Gives a key a state in its shard, which is held. `reserved` says whether there is room reserved for it: a new
+    /// key takes that over.
     pub(super) fn settle(
         &self,
         context: &Own<A>,
         shard: &mut Shard<A>,
         home: Home,
+        reserved: bool,
         now: Nanos,
-    ) -> Option<bool> {
+    ) -> Settled {
         let (Home::Own(key) | Home::Shared(key)) = home;
         if shard.states.contains_key(&key) {
-            return Some(false);
+            return Settled::Known;
         }
-        let state = match home {
-            Home::Own(_) if self.must_share(key, &shard.law) || !self.reserve() => return None,
-            Home::Own(_) => self.unknown(context, key, &shard.law, &shard.law.rule, now),
-            Home::Shared(_) => self.fresh(context, &shard.law, &shard.law.rule, now),
-        };
-        shard.states.insert(key, state);
-        Some(matches!(home, Home::Own(_)))
+        match home {
+            Home::Own(_) if self.must_share(key, &shard.law) => return Settled::Homeless,
+            Home::Own(_) => {
+                let place = if reserved { None } else { self.reserve() };
+                if !reserved && place.is_none() {
+                    return Settled::Homeless;
+                }
+                let state = self.unknown(context, key, &shard.law, &shard.law.rule, now);
+                shard.states.insert(key, state);
+                // The key has it now.
+                mem::forget(place);
+            }
+            Home::Shared(_) => self.open_bucket(context, shard, key, None, now),
+        }
+        Settled::New
     }
 
     /// Whether a key that is new to its shard, which is held, stays.
@@ -64,16 +96,5 @@ impl<A: Algorithm> Table<A> {
             self.forget(now);
         }
         stays
-    }
-
-    /// Whether a new key must share a bucket though there may be room: since calls in progress hold something of it,
-    /// some of them perhaps of this key.
-    pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
-        if !law.rule.holds() || !self.crowded.load(Ordering::Relaxed) {
-            return false;
-        }
-        let bucket = bucket(key);
-        let shared = self.shared.lock(&bucket);
-        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.held(state) > 0)
     }
 }

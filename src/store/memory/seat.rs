@@ -183,7 +183,7 @@ impl<A: Algorithm> Seat<'_, A> {
     pub(super) fn home(&self) -> Home {
         match self.lines {
             Some(_) => Home::Own(self.key),
-            None => Home::shared(self.key),
+            None => Home::Shared(self.house.bucket(self.key)),
         }
     }
 

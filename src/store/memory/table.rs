@@ -6,9 +6,7 @@
 //! for the growth of the map, which is amortised: the call that makes a shard grow moves all its keys.
 //!
 //! When the table is full, more are looked at, and those go that are as good as new, asked for or not. If none can
-//! go, the newcomer shares a bucket with others like it: one of 256, picked by its fingerprint. So nobody who has
-//! used anything is pushed out, a flood of keys is limited as a whole, and memory stays what it was. A key that later
-//! gets a place of its own starts where its shared bucket stands, so moving out is no way to a second budget.
+//! go, [`OnFull`](super::OnFull) says what happens to the new key.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -16,22 +14,19 @@ use std::task::Waker;
 
 use super::Own;
 use super::fingerprint::Fingerprint;
-use super::home::bucket;
 use super::house::House;
+use super::on_full::OnFull;
 use super::round::Round;
 use super::seat::Seat;
 use super::shard::{Law, Lines, Shard, Shards, Wakers, lock};
+use super::stats::Counters;
 use crate::algorithm::{Algorithm, Unit};
 use crate::clock::Nanos;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The longest that a key rests: ten seconds.
 const LONGEST_REST: u64 = 10_000_000_000;
-/// Keys looked at for each new one.
-const LOOKS: usize = 2;
-/// Keys looked at when there is no place.
-const LOOKS_WHEN_FULL: usize = 8;
 const SHARDS: usize = 64;
 const SHARED_SHARDS: usize = 16;
 
@@ -40,16 +35,19 @@ const SHARED_SHARDS: usize = 16;
 pub(super) struct Table<A: Algorithm> {
     pub(super) keys: Shards<A>,
     pub(super) shared: Shards<A>,
-    /// Whether `shared` was ever used.
-    pub(super) crowded: AtomicBool,
+    /// How many shared buckets are in use. Changed while the bucket is locked.
+    pub(super) buckets: AtomicUsize,
+    /// The shared bucket that is looked at next.
+    pub(super) next_bucket: AtomicUsize,
     pub(super) round: Mutex<Round>,
-    len: AtomicUsize,
-    max_keys: usize,
+    pub(super) len: AtomicUsize,
+    pub(super) max_keys: usize,
     /// The latest reading at which a key was forgotten.
     horizon: AtomicU64,
     /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
     pub(super) rest: AtomicU64,
     pub(super) house: House,
+    pub(super) counters: Counters,
 }
 
 impl<A: Algorithm> Table<A> {
@@ -61,7 +59,9 @@ impl<A: Algorithm> Table<A> {
             rest: AtomicU64::new(rest(rule)),
             keys: Shards::new(SHARDS, rule),
             shared: Shards::new(SHARED_SHARDS, rule),
-            crowded: AtomicBool::new(false),
+            counters: Counters::default(),
+            buckets: AtomicUsize::new(0),
+            next_bucket: AtomicUsize::new(0),
             round: Mutex::default(),
             len: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
@@ -97,27 +97,48 @@ impl<A: Algorithm> Table<A> {
         change(rule, state, now)
     }
 
-    /// Holds the key while `change` runs, making it first if need be. The rule is `rule`, or else the limiter's.
+    /// Holds the key while `change` runs, making it first if need be. The rule is `rule`, or else the limiter's. `None`
+    /// if there is no room for a new key.
     pub(super) fn with<R>(
         &self,
         context: &Own<A>,
         key: Fingerprint,
         rule: Option<&A>,
         change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
-    ) -> R {
+    ) -> Option<R> {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
         let Shard { law, states, lines } = &mut *shard;
         match states.get_mut(&key) {
             Some(state) => {
                 let now = context.clock().now();
-                change(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
+                Some(change(self.seat(key, law, rule, state, Some(lines), &mut wake), now))
             }
             None => {
                 drop(shard);
                 self.with_new(context, key, rule, &mut wake, change)
             }
         }
+    }
+
+    /// The same for what concerns only a key that has used something: it makes none, unless the key may have used it in
+    /// a shared bucket.
+    pub(super) fn with_used<R>(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        rule: Option<&A>,
+        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
+        if self.house.on_full == OnFull::ShareBuckets {
+            return self.with(context, key, rule, change);
+        }
+        let mut wake = Wakers::default();
+        let mut shard = self.keys.lock(&key);
+        let Shard { law, states, lines } = &mut *shard;
+        let state = states.get_mut(&key)?;
+        let now = context.clock().now();
+        Some(change(self.seat(key, law, rule, state, Some(lines), &mut wake), now))
     }
 
     #[cold]
@@ -128,21 +149,22 @@ impl<A: Algorithm> Table<A> {
         rule: Option<&A>,
         wake: &mut Vec<Waker>,
         change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
-    ) -> R {
-        self.clean(context);
+    ) -> Option<R> {
+        self.clean_shared(context);
+        // Should the rule panic, the place is free again.
+        let place = self.make_room(context, &[key]);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
             let Shard { law, states, lines } = &mut *shard;
             let own = rule.unwrap_or(&law.rule);
-            match states.entry(key) {
-                Entry::Occupied(mut known) => {
+            let place = place.filter(|_| !self.must_share(key, law));
+            match (states.entry(key), place) {
+                (Entry::Occupied(mut known), _) => {
                     let now = context.clock().now();
                     let state = known.get_mut();
                     (change(self.seat(key, law, rule, state, Some(lines), wake), now), false)
                 }
-                Entry::Vacant(vacant) if !self.must_share(key, law) && self.reserve() => {
-                    // Should the rule panic, the place is free again.
-                    let place = Place(&self.len);
+                (Entry::Vacant(vacant), Some(place)) => {
                     let now = context.clock().now();
                     let mut state = self.unknown(context, key, law, own, now);
                     let seat = self.seat(key, law, rule, &mut state, Some(&mut *lines), wake);
@@ -157,26 +179,25 @@ impl<A: Algorithm> Table<A> {
                     (result, kept)
                 }
                 // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
-                Entry::Vacant(_) => {
-                    self.crowded.store(true, Ordering::Relaxed);
-                    let bucket = bucket(key);
-                    let mut shared = self.shared.lock(&bucket);
-                    let Shard { law, states, .. } = &mut *shared;
-                    let own = rule.unwrap_or(&law.rule);
-                    // Read while the bucket is held, too: other keys draw on it.
-                    let now = context.clock().now();
-                    let state = states.entry(bucket).or_insert_with(|| self.fresh(context, law, own, now));
-                    (change(self.seat(key, law, rule, state, None, wake), now), false)
+                (Entry::Vacant(_), None) if self.house.on_full == OnFull::ShareBuckets => {
+                    (self.with_shared(context, key, rule, wake, change), false)
                 }
+                // Once the limiter is closed, nothing is counted.
+                (Entry::Vacant(_), None) if law.closed => {
+                    let now = context.clock().now();
+                    let mut state = self.fresh(context, law, own, now);
+                    (change(self.seat(key, law, rule, &mut state, None, wake), now), false)
+                }
+                (Entry::Vacant(_), None) => return None,
             }
         };
         if kept {
             self.add(key);
         }
-        result
+        Some(result)
     }
 
-    /// Holds the key while `look` runs, or what it would be. Makes no key.
+    /// Holds the key while `look` runs, or what it would be. Makes no key, so `look` must not use anything.
     pub(super) fn look<R>(
         &self,
         context: &Own<A>,
@@ -184,6 +205,7 @@ impl<A: Algorithm> Table<A> {
         rule: Option<&A>,
         look: impl FnOnce(Seat<'_, A>, Nanos) -> R,
     ) -> R {
+        let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
         let Shard { law, states, lines } = &mut *shard;
@@ -195,8 +217,7 @@ impl<A: Algorithm> Table<A> {
                 &mut unknown
             }
         };
-        // Nobody is released, so nobody is woken.
-        look(self.seat(key, law, rule, state, Some(lines), &mut Vec::new()), now)
+        look(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
     }
 
     /// A key that is held. The rule is `rule`, or else the limiter's.
@@ -213,15 +234,15 @@ impl<A: Algorithm> Table<A> {
         Seat { key, rule, house: &self.house, closed: law.closed, state, lines, wake }
     }
 
-    pub(super) fn reserve(&self) -> bool {
-        let room = |len| (len < self.max_keys).then_some(len + 1);
-        self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
-    }
-
     /// A key is gone that was as good as new at `now`; it knew of no later reading, else it would not have been.
     pub(super) fn forget(&self, now: Nanos) {
-        self.horizon.fetch_max(now.0, Ordering::Relaxed);
+        self.forgotten_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A key has left the table at `now`; its room is used again.
+    pub(super) fn forgotten_at(&self, now: Nanos) {
+        self.horizon.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
@@ -233,60 +254,6 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
-    /// Where a key starts that has no place: where its shared bucket stands, if it has one.
-    pub(super) fn unknown(
-        &self,
-        context: &Own<A>,
-        key: Fingerprint,
-        law: &Law<A>,
-        rule: &A,
-        now: Nanos,
-    ) -> A::State {
-        // No ordering is needed: the key's own shard is locked here and was locked when the flag was set.
-        if self.crowded.load(Ordering::Relaxed) {
-            let bucket = bucket(key);
-            let shared = self.shared.lock(&bucket);
-            if let Some(state) = shared.states.get(&bucket) {
-                let mut state = state.clone();
-                if shared.law.generation != law.generation {
-                    // The rule is being replaced, and has come to one of the two only.
-                    law.rule.adapt(&mut state, &shared.law.rule, now);
-                }
-                return state;
-            }
-        }
-        self.fresh(context, law, rule, now)
-    }
-
-    /// Looks at a few keys, and forgets those that are as good as new.
-    pub(super) fn clean(&self, context: &Own<A>) {
-        let mut round = self.round();
-        let rest = self.rest.load(Ordering::Relaxed);
-        for look in 0..LOOKS_WHEN_FULL {
-            let full = self.len() >= self.max_keys;
-            if look >= LOOKS && !full {
-                return;
-            }
-            let Some((key, is_there)) = round.next() else { return };
-            if !is_there {
-                continue;
-            }
-            let mut shard = self.keys.lock(&key);
-            let Shard { law: Law { rule, .. }, states, lines } = &mut *shard;
-            if let Entry::Occupied(known) = states.entry(key) {
-                let now = context.clock().now();
-                let unasked = now.since(rule.seen(known.get())) >= rest;
-                let idle = (unasked || full) && rule.is_fresh(known.get(), now);
-                if idle && !lines.contains_key(&key) {
-                    known.remove();
-                    self.forget(now);
-                } else {
-                    round.again(key);
-                }
-            }
-        }
-    }
-
     /// A key has come into the table. No shard is held.
     pub(super) fn add(&self, key: Fingerprint) {
         self.round().add(key);
@@ -294,15 +261,6 @@ impl<A: Algorithm> Table<A> {
 
     pub(super) fn round(&self) -> MutexGuard<'_, Round> {
         lock(&self.round)
-    }
-}
-
-/// A place that is reserved, and given back when dropped.
-struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,11 @@ fn in_a_full_table(max_keys: usize, limit: u64, at_most_the_limit: bool) {
         let mut random = Random::new(seed);
         let clock = ManualClock::new();
         let rule = Concurrency::per_key(limit).total(100);
-        let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_keys(max_keys).build();
+        let limiter = RateLimiter::builder(rule)
+            .clock(clock.clone())
+            .max_keys(max_keys)
+            .on_full(OnFull::ShareBuckets)
+            .build();
         let mut held: Vec<(u64, _)> = Vec::new();
         for _ in 0..60 {
             let key = random.below(5);

@@ -16,6 +16,7 @@ use crate::queue::{Comer, Entered};
 use crate::store::memory::charge::MemoryCharge;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::home::Home;
+use crate::store::memory::places::Settled;
 use crate::store::memory::seat::{Foretold, Seat};
 use crate::store::memory::shard::{Shard, lock};
 use crate::store::memory::{MemoryStore, MemoryWait, Own};
@@ -38,8 +39,14 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, whatever its algorithm.
 pub(super) trait Limiter: fmt::Debug {
     fn address(&self) -> *const ();
-    fn prepare(&self, key: Fingerprint);
-    fn elsewhere(&self, key: Fingerprint) -> Home;
+    /// Reserves room for a key, if it is a new one and there is or can be room; evicts none of `keep`.
+    fn prepare(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
+    /// Gives back room that was reserved, and is not needed.
+    fn unreserve(&self);
+    /// Where a key is that has no place; `None`: nowhere.
+    fn elsewhere(&self, key: Fingerprint) -> Option<Home>;
+    /// Counts a call for whose key there is no room.
+    fn reject(&self, quota: u64) -> Decision;
     fn lock(&self, home: Home) -> *const ();
     fn hold(&self, home: Home) -> Box<dyn Held + '_>;
     fn add(&self, key: Fingerprint);
@@ -67,8 +74,10 @@ pub(super) trait Held {
     fn holds(&self, ask: Ask<'_>) -> bool;
     /// What a call holds that was let in; nothing, of most rules.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
-    /// Gives the key a state, unless there is no place for it.
-    fn settle(&mut self, home: Home) -> bool;
+    /// Gives the key a state, unless there is no room for it. A new one takes over the room that is `reserved`.
+    fn settle(&mut self, home: Home, reserved: bool) -> Settled;
+    /// What becomes of a call for whose key there is no room: it is denied, unless it needs none. `None`: denied.
+    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Foretold, u64>;
     fn foretell(&mut self, ask: Ask<'_>) -> Foretold;
     fn enter(&mut self, ask: Ask<'_>) -> Entered;
     /// Lets go. Tells which keys are new and stay, and whom to wake.
@@ -132,15 +141,26 @@ impl<A: Algorithm> Held for Holding<'_, A> {
         self.holds(ask).then(permit)
     }
 
-    fn settle(&mut self, home: Home) -> bool {
-        let (Home::Own(key) | Home::Shared(key)) = home;
-        match self.context.store().table.settle(self.context, &mut self.shard, home, self.now) {
-            None => false,
-            Some(new) => {
-                self.new.extend(new.then_some(key));
-                true
-            }
+    fn settle(&mut self, home: Home, reserved: bool) -> Settled {
+        let table = &self.context.store().table;
+        let settled = table.settle(self.context, &mut self.shard, home, reserved, self.now);
+        if let (Settled::New, Home::Own(key)) = (settled, home) {
+            self.new.push(key);
         }
+        settled
+    }
+
+    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Foretold, u64> {
+        let (Home::Own(key) | Home::Shared(key)) = ask.home;
+        let table = &self.context.store().table;
+        let law = &self.shard.law;
+        let rule = ask.rule.and_then(|rule| rule.downcast_ref()).unwrap_or(&law.rule);
+        if ask.cost > 0 && !law.closed {
+            return Err(rule.policy().quota);
+        }
+        let mut state = table.fresh(self.context, law, rule, self.now);
+        let mut seat = table.seat(key, law, Some(rule), &mut state, None, &mut self.wake);
+        Ok(seat.foretell(Comer::new(self.now, ask.cost)))
     }
 
     fn foretell(&mut self, ask: Ask<'_>) -> Foretold {
@@ -163,15 +183,23 @@ impl<A: Algorithm> Limiter for Arc<Own<A>> {
         Arc::as_ptr(self).cast()
     }
 
-    fn prepare(&self, key: Fingerprint) {
-        self.store().table.prepare(self, key);
+    fn prepare(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool {
+        self.store().table.prepare(self, key, keep).map(mem::forget).is_some()
+    }
+
+    fn unreserve(&self) {
+        self.store().table.unreserve();
+    }
+
+    fn reject(&self, quota: u64) -> Decision {
+        self.store().table.reject(quota)
     }
 
     fn add(&self, key: Fingerprint) {
         self.store().table.add(key);
     }
 
-    fn elsewhere(&self, key: Fingerprint) -> Home {
+    fn elsewhere(&self, key: Fingerprint) -> Option<Home> {
         self.store().table.elsewhere(key)
     }
 

@@ -11,6 +11,7 @@ mod few;
 mod held;
 mod wait;
 
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
@@ -19,6 +20,7 @@ use self::held::{Ask, Held, Limiter, Rule};
 use super::Own;
 use super::fingerprint::Fingerprint;
 use super::home::Home;
+use super::places::Settled;
 use super::seat::Foretold;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -67,6 +69,8 @@ impl<'a> Part<'a> {
 struct Call<'p, 'a> {
     part: &'p Part<'a>,
     home: Home,
+    /// Whether there is no room for its key.
+    homeless: bool,
     /// What all calls cost that draw on the same state.
     total: u64,
     /// The first of those.
@@ -77,7 +81,7 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(part: &'p Part<'a>) -> Self {
-        Self { part, home: Home::Own(part.key), total: part.cost, leader: 0, held: 0 }
+        Self { part, home: Home::Own(part.key), homeless: false, total: part.cost, leader: 0, held: 0 }
     }
 
     fn ask(&self, cost: u64) -> Ask<'_> {
@@ -120,6 +124,15 @@ impl<'a> Shelf<'a> {
         &mut *self.held[call.held].2
     }
 
+    fn foretell(&mut self, call: &Call<'_, '_>) -> Foretold {
+        let ask = call.ask(call.total);
+        if !call.homeless {
+            return self.of(call).foretell(ask);
+        }
+        let denied = |quota| Foretold::Refused(call.part.limiter.reject(quota));
+        self.of(call).foretell_homeless(ask).unwrap_or_else(denied)
+    }
+
     /// Lets all go; then does what must not be done while anything is held.
     fn release(self) {
         let released: Few<_> =
@@ -139,8 +152,7 @@ pub(crate) fn decide(parts: Few<Option<Part<'_>>>) -> Together {
     let mut shelf = Shelf::default();
     find_homes(&mut calls, &mut shelf);
     add_up(&mut calls);
-    let foretold: Few<Foretold> =
-        calls.iter().map(|call| shelf.of(call).foretell(call.ask(call.total))).collect();
+    let foretold: Few<Foretold> = calls.iter().map(|call| shelf.foretell(call)).collect();
     let denied = foretold.iter().any(|foretold| matches!(foretold, Foretold::Refused(_)));
     let mut charge =
         Charge { calls: &calls, shelf: &mut shelf, foretold: &foretold, denied, wait: &mut wait };
@@ -211,6 +223,8 @@ impl Charge<'_, '_, '_> {
     fn one(&mut self, at: usize) {
         let call = &self.calls[at];
         let decision = match self.foretold[at] {
+            // There is nothing to charge.
+            foretold if call.homeless => Some(foretold.decision()),
             Foretold::Passes(decision) | Foretold::Waits(decision) if self.denied => Some(decision),
             // It is charged with its leader; by a rule of its own, it tells what that leaves.
             Foretold::Passes(_) | Foretold::Waits(_) if call.leader != at => {
@@ -282,23 +296,75 @@ impl Charge<'_, '_, '_> {
     }
 }
 
-/// Holds the shard of each call, and gives its key a state; where there is no place for it, the shared bucket.
-fn find_homes<'a>(calls: &mut [Call<'_, 'a>], shelf: &mut Shelf<'a>) {
-    for call in &*calls {
-        call.part.limiter.prepare(call.part.key);
+/// How often room is made for keys that others have evicted since they were looked at.
+const ATTEMPTS: usize = 3;
+
+/// Room that is reserved for a key, and given back when dropped.
+struct Reserved<'a>(&'a dyn Limiter);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.unreserve();
     }
-    shelf.hold(&mut calls.iter_mut().collect::<Few<_>>());
-    let mut homeless = Few::new();
-    for call in calls {
-        if !shelf.of(call).settle(call.home) {
-            call.home = call.part.limiter.elsewhere(call.part.key);
-            homeless.push(call);
+}
+
+/// Holds the shard of each call, and gives its key a state; where there is no room for it, the shared bucket, if the
+/// table has some.
+fn find_homes<'a>(calls: &mut [Call<'_, 'a>], shelf: &mut Shelf<'a>) {
+    for attempt in 1..=ATTEMPTS {
+        let reserved: Few<Option<Reserved<'a>>> = (0..calls.len()).map(|at| prepare(calls, at)).collect();
+        shelf.hold(&mut calls.iter_mut().collect::<Few<_>>());
+        let mut full = false;
+        for (call, mut reserved) in calls.iter_mut().zip(reserved) {
+            match shelf.of(call).settle(call.home, reserved.is_some()) {
+                // It has taken over what was reserved, if anything was.
+                Settled::New => mem::forget(reserved.take()),
+                Settled::Known => {}
+                Settled::Homeless => {
+                    call.homeless = true;
+                    full = true;
+                }
+            }
+        }
+        if !full {
+            return;
+        }
+        if share(calls, shelf) || attempt == ATTEMPTS {
+            return;
+        }
+        mem::take(shelf).release();
+        for call in &mut *calls {
+            (call.home, call.homeless) = (Home::Own(call.part.key), false);
         }
     }
-    shelf.hold(&mut homeless);
-    for call in homeless {
-        shelf.of(call).settle(call.home);
+}
+
+/// Reserves room for the key of a call, if it is a new one.
+fn prepare<'a>(calls: &[Call<'_, 'a>], at: usize) -> Option<Reserved<'a>> {
+    let Part { limiter, key, .. } = *calls[at].part;
+    let of_limiter = calls.iter().filter(|call| ptr::addr_eq(call.part.limiter.address(), limiter.address()));
+    let keep: Few<Fingerprint> = of_limiter.map(|call| call.part.key).collect();
+    limiter.prepare(key, &keep).then(|| Reserved(limiter))
+}
+
+/// Gives the calls for whose keys there is no room the buckets that they share. Returns whether all have one.
+fn share<'a>(calls: &mut [Call<'_, 'a>], shelf: &mut Shelf<'a>) -> bool {
+    let mut sharing = Few::new();
+    let mut all = true;
+    for call in calls.iter_mut().filter(|call| call.homeless) {
+        match call.part.limiter.elsewhere(call.part.key) {
+            Some(home) => {
+                (call.home, call.homeless) = (home, false);
+                sharing.push(call);
+            }
+            None => all = false,
+        }
     }
+    shelf.hold(&mut sharing);
+    for call in sharing {
+        let _ = shelf.of(call).settle(call.home, false);
+    }
+    all
 }
 
 /// Calls that draw on one state pass together or not at all: by each of their rules.

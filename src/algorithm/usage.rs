@@ -1,0 +1,64 @@
+use crate::decision::Decision;
+
+/// How near a key is to its limit: what a store goes by that has to evict one of several keys.
+///
+/// Usages are ordered: from [`NONE`](Usage::NONE) over what is used of the limit, as a fraction, and
+/// [`FULL`](Usage::FULL) to [`LOCKED_OUT`](Usage::LOCKED_OUT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Usage(u64);
+
+impl Usage {
+    /// Nothing is used.
+    pub const NONE: Self = Self(0);
+    /// The limit is reached: nothing remains.
+    pub const FULL: Self = Self(1 << 32);
+    /// The key is locked out for a while, whatever remains.
+    pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
+
+    /// Returns the usage of a key that has used `used` of `limit` units. It is [`FULL`](Usage::FULL) from `limit` on
+    /// and less below it.
+    #[must_use]
+    pub const fn of(used: u64, limit: u64) -> Self {
+        if used >= limit {
+            return Self::FULL;
+        }
+        // Less than 2^32, since `used` is less than `limit`: it fits.
+        Self((((used as u128) << 32) / limit as u128) as u64)
+    }
+
+    /// Returns the usage that a decision of cost 0 reports.
+    pub(super) const fn reported_by(decision: &Decision) -> Self {
+        Self::of(decision.limit().saturating_sub(decision.remaining()), decision.limit())
+    }
+
+    /// Returns whether nothing remains.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        self.0 >= Self::FULL.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usages_are_ordered_across_limits() {
+        assert_eq!(Usage::of(0, 5), Usage::NONE);
+        assert!(Usage::of(1, 1_000) < Usage::of(1, 20));
+        assert!(Usage::of(u64::MAX - 1, u64::MAX) < Usage::FULL);
+        assert_eq!(Usage::of(1, 1), Usage::FULL);
+        assert_eq!(Usage::of(7, 5), Usage::FULL);
+        assert_eq!(Usage::of(0, 0), Usage::FULL);
+        assert!(Usage::FULL < Usage::LOCKED_OUT);
+        assert!(Usage::LOCKED_OUT.is_full() && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
+    }
+
+    #[test]
+    fn a_decision_reports_what_is_used() {
+        assert_eq!(Usage::reported_by(&Decision::allow(4, 3, 9)), Usage::of(1, 4));
+        assert_eq!(Usage::reported_by(&Decision::deny(4, 0, Some(1), 9)), Usage::FULL);
+        // A cost above what is there is denied, and uses nothing.
+        assert_eq!(Usage::reported_by(&Decision::deny(4, 4, None, 0)), Usage::NONE);
+    }
+}

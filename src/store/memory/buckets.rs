@@ -1,0 +1,113 @@
+//! The buckets that keys share which have no place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
+
+use std::collections::hash_map::Entry;
+use std::task::Waker;
+
+use super::Own;
+use super::fingerprint::Fingerprint;
+use super::seat::Seat;
+use super::shard::{Law, Shard};
+use super::table::Table;
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::sync::atomic::Ordering;
+
+/// Shared buckets looked at for each new key.
+const LOOKS: usize = 2;
+
+impl<A: Algorithm> Table<A> {
+    /// Holds the bucket that a new key shares while `change` runs. The shard of the key is locked.
+    pub(super) fn with_shared<R>(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        rule: Option<&A>,
+        wake: &mut Vec<Waker>,
+        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+    ) -> R {
+        self.counters.share();
+        let bucket = self.house.bucket(key);
+        let mut shared = self.shared.lock(&bucket);
+        // Read while the bucket is held, too: other keys draw on it.
+        let now = context.clock().now();
+        self.open_bucket(context, &mut shared, bucket, rule, now);
+        let Shard { law, states, .. } = &mut *shared;
+        let Some(state) = states.get_mut(&bucket) else { unreachable!("it was opened") };
+        change(self.seat(key, law, rule, state, None, wake), now)
+    }
+
+    /// Gives a shared bucket a state, unless it has one. Its shard is held.
+    pub(super) fn open_bucket(
+        &self,
+        context: &Own<A>,
+        shared: &mut Shard<A>,
+        bucket: Fingerprint,
+        rule: Option<&A>,
+        now: Nanos,
+    ) {
+        let Shard { law, states, .. } = shared;
+        if let Entry::Vacant(vacant) = states.entry(bucket) {
+            let mut state = self.fresh(context, law, rule.unwrap_or(&law.rule), now);
+            law.rule.set_shared(&mut state, true);
+            vacant.insert(state);
+            self.buckets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks at a few shared buckets in turn, and drops the state of those that are fresh. Nothing is locked.
+    pub(super) fn clean_shared(&self, context: &Own<A>) {
+        if self.buckets.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let first = self.next_bucket.fetch_add(LOOKS, Ordering::Relaxed);
+        for number in first..first.saturating_add(LOOKS) {
+            let number = number as u64 & ((1 << self.house.shared_bits) - 1);
+            let bucket = Fingerprint::numbered(number);
+            let mut shared = self.shared.lock(&bucket);
+            let now = context.clock().now();
+            let Shard { law: Law { rule, .. }, states, .. } = &mut *shared;
+            if states.get(&bucket).is_some_and(|state| rule.is_fresh(state, now)) {
+                states.remove(&bucket);
+                self.forgotten_at(now);
+                self.buckets.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns the state in which a key starts that has no place: that of its shared bucket, if it has one.
+    pub(super) fn unknown(
+        &self,
+        context: &Own<A>,
+        key: Fingerprint,
+        law: &Law<A>,
+        rule: &A,
+        now: Nanos,
+    ) -> A::State {
+        // No ordering is needed: the key's own shard is locked here and was locked when it shared the bucket.
+        if self.buckets.load(Ordering::Relaxed) > 0 {
+            let bucket = self.house.bucket(key);
+            let shared = self.shared.lock(&bucket);
+            if let Some(state) = shared.states.get(&bucket) {
+                let mut state = state.clone();
+                shared.law.rule.set_shared(&mut state, false);
+                if shared.law.generation != law.generation {
+                    // The rule is being replaced, and has come to one of the two only.
+                    law.rule.adapt(&mut state, &shared.law.rule, now);
+                }
+                return state;
+            }
+        }
+        self.fresh(context, law, rule, now)
+    }
+
+    /// Returns whether a new key must share a bucket though there may be room: since calls in progress hold something
+    /// of it, some of them perhaps of this key.
+    pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
+        if !law.rule.holds() || self.buckets.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let bucket = self.house.bucket(key);
+        let shared = self.shared.lock(&bucket);
+        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.held(state) > 0)
+    }
+}

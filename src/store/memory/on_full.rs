@@ -1,0 +1,147 @@
+//! What happens when a new key arrives at a full table, and which key is evicted for it.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Usage;
+
+/// What happens to a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys and none of
+/// those looked at is fresh.
+///
+/// Whatever is chosen, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
+/// [`stats`](crate::limiter::RateLimiter::stats) counts how often it came to that, and the first time is logged as a
+/// warning. [Floods of keys](crate::guide::floods) has the figures that the default was chosen by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnFull {
+    /// Evicts the least used of eight sampled keys, and of those used alike the one that was not asked for the
+    /// longest.
+    ///
+    /// A key at its limit stays limited while less used keys could go, and one that is locked out outlasts those at
+    /// their limits. The evicted key starts anew when it is back. If none of the keys looked at (64 at most) may be
+    /// evicted, the call is denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
+    ///
+    /// Where all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all the
+    /// same: refusing would lock new keys out for as long as the limit lasts. A key at its limit can then get its quota
+    /// once more each time that a flood has replaced the whole table since its last call: so at most twice during a
+    /// flood of up to twice `max_keys` keys, and not at all while it keeps on calling. Where even that is too much,
+    /// choose [`Reject`](OnFull::Reject).
+    #[default]
+    EvictLeastUsed,
+    /// New keys share buckets, each with the budget of one key: as many buckets as `max_keys`, rounded up to a power of
+    /// two, at least 256 and at most 65,536. No key is evicted.
+    ///
+    /// A key that shares a bucket is denied for what others have used, is rejected where another would be queued, and
+    /// is never locked out by [`Blocking`](crate::algorithm::Blocking): a lockout is not shared.
+    /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it. A key that gets a place later on starts where
+    /// its shared bucket stands, so that moving out is no way to a second budget. Buckets take as much memory as keys.
+    ShareBuckets,
+    /// New keys are denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers get
+    /// a 503.
+    ///
+    /// No key is evicted and nothing is shared. The price is that a flood of keys locks new keys out until those in the
+    /// table are fresh again.
+    Reject,
+}
+
+/// How many keys that may be evicted are sampled.
+pub(super) const SAMPLED: usize = 8;
+
+/// One of the sampled keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sampled<K> {
+    pub(super) key: K,
+    pub(super) usage: Usage,
+    /// For how long it was not asked for, in nanoseconds.
+    pub(super) idle: u64,
+}
+
+/// Chooses the key to evict: the least used of a few, and of those used alike the longest idle.
+///
+/// Knows no table. Keys that must not be evicted are not offered.
+#[derive(Debug)]
+pub(super) struct LeastUsed<K> {
+    sampled: SmallVec<[Sampled<K>; SAMPLED]>,
+}
+
+impl<K: Copy> LeastUsed<K> {
+    pub(super) fn new() -> Self {
+        Self { sampled: SmallVec::new() }
+    }
+
+    /// Returns whether enough keys were offered.
+    pub(super) fn is_complete(&self) -> bool {
+        self.sampled.len() >= SAMPLED
+    }
+
+    pub(super) fn offer(&mut self, sampled: Sampled<K>) {
+        self.sampled.push(sampled);
+    }
+
+    /// Returns the sampled keys, the one to evict first. The others follow, in case that one is in use meanwhile.
+    pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
+        // Stable: of keys that do not differ, the one offered first.
+        self.sampled.sort_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)));
+        self.sampled.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(offers: &[(char, Usage, u64)]) -> String {
+        let mut sample = LeastUsed::new();
+        for (key, usage, idle) in offers {
+            sample.offer(Sampled { key: *key, usage: *usage, idle: *idle });
+        }
+        sample.in_order().map(|sampled| sampled.key).collect()
+    }
+
+    #[test]
+    fn the_least_used_goes_first() {
+        let offers = [
+            ('a', Usage::of(5, 10), 0),
+            ('b', Usage::FULL, 1_000),
+            ('c', Usage::of(1, 10), 0),
+            ('d', Usage::of(3, 20), 7),
+        ];
+        assert_eq!(order(&offers), "cdab");
+    }
+
+    #[test]
+    fn of_keys_used_alike_the_longest_idle_goes_first() {
+        let full = [('a', Usage::FULL, 3), ('b', Usage::FULL, 9), ('c', Usage::FULL, 0)];
+        assert_eq!(order(&full), "bac");
+        let alike = [('a', Usage::of(1, 2), 3), ('b', Usage::of(50, 100), 9)];
+        assert_eq!(order(&alike), "ba", "used alike, whatever the limits");
+    }
+
+    #[test]
+    fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
+        let offers = [('a', Usage::LOCKED_OUT, u64::MAX), ('b', Usage::FULL, 0), ('c', Usage::FULL, 5)];
+        assert_eq!(order(&offers), "cba");
+    }
+
+    #[test]
+    fn of_keys_that_do_not_differ_the_first_goes_first() {
+        assert_eq!(order(&[('a', Usage::NONE, 1), ('b', Usage::NONE, 1)]), "ab");
+    }
+
+    #[test]
+    fn without_a_key_that_may_be_evicted_there_is_none() {
+        assert_eq!(order(&[]), "");
+    }
+
+    #[test]
+    fn eight_are_enough() {
+        let mut sample = LeastUsed::new();
+        for key in 0..SAMPLED {
+            assert!(!sample.is_complete());
+            sample.offer(Sampled { key, usage: Usage::FULL, idle: 0 });
+        }
+        assert!(sample.is_complete());
+        assert_eq!(sample.in_order().count(), 8);
+    }
+}

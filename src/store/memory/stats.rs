@@ -1,0 +1,72 @@
+//! What is counted when the table is full.
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How often the table of a limiter was full, and what was done about it. Returned by
+/// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
+///
+/// Counted since the limiter was built. All zero: [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// Keys that were evicted to make room for new ones: [`OnFull::EvictLeastUsed`](crate::store::OnFull).
+    pub evicted: u64,
+    /// Those of them that were at their limits or locked out: such a key gets its quota once more when it is back.
+    pub evicted_at_limit: u64,
+    /// Calls that were decided by a bucket that several keys share:
+    /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
+    pub shared: u64,
+    /// Calls that were denied because there was no room for their key.
+    pub rejected_when_full: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    evicted: AtomicU64,
+    evicted_at_limit: AtomicU64,
+    shared: AtomicU64,
+    rejected: AtomicU64,
+    /// Whether the table was ever found full.
+    full: AtomicBool,
+}
+
+impl Counters {
+    pub(super) fn evict(&self, at_limit: bool) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        if at_limit {
+            self.evicted_at_limit.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn share(&self) {
+        self.shared.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn reject(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The table was found full. Logged the first time: call it while nothing is locked.
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only logged"))]
+    pub(super) fn full(&self, max_keys: usize) {
+        if self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            max_keys,
+            "tower-throttle: the table of keys is full for the first time: set `max_keys` above the number of \
+             distinct keys in the longest window, or verify keys before limiting by them (said once)"
+        );
+    }
+
+    pub(super) fn stats(&self) -> LimiterStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LimiterStats {
+            evicted: count(&self.evicted),
+            evicted_at_limit: count(&self.evicted_at_limit),
+            shared: count(&self.shared),
+            rejected_when_full: count(&self.rejected),
+        }
+    }
+}
