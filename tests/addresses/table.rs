@@ -771,6 +771,10 @@ fn what_networks_hold() {
         for (ips, is_held) in [(held, true), (others, false)] {
             for ip in *ips {
                 assert_eq!(networks.contains(ip.parse().unwrap()), is_held, "{list:?}, {ip}");
+                if [&["0.0.0.0/0"][..], &["::/0"], &["::ffff:0:0/96"]].contains(list) {
+                    assert!(TrustedProxies::cidrs(*list).is_err(), "{list:?} is everybody");
+                    continue;
+                }
                 // And as those who may speak for others.
                 let lines = vec![("x-forwarded-for", b"64:ff9b:1::1".to_vec())];
                 let own = ip.parse::<IpAddr>().unwrap().to_canonical().to_string();
