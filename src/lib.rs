@@ -34,7 +34,8 @@
 //! # Promises
 //!
 //! 1. **Never early.** No request is admitted that the exact rule would refuse, over any length of time: no drift, no
-//!    float. Late by at most one nanosecond per call.
+//!    float. Late by at most one nanosecond per call. This holds for every key in the table; to those that a full table
+//!    evicts or lets share, its [policy](store::OnFull) applies.
 //! 2. **Exact under concurrency.** With any number of threads on one key, as many are admitted as the rule allows.
 //! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits,
 //!    unless [blocking](algorithm::Blocking) was asked for. Of several limits, those that would allow are not charged
@@ -52,7 +53,8 @@
 //!    ns for each who waits, for a call that: gives up its place, or comes after one that has; has a `max_wait`, or
 //!    looks, after a window has let somebody go late; drops the oldest of a window or of
 //!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered)
-//!    than those who wait.
+//!    than those who wait. A flood of keys ends when it ends: by default it locks no new key out, neither while it lasts
+//!    nor afterwards. See [floods of keys](guide::floods).
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
 //! 10. **A refused request costs little**: its body is never read.
 //!
