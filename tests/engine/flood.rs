@@ -120,7 +120,8 @@ fn flood<A: Algorithm>(algorithm: &A, on_full: Option<OnFull>, requests: u64) ->
     let abuse = 10 * algorithm.policy().quota;
     let mut abused = 0;
     for at in 0..INVENTED + 5 * PAUSE {
-        (scene.advance(step), quiet.advance(step));
+        scene.advance(step);
+        quiet.advance(step);
         if at < INVENTED {
             for _ in 0..requests {
                 let _ = scene.call(INVENTED_KEYS + at);
