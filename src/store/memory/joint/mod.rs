@@ -13,7 +13,6 @@ mod wait;
 
 use std::ptr;
 use std::sync::Arc;
-use std::task::Waker;
 
 use self::held::{Ask, Held, Limiter, Rule};
 use super::Own;
@@ -24,6 +23,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::queue::Entered;
 use crate::store::Permit;
+use crate::sync::wake_all;
 
 pub use few::Few;
 pub(crate) use wait::AllDecided;
@@ -122,10 +122,12 @@ impl<'a> Shelf<'a> {
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
+        let mut woken = Vec::new();
         for (limiter, (new, wake)) in released {
             new.into_iter().for_each(|key| limiter.add(key));
-            wake.into_iter().for_each(Waker::wake);
+            woken.extend(wake);
         }
+        wake_all(woken);
     }
 }
 
