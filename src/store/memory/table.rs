@@ -147,7 +147,9 @@ impl<A: Algorithm> Table<A> {
                     let mut state = self.unknown(context, key, law, own, now);
                     let seat = self.seat(key, law, rule, &mut state, Some(&mut *lines), wake);
                     let result = change(seat, now);
-                    let kept = !own.is_fresh(&state, now) || lines.contains_key(&key);
+                    let kept = !own.is_fresh(&state, now)
+                        || lines.contains_key(&key)
+                        || !self.may_forget(context, law, now);
                     mem::forget(place);
                     if kept {
                         vacant.insert(state);
@@ -233,6 +235,12 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
+    /// Whether a key never seen is as one that has been idle for long. Until then keys are kept: a bucket that starts
+    /// empty may have been filled early by a refund.
+    pub(super) fn may_forget(&self, context: &Own<A>, law: &Law<A>, now: Nanos) -> bool {
+        law.rule.is_fresh(&self.fresh(context, law, &law.rule, now), now)
+    }
+
     /// Where a key starts that has no place: where its shared bucket stands, if it has one.
     pub(super) fn unknown(
         &self,
@@ -272,12 +280,12 @@ impl<A: Algorithm> Table<A> {
                 continue;
             }
             let mut shard = self.keys.lock(&key);
-            let Shard { law: Law { rule, .. }, states, lines } = &mut *shard;
+            let Shard { law, states, lines } = &mut *shard;
             if let Entry::Occupied(known) = states.entry(key) {
-                let now = context.clock().now();
+                let (rule, now) = (&law.rule, context.clock().now());
                 let unasked = now.since(rule.seen(known.get())) >= rest;
                 let idle = (unasked || full) && rule.is_fresh(known.get(), now);
-                if idle && !lines.contains_key(&key) {
+                if idle && self.may_forget(context, law, now) && !lines.contains_key(&key) {
                     known.remove();
                     self.forget(now);
                 } else {
