@@ -1,4 +1,5 @@
-//! Locks and atomics: std's, or those of a scheduler that tries out what threads may do (`tests/shuttle.rs`).
+//! Locks and atomics: std's, or those of a scheduler that tries out what threads may do (`tests/shuttle.rs`). And how
+//! those are woken who wait.
 
 #[cfg(not(shuttle))]
 mod real {
@@ -16,4 +17,24 @@ mod real {
     pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
 }
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::task::Waker;
+use std::thread;
+
 pub(crate) use real::*;
+
+/// Wakes all of them, though a waker may panic. The first such panic goes on afterwards, unless the thread is panicking
+/// already.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    let mut first = None;
+    for waker in wakers {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+            first.get_or_insert(panic);
+        }
+    }
+    if let Some(panic) = first
+        && !thread::panicking()
+    {
+        resume_unwind(panic);
+    }
+}

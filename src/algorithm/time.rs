@@ -2,6 +2,18 @@
 
 use crate::clock::Nanos;
 
+/// For how long a slot that is overdue is still released by the schedule, in nanoseconds: five ticks of tokio's timer.
+///
+/// A timer that is late by less than this costs no rate. After a longer stall the schedule moves, so that departures
+/// keep the rate.
+pub(super) const MAX_OVERDUE: u64 = 5_000_000;
+
+/// The earliest slot that is still kept at `now`.
+#[inline]
+pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
+    Nanos(now.0.saturating_sub(MAX_OVERDUE))
+}
+
 /// What a reading of the clock means to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {

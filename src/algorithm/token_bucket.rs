@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use crate::algorithm::patience::waits;
 use crate::algorithm::rate::{Rate, div_rem, rescaled};
-use crate::algorithm::time::step;
+use crate::algorithm::time::{earliest_slot, step};
 use crate::algorithm::{Algorithm, Departure, Line, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -53,6 +53,10 @@ use crate::quota::Quota;
 /// The capacity is the quota's burst, which is its limit unless set. The bucket of a key never seen is full, or see
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass,
 /// exactly: no drift, no float. A cost above the burst never fits.
+///
+/// Queued calls leave when their tokens are there, to the nanosecond, though a timer may be up to 5 ms late: so in any
+/// span at most `burst + (t + 5 ms) * limit / period` of them leave. After a longer stall of the runtime, what has
+/// flowed in meanwhile fills the bucket at most.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -161,6 +165,23 @@ impl TokenBucket {
     #[inline]
     fn missing(&self, state: &TokenBucketState) -> u128 {
         self.rate.units(state.used) + u128::from(state.part)
+    }
+
+    /// Charges a call at its turn, though its tokens may be there later than the state's own time: they are owed.
+    fn owe(&self, state: &mut TokenBucketState, cost: u64) {
+        let cost = cost.min(self.burst());
+        if let Some(used) = state.used.checked_add(cost) {
+            state.used = used;
+            return;
+        }
+        // More than can be counted: so what flows in until the turn is counted first.
+        let turn = self.turn(state, cost);
+        let owed = self.missing(state) + self.rate.units(cost);
+        let missing = owed.saturating_sub(self.rate.grains(turn.since(state.last)));
+        let (used, part) = div_rem(missing, self.rate.period);
+        // More is left at the end of time only.
+        (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
+        state.last = turn;
     }
 
     /// The decision on an admission, or on nothing at all. No time passes for the key while the clock is `behind`.
@@ -362,6 +383,8 @@ impl Line<TokenBucketState> for TokenBucket {
     /// At its turn, to the grain: what it takes is owed, and paid by what has flowed in since the bucket was last
     /// looked at. So nothing of that is lost on a bucket that is full; and when all have left whose turn has come, no
     /// more is owed than the bucket holds.
+    ///
+    /// A turn that is overdue by more than a few ticks is moved: what flows in meanwhile fills the bucket at most.
     fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Departure {
         let turn = self.turn(state, cost);
         if turn > now || turn == Nanos::MAX {
@@ -371,12 +394,17 @@ impl Line<TokenBucketState> for TokenBucket {
                 return Departure::NotYet;
             }
         }
-        state.used = state.used.saturating_add(cost.min(self.burst()));
-        Departure::AsForeseen
+        let earliest = earliest_slot(now);
+        let is_late = turn < earliest;
+        if is_late {
+            self.observe(state, earliest);
+        }
+        self.owe(state, cost);
+        if is_late { Departure::Late } else { Departure::AsForeseen }
     }
 
     fn follow(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {
-        state.used = state.used.saturating_add(cost.min(self.burst()));
+        self.owe(state, cost);
     }
 
     fn unfollow(&self, state: &mut TokenBucketState, cost: u64) -> bool {

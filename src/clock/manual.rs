@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{Clock, Nanos};
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// A clock that moves only when told to. Clones share the time.
 ///
@@ -64,7 +64,7 @@ impl ManualClock {
             manual.sleepers.drain().map(|(_, waker)| waker).collect()
         };
         // Outside the lock: a waker may run anything.
-        woken.into_iter().for_each(Waker::wake);
+        wake_all(woken);
     }
 
     fn lock(&self) -> MutexGuard<'_, Manual> {

@@ -196,7 +196,12 @@ impl<S: Clone> Queue<S> {
             if departure == Departure::NotYet {
                 break;
             }
-            self.is_rough |= departure == Departure::Late;
+            match departure {
+                // The schedule has moved, which is rare: those who leave are answered by the new one.
+                Departure::Late if line.keeps_schedule() => self.tail = None,
+                Departure::Late => self.is_rough = true,
+                Departure::AsForeseen | Departure::NotYet => {}
+            }
             let Some(Waiter { ticket, arrived, place, waker, .. }) = self.waiting.pop_front() else { break };
             self.ahead -= u128::from(cost);
             self.undo = Some(Undo { ticket, cost, at: self.seen, before });
@@ -361,7 +366,9 @@ impl<S: Clone> Queue<S> {
         let Comer { now, cost, .. } = comer;
         let oldest = self.waiting.front()?;
         let mut tail = self.tail.clone().filter(|_| !self.is_rough);
-        let tail = match tail.take_if(|tail| line.unfollow(tail, oldest.cost)) {
+        let now_seen = line.time(state);
+        let is_shorter = |tail: &mut S| line.time(tail) <= now_seen && line.unfollow(tail, oldest.cost);
+        let tail = match tail.take_if(is_shorter) {
             Some(tail) => tail,
             None => self.after(line, state, 1..self.waiting.len()),
         };
@@ -442,7 +449,7 @@ impl<S: Clone> Queue<S> {
     ) -> (Turn, Option<Waker>) {
         let Some(waiter) = self.waiting.remove(at) else { unreachable!("it was found") };
         self.ahead -= u128::from(waiter.cost);
-        self.tail.take_if(|tail| !line.unfollow(tail, waiter.cost));
+        self.shorten(line, state, waiter.cost);
         let comer = Comer { waits: false, ..Comer::new(now, waiter.cost) };
         let decision = self.outlook(line, state, now).refuse(comer).with_delay(now.since(waiter.arrived));
         (Turn::Now(decision, now), waiter.waker)
@@ -461,7 +468,7 @@ impl<S: Clone> Queue<S> {
         if let Ok(at) = self.find(ticket) {
             let waiter = self.waiting.remove(at)?;
             self.ahead -= u128::from(waiter.cost);
-            self.tail.take_if(|tail| !line.unfollow(tail, waiter.cost));
+            self.shorten(line, state, waiter.cost);
             if let Some(behind) = self.waiting.get_mut(at) {
                 // To be reckoned anew when it asks.
                 behind.alarm = Nanos::ZERO;
@@ -492,6 +499,13 @@ impl<S: Clone> Queue<S> {
         }
         self.ahead = 0;
         self.tail = None;
+    }
+
+    /// A call that waited has left: what was foreseen is corrected, or to be reckoned anew.
+    fn shorten(&mut self, line: &dyn Line<S>, state: &S, cost: u64) {
+        let now = line.time(state);
+        // Where time has passed for those who wait, the others leave sooner than at a fixed distance.
+        self.tail.take_if(|tail| line.time(tail) > now || !line.unfollow(tail, cost));
     }
 
     fn take_released(&mut self, ticket: u64) -> Option<Released> {

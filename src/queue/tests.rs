@@ -65,6 +65,11 @@ fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(3)
 }
 
+/// Its slots are made up for after a stall of five milliseconds: five intervals.
+fn thousand_a_second() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(1_000)).queue(3)
+}
+
 #[test]
 fn five_at_one_instant() {
     let mut bench = Bench::new(ten_a_second());
@@ -104,22 +109,22 @@ fn a_release_that_nobody_took_gives_its_slot_back() {
 
 #[test]
 fn a_slot_is_not_given_back_once_another_has_followed() {
-    let mut bench = Bench::new(ten_a_second());
+    let mut bench = Bench::new(thousand_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-    bench.release(200 * MS);
+    bench.release(2 * MS);
     bench.abandon(first);
-    assert!(bench.passes(200 * MS, second));
-    assert!(!bench.passes(300 * MS - 1, third));
-    assert!(bench.passes(300 * MS, third));
+    assert!(bench.passes(2 * MS, second));
+    assert!(!bench.passes(3 * MS - 1, third));
+    assert!(bench.passes(3 * MS, third));
 }
 
 #[test]
 fn a_line_moves_on_though_its_first_waiter_is_never_polled() {
-    let mut bench = Bench::new(ten_a_second());
+    let mut bench = Bench::new(thousand_a_second());
     assert!(bench.decided(0).is_allowed());
     let [_asleep, second] = [(); 2].map(|()| bench.ticket(0, 1));
-    assert!(bench.passes(200 * MS, second));
+    assert!(bench.passes(2 * MS, second));
 }
 
 #[test]

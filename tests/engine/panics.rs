@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tower_throttle::algorithm::*;
-use tower_throttle::clock::{ManualClock, Nanos};
-use tower_throttle::{Decision, RateLimiter};
+use tower_throttle::clock::{Clock, ManualClock, Nanos};
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Decision, Quota, RateLimiter};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
@@ -124,11 +125,86 @@ impl Wake for Count {
     }
 }
 
+/// A waker that panics.
+struct Broken;
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics");
+    }
+}
+
+/// Five calls that wait; the wakers of those at `broken` panic.
+fn five_waiting<A: Algorithm>(
+    limiter: &RateLimiter<A>,
+    broken: &[usize],
+) -> (Vec<Pin<Box<Acquire<A>>>>, Arc<Count>) {
+    let woken = Arc::new(Count::default());
+    let calls = (0..5).map(|nth| {
+        let mut call = Box::pin(limiter.acquire("key"));
+        let waker = match broken.contains(&nth) {
+            true => Waker::from(Arc::new(Broken)),
+            false => Waker::from(Arc::clone(&woken)),
+        };
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        call
+    });
+    (calls.collect(), woken)
+}
+
+#[test]
+fn when_a_waker_panics_in_close_all_others_are_woken_and_the_panic_goes_on() {
+    for broken in [&[0][..], &[2], &[4], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
+        let window = FixedWindow::new(Quota::per_minute(1)).queue(5);
+        let limiter = RateLimiter::builder(window).clock(ManualClock::new()).build();
+        assert!(limiter.check("key").is_allowed());
+        let (mut calls, woken) = five_waiting(&limiter, broken);
+        let panic = catch_unwind(AssertUnwindSafe(|| limiter.close())).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"a waker that panics"));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 5 - broken.len(), "{broken:?}");
+        for call in &mut calls {
+            let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(decision) if decision.is_closed()), "{broken:?}");
+        }
+    }
+}
+
+#[test]
+fn when_a_waker_panics_while_several_calls_are_released_all_others_are_woken() {
+    let window = FixedWindow::new(Quota::per_minute(5)).queue(5);
+    let limiter = RateLimiter::builder(window).clock(ManualClock::new()).build();
+    assert!(limiter.check_n("key", 5).is_allowed());
+    let (_calls, woken) = five_waiting(&limiter, &[1]);
+    assert!(catch_unwind(AssertUnwindSafe(|| limiter.reset("key"))).is_err());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn when_a_waker_panics_the_others_that_wait_on_a_manual_clock_are_woken() {
+    let clock = ManualClock::new();
+    let woken = Arc::new(Count::default());
+    let mut sleeps: Vec<_> = (0..5).map(|_| clock.sleep_until(Nanos(5))).collect();
+    for (nth, sleep) in sleeps.iter_mut().enumerate() {
+        let waker = if nth == 2 { Waker::from(Arc::new(Broken)) } else { Waker::from(Arc::clone(&woken)) };
+        assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::from_secs(1)))).is_err());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 4);
+}
+
 #[test]
 fn whoever_was_let_go_is_woken_though_the_rule_panics() {
     let limiter = RateLimiter::builder(Fragile(Concurrency::per_key(1).max_wait(Duration::from_secs(60))))
         .clock(ManualClock::new())
         .build();
+    // A waker that panics then as well does not end the process.
+    let permit = limiter.permit("b").unwrap();
+    let mut waiting = Box::pin(limiter.acquire_permit("b"));
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    BROKEN.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
+    BROKEN.store(false, Ordering::SeqCst);
+
     let permit = limiter.permit("a").unwrap();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));

@@ -155,3 +155,25 @@ async fn a_refund_lets_those_who_wait_go_sooner() {
     paced.refund("key", 4);
     assert_eq!(paced.acquire("key").await.delay(), Duration::from_millis(100));
 }
+
+#[test]
+fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_forgotten() {
+    let bucket = TokenBucket::new(Quota::per_second(1).burst(60)).start_empty();
+    let (limiter, clock) = limiter(bucket);
+    clock.advance(Duration::from_secs(10));
+    assert!(limiter.check_n("key", 10).is_allowed());
+    limiter.refund("key", 60);
+    assert_eq!(limiter.peek("key").remaining(), 60);
+    // Other keys come, which cleans the table of keys that are full and have not been used for a while.
+    clock.advance(Duration::from_secs(15));
+    for other in 0..20 {
+        assert!(limiter.check(&other).is_allowed());
+    }
+    assert_eq!(limiter.peek("key").remaining(), 60, "one never seen has 25");
+    // When one never seen is full as well, it is.
+    clock.advance(Duration::from_secs(60));
+    for other in 20..60 {
+        assert!(limiter.check(&other).is_allowed());
+    }
+    assert!(limiter.len() <= 42, "{}", limiter.len());
+}

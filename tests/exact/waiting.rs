@@ -2,7 +2,9 @@
 
 mod cases;
 mod each;
+mod ends;
 mod naive;
+mod stall;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -205,7 +207,12 @@ const KINDS: u64 = 17;
 
 fn kind(kind: u64, manner: Manner) -> Seen {
     let random = &mut Random::new(manner.seed);
-    let numbers = Numbers::any(random);
+    let mut numbers = Numbers::any(random);
+    if manner.late && manner.seed.is_multiple_of(2) {
+        // Then a leap of the clock is a stall: slots are overdue by more than five milliseconds.
+        numbers.period *= 1_000_000;
+        numbers.wish.max_wait = numbers.wish.max_wait.map(|wait| wait * 1_000_000);
+    }
     let unit = (numbers.period / 10).max(1);
     let slices = random.one_of(&[1, 2, 3, 10]);
     let aligned = random.one_in(2);

@@ -52,8 +52,8 @@ use std::time::Duration;
 use self::reserve::{FINE, Reserve};
 use self::wide::product_over;
 use crate::algorithm::rate::{Rate, div_rem};
-use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Line, Overflow, Patience, Policy};
+use crate::algorithm::time::{earliest_slot, step};
+use crate::algorithm::{Algorithm, Departure, Line, Overflow, Patience, Policy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -69,6 +69,9 @@ const MARGIN: u128 = 1 << (FINE - 8);
 /// [`acquire`](crate::limiter::RateLimiter::acquire) waits in order, at most [`queue`](Smooth::queue) calls per key
 /// and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call
 /// would not have to wait. A cost never changes its own wait: the next call waits for it. No cost is too large.
+///
+/// A timer that is late by up to 5 ms costs no rate. After a longer stall of the runtime the schedule moves: what has
+/// been missed while calls waited is neither made up for nor stored.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -384,6 +387,19 @@ impl Line<SmoothState> for Smooth {
 
     fn is_due(&self, state: &SmoothState, _cost: u64) -> bool {
         self.exact(state.next) <= fine(state.last)
+    }
+
+    /// At its turn, unless that is overdue by more than a few ticks: then the schedule moves. A stall stores nothing.
+    fn depart(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+        let seen = self.observe(state, now);
+        if !self.is_due(state, cost) {
+            return Departure::NotYet;
+        }
+        self.catch_up(state, arrived.min(seen));
+        let (turn, earliest) = (state.next, fine(earliest_slot(seen)));
+        state.next = turn.max(earliest);
+        self.leave(state, Nanos::ZERO, cost);
+        if turn < earliest { Departure::Late } else { Departure::AsForeseen }
     }
 
     fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {

@@ -1,6 +1,7 @@
 //! How calls wait for several limits at once.
 
 use super::limits;
+use crate::algorithm::time::earliest_slot;
 use crate::algorithm::{Algorithm, Line, Patience, Place};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -62,9 +63,10 @@ macro_rules! line {
                 $(line(&self.$at).is_due(&state.$at, cost))&&+
             }
 
-            /// By each member's schedule, but not before all members let it.
+            /// By each member's schedule, but not before all members let it, nor more than a few ticks ago.
             fn leave(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
-                let due = self.turn(state, cost).max(arrived).min(self.time(state));
+                let (turn, seen) = (self.turn(state, cost), self.time(state));
+                let due = turn.max(arrived).max(earliest_slot(seen)).min(seen);
                 $(line(&self.$at).leave(&mut state.$at, due, cost);)+
             }
 

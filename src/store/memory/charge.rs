@@ -69,6 +69,7 @@ impl<A: Algorithm> MemoryStore<A> {
         cost: u64,
         charged_at: Nanos,
     ) {
-        let _ = self.table.with_used(context, key, rule, |mut seat, now| seat.give_back(now, cost, charged_at));
+        let _ =
+            self.table.with_used(context, key, rule, |mut seat, now| seat.give_back(now, cost, charged_at));
     }
 }

@@ -100,14 +100,15 @@ impl<A: Algorithm> Table<A> {
     fn look_at(&self, context: &Own<A>, key: Fingerprint, full: bool) -> Look {
         let rest = self.rest.load(Ordering::Relaxed);
         let mut shard = self.keys.lock(&key);
-        let Shard { law: Law { rule, .. }, states, lines } = &mut *shard;
+        let Shard { law, states, lines } = &mut *shard;
+        let rule = &law.rule;
         let Entry::Occupied(known) = states.entry(key) else { return Look::Gone };
         if lines.contains_key(&key) {
             return Look::Stays;
         }
         let now = context.clock().now();
         let idle = now.since(rule.seen(known.get()));
-        if (idle >= rest || full) && rule.is_fresh(known.get(), now) {
+        if (idle >= rest || full) && rule.is_fresh(known.get(), now) && self.may_forget(context, law, now) {
             known.remove();
             self.forget(now);
             return Look::Gone;

@@ -11,7 +11,7 @@ use std::task::Waker;
 use super::fingerprint::{Direct, Fingerprint};
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// The lines of the keys for which somebody waits.
 pub(super) type Lines<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, Direct>;
@@ -74,7 +74,7 @@ impl<A: Algorithm> Shards<A> {
 }
 
 /// Whom to wake once nothing is held, for a waker may run anything: so it is declared before a lock is taken. Woken
-/// as well if a rule panics meanwhile.
+/// as well if a rule panics meanwhile; and if one of the wakers panics, the others all the same.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 
@@ -94,7 +94,7 @@ impl DerefMut for Wakers {
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        wake_all(self.0.drain(..));
     }
 }
 

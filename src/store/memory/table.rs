@@ -169,7 +169,9 @@ impl<A: Algorithm> Table<A> {
                     let mut state = self.unknown(context, key, law, own, now);
                     let seat = self.seat(key, law, rule, &mut state, Some(&mut *lines), wake);
                     let result = change(seat, now);
-                    let kept = !own.is_fresh(&state, now) || lines.contains_key(&key);
+                    let kept = !own.is_fresh(&state, now)
+                        || lines.contains_key(&key)
+                        || !self.may_forget(context, law, now);
                     mem::forget(place);
                     if kept {
                         vacant.insert(state);
@@ -252,6 +254,12 @@ impl<A: Algorithm> Table<A> {
         // Brings it up to now.
         let _ = law.rule.peek(&mut first, now, 0);
         first
+    }
+
+    /// Whether a key never seen is as one that has been idle for long. Until then keys are kept: a bucket that starts
+    /// empty may have been filled early by a refund.
+    pub(super) fn may_forget(&self, context: &Own<A>, law: &Law<A>, now: Nanos) -> bool {
+        law.rule.is_fresh(&self.fresh(context, law, &law.rule, now), now)
     }
 
     /// A key has come into the table. No shard is held.

@@ -213,13 +213,21 @@ impl Naive {
             if let Self::Bucket(bucket) = self {
                 let due = bucket.due(cost);
                 if due <= u128::from(now) * bucket.limit {
-                    bucket.go(due);
+                    bucket.go(due.max(earliest(now) * bucket.limit));
                     self.take(cost, arrived);
                     return true;
                 }
             } else {
                 self.observe(now);
                 if self.fits(cost) {
+                    match self {
+                        Self::Leaky(leaky) => leaky.next = leaky.next.max(earliest(now) * leaky.limit),
+                        Self::Bursty(bursty) => {
+                            bursty.idle_until(arrived.into());
+                            bursty.next = bursty.next.max(earliest(now));
+                        }
+                        _ => {}
+                    }
                     // Of several rules, those with a schedule go by the turn of all.
                     let at = if matches!(self, Self::All(_)) { now } else { arrived };
                     self.take(cost, at);
@@ -248,6 +256,11 @@ impl Naive {
             Self::All(rules) => rules.iter_mut().for_each(|rule| rule.refund(cost)),
         }
     }
+}
+
+/// A slot that is overdue by more than five milliseconds moves.
+fn earliest(now: u64) -> u128 {
+    now.saturating_sub(5_000_000).into()
 }
 
 /// The parameters of a window.

@@ -14,7 +14,6 @@ mod wait;
 use std::mem;
 use std::ptr;
 use std::sync::Arc;
-use std::task::Waker;
 
 use self::held::{Ask, Held, Limiter, Rule};
 use super::Own;
@@ -27,6 +26,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Entered;
 use crate::store::{self, Permit};
+use crate::sync::wake_all;
 
 pub use few::Few;
 pub(crate) use wait::AllDecided;
@@ -137,10 +137,12 @@ impl<'a> Shelf<'a> {
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
+        let mut woken = Vec::new();
         for (limiter, (new, wake)) in released {
             new.into_iter().for_each(|key| limiter.add(key));
-            wake.into_iter().for_each(Waker::wake);
+            woken.extend(wake);
         }
+        wake_all(woken);
     }
 }
 
