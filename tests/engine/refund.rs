@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
-use tower_throttle::clock::Nanos;
+use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::{Random, TickingClock};
@@ -159,7 +159,8 @@ async fn a_refund_lets_those_who_wait_go_sooner() {
 #[test]
 fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_forgotten() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(60)).start_empty();
-    let (limiter, clock) = limiter(bucket);
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
     clock.advance(Duration::from_secs(10));
     assert!(limiter.check_n("key", 10).is_allowed());
     limiter.refund("key", 60);
