@@ -2,18 +2,16 @@ use crate::decision::Decision;
 
 /// How near a key is to its limit: what a store goes by that has to evict one of several keys.
 ///
-/// Usages are ordered: from [`NONE`](Usage::NONE) over what is used of the limit, as a fraction, and
-/// [`FULL`](Usage::FULL) to [`LOCKED_OUT`](Usage::LOCKED_OUT).
+/// Usages are ordered: from [`NONE`](Usage::NONE) over what is used of the limit, as a fraction, to
+/// [`FULL`](Usage::FULL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usage(u64);
 
 impl Usage {
     /// Nothing is used.
     pub const NONE: Self = Self(0);
-    /// The limit is reached: nothing remains.
+    /// The limit is reached, or the key is locked out: nothing remains.
     pub const FULL: Self = Self(1 << 32);
-    /// The key is locked out for a while, whatever remains.
-    pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
 
     /// Returns the usage of a key that has used `used` of `limit` units. It is [`FULL`](Usage::FULL) from `limit` on
     /// and less below it.
@@ -50,8 +48,7 @@ mod tests {
         assert_eq!(Usage::of(1, 1), Usage::FULL);
         assert_eq!(Usage::of(7, 5), Usage::FULL);
         assert_eq!(Usage::of(0, 0), Usage::FULL);
-        assert!(Usage::FULL < Usage::LOCKED_OUT);
-        assert!(Usage::LOCKED_OUT.is_full() && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
+        assert!(Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
     }
 
     #[test]

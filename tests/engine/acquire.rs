@@ -147,13 +147,16 @@ fn where_the_total_is_full_retry_after_says_when_there_is_a_place() {
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
     // Departures at 100 ms; the next, at 200 ms, waits no longer than 150 ms from 50 ms on.
-    let _first = queued(limiter.acquire("a"));
+    let mut first = queued(limiter.acquire("a"));
     let decision = denied(limiter.acquire("a"));
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(MS * 50), 0));
     clock.set(MS * 50);
     let _second = queued(limiter.acquire("a"));
     // The total is full: a place is free at 100 ms, and the wait short enough at 150 ms.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 100));
+    // It leaves on time: a slot that is long overdue would move the schedule.
+    clock.set(MS * 100);
+    assert!(first.run());
     clock.set(MS * 150 - Duration::from_nanos(1));
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(Duration::from_nanos(1)));
     clock.set(MS * 150);

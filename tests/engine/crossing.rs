@@ -208,7 +208,8 @@ fn a_layer_joined_with_its_clone_costs_two() {
 
 /// A limiter whose only place is taken, and keys that share a bucket: groups of two.
 fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u64; 2]>) {
-    let limiter = frozen(algorithm, 1);
+    let builder = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_keys(1);
+    let limiter = builder.on_full(OnFull::ShareBuckets).build();
     assert!(limiter.check("the only place").is_allowed());
     let full = limiter.peek(&0_u64).remaining();
     let mut found: Vec<[u64; 2]> = Vec::new();

@@ -136,10 +136,7 @@ impl Wake for Broken {
 type Queued<A> = Pin<Box<Acquire<A>>>;
 
 /// Five calls that wait; the wakers of those at `broken` panic.
-fn five_waiting<A: Algorithm>(
-    limiter: &RateLimiter<A>,
-    broken: &[usize],
-) -> (Vec<Queued<A>>, Arc<Count>) {
+fn five_waiting<A: Algorithm>(limiter: &RateLimiter<A>, broken: &[usize]) -> (Vec<Queued<A>>, Arc<Count>) {
     let woken = Arc::new(Count::default());
     let calls = (0..5).map(|nth| {
         let mut call = Box::pin(limiter.acquire("key"));

@@ -12,6 +12,7 @@ use tower_throttle::algorithm::*;
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{FromFn, from_fn};
 use tower_throttle::limiter::Acquire;
+use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Hand, Random};
@@ -941,10 +942,12 @@ fn stress() {
     let a = RateLimiter::builder(FixedWindow::new(Quota::per_hour(limit)))
         .clock(clock.clone())
         .max_keys(3)
+        .on_full(OnFull::ShareBuckets)
         .build();
     let b = RateLimiter::builder(Tiered::new(SlidingLog::new(Quota::per_hour(limit))))
         .clock(clock.clone())
         .max_keys(2)
+        .on_full(OnFull::ShareBuckets)
         .build();
     let c =
         RateLimiter::builder(TokenBucket::new(Quota::per_second(9))).clock(clock.clone()).max_keys(2).build();

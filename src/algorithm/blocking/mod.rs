@@ -337,7 +337,9 @@ impl<A: Algorithm> Algorithm for Blocking<A> {
         match (count.left, count.refusals) {
             (0, 0 | SHARED) => self.rule.usage(&state.state, now),
             (0, refusals) => self.rule.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
-            _ => Usage::LOCKED_OUT,
+            // As used up as a key at its limit, and no more: else a flood of keys that are locked out would push out
+            // each key at its limit, which would get its quota again.
+            _ => Usage::FULL,
         }
     }
 

@@ -18,8 +18,7 @@ pub enum OnFull {
     /// Evicts the least used of eight sampled keys, and of those used alike the one that was not asked for the
     /// longest.
     ///
-    /// A key at its limit stays limited while less used keys could go, and one that is locked out outlasts those at
-    /// their limits. The evicted key starts anew when it is back. If none of the keys looked at (64 at most) may be
+    /// A key at its limit stays limited while less used keys could go, and so does one that is locked out. The evicted key starts anew when it is back. If none of the keys looked at (64 at most) may be
     /// evicted, the call is denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
     /// Where all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all the
@@ -116,12 +115,6 @@ mod tests {
         assert_eq!(order(&full), "bac");
         let alike = [('a', Usage::of(1, 2), 3), ('b', Usage::of(50, 100), 9)];
         assert_eq!(order(&alike), "ba", "used alike, whatever the limits");
-    }
-
-    #[test]
-    fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
-        let offers = [('a', Usage::LOCKED_OUT, u64::MAX), ('b', Usage::FULL, 0), ('c', Usage::FULL, 5)];
-        assert_eq!(order(&offers), "cba");
     }
 
     #[test]
