@@ -45,6 +45,7 @@ impl<A: Algorithm> Table<A> {
         rule: Option<&A>,
         now: Nanos,
     ) {
+        shared.make_slot();
         let Shard { law, states, .. } = shared;
         if let Entry::Vacant(vacant) = states.entry(bucket) {
             let mut state = self.fresh(context, law, rule.unwrap_or(&law.rule), now);

@@ -18,7 +18,7 @@ impl<A: Algorithm> Table<A> {
             let (Home::Own(key) | Home::Shared(key)) = home;
             let mut shard = lock(self.shard(home));
             let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
+            let Shard { law, states, lines, .. } = &mut *shard;
             // What calls in progress hold is not forgotten, unless the rule has panicked.
             if let Some(state) = states.get_mut(&key) {
                 // By the rule that the call came by; who waits leaves by that of now.
@@ -33,7 +33,7 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
+            let Shard { law, states, lines, .. } = &mut *shard;
             law.closed = true;
             let waited_for: Vec<_> = lines.keys().copied().collect();
             for key in waited_for {
@@ -52,7 +52,7 @@ impl<A: Algorithm> Table<A> {
             let mut round = self.round();
             let mut shard = self.keys.lock(&key);
             let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
+            let Shard { law, states, lines, .. } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
             if lines.contains_key(&key) || law.rule.holds() || self.buckets.load(Ordering::Relaxed) > 0 {
                 // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
@@ -78,7 +78,7 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = context.clock().now();
-            let Shard { law, states, lines } = &mut *shard;
+            let Shard { law, states, lines, .. } = &mut *shard;
             for (key, state) in states {
                 let wake = &mut wake;
                 self.seat(*key, law, None, state, Some(&mut *lines), &mut *wake).release(now);

@@ -77,6 +77,7 @@ impl<A: Algorithm> Table<A> {
                     return Settled::Homeless;
                 }
                 let state = self.unknown(context, key, &shard.law, &shard.law.rule, now);
+                shard.make_slot();
                 shard.states.insert(key, state);
                 // The key has it now.
                 mem::forget(place);
@@ -88,7 +89,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Whether a key that is new to its shard, which is held, stays.
     pub(super) fn stays(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
-        let Shard { law: Law { rule, .. }, states, lines } = shard;
+        let Shard { law: Law { rule, .. }, states, lines, .. } = shard;
         let stays =
             states.get(&key).is_some_and(|state| !rule.is_fresh(state, now)) || lines.contains_key(&key);
         if !stays {

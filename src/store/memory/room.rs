@@ -100,7 +100,7 @@ impl<A: Algorithm> Table<A> {
     fn look_at(&self, context: &Own<A>, key: Fingerprint, full: bool) -> Look {
         let rest = self.rest.load(Ordering::Relaxed);
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines } = &mut *shard;
+        let Shard { law, states, lines, .. } = &mut *shard;
         let rule = &law.rule;
         let Entry::Occupied(known) = states.entry(key) else { return Look::Gone };
         if lines.contains_key(&key) {
@@ -127,7 +127,7 @@ impl<A: Algorithm> Table<A> {
         Sampled { key, usage, .. }: Sampled<Fingerprint>,
     ) -> Option<Place<'_>> {
         let mut shard = self.keys.lock(&key);
-        let Shard { law: Law { rule, .. }, states, lines } = &mut *shard;
+        let Shard { law: Law { rule, .. }, states, lines, .. } = &mut *shard;
         let Entry::Occupied(known) = states.entry(key) else { return None };
         let now = context.clock().now();
         let state = known.get();

@@ -21,6 +21,23 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) law: Law<A>,
     pub(super) states: HashMap<Fingerprint, A::State, Direct>,
     pub(super) lines: Lines<A>,
+    /// How many states the map has room for without growing, once no slot is taken by a key that was removed.
+    room: usize,
+}
+
+impl<A: Algorithm> Shard<A> {
+    /// Makes a slot for one more state. A key that was removed may still take a slot: when these use up the map, it is
+    /// rebuilt at the size that it has, where the map by itself would double.
+    pub(super) fn make_slot(&mut self) {
+        let Self { states, room, .. } = self;
+        if states.len() == states.capacity() && states.len() < *room {
+            let mut rebuilt = HashMap::with_capacity_and_hasher(*room, Direct);
+            rebuilt.extend(states.drain());
+            *states = rebuilt;
+        }
+        states.reserve(1);
+        *room = states.capacity().max(*room);
+    }
 }
 
 /// What the states of a shard obey.
@@ -52,6 +69,7 @@ impl<A: Algorithm> Shards<A> {
                 law: Law { rule: rule.clone(), generation: 0, first: None, closed: false },
                 states: HashMap::with_hasher(Direct),
                 lines: HashMap::with_hasher(Direct),
+                room: 0,
             }))
         };
         Self { shards: (0..count).map(shard).collect() }

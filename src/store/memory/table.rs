@@ -87,7 +87,7 @@ impl<A: Algorithm> Table<A> {
     ) -> Option<R> {
         let now = context.clock().now();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines } = &mut *shard;
+        let Shard { law, states, lines, .. } = &mut *shard;
         let (rule, state) = (rule.unwrap_or(&law.rule), states.get_mut(&key)?);
         if law.closed || lines.contains_key(&key) {
             return None;
@@ -108,7 +108,7 @@ impl<A: Algorithm> Table<A> {
     ) -> Option<R> {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines } = &mut *shard;
+        let Shard { law, states, lines, .. } = &mut *shard;
         match states.get_mut(&key) {
             Some(state) => {
                 let now = context.clock().now();
@@ -135,7 +135,7 @@ impl<A: Algorithm> Table<A> {
         }
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines } = &mut *shard;
+        let Shard { law, states, lines, .. } = &mut *shard;
         let state = states.get_mut(&key)?;
         let now = context.clock().now();
         Some(change(self.seat(key, law, rule, state, Some(lines), &mut wake), now))
@@ -155,7 +155,8 @@ impl<A: Algorithm> Table<A> {
         let place = self.make_room(context, &[key]);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
-            let Shard { law, states, lines } = &mut *shard;
+            shard.make_slot();
+            let Shard { law, states, lines, .. } = &mut *shard;
             let own = rule.unwrap_or(&law.rule);
             let place = place.filter(|_| !self.must_share(key, law));
             match (states.entry(key), place) {
@@ -210,7 +211,7 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
-        let Shard { law, states, lines } = &mut *shard;
+        let Shard { law, states, lines, .. } = &mut *shard;
         let mut unknown;
         let state = match states.get_mut(&key) {
             Some(known) => known,

@@ -110,7 +110,7 @@ impl<A: Algorithm> Holding<'_, A> {
 
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(Seat<'_, A>, Comer) -> R) -> R {
         let (Home::Own(key) | Home::Shared(key)) = ask.home;
-        let Shard { law, states, lines } = &mut *self.shard;
+        let Shard { law, states, lines, .. } = &mut *self.shard;
         let rule = ask.rule.and_then(|rule| rule.downcast_ref());
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
         let lines = matches!(ask.home, Home::Own(_)).then_some(lines);
