@@ -54,7 +54,7 @@
 //!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered)
 //!    than those who wait.
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
-//! 10. **A refused request costs little**: its body is never read.
+//! 10. **A refused request costs little**: its body is not read, unless the responder is told to [drain](middleware::HttpResponder::drain) it.
 //!
 //! # What it is not
 //!

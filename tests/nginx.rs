@@ -8,6 +8,8 @@ mod app;
 #[path = "nginx/server.rs"]
 mod server;
 mod support;
+#[path = "nginx/uploads.rs"]
+mod uploads;
 
 use std::net::{IpAddr, SocketAddr};
 

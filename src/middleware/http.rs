@@ -6,6 +6,7 @@ use http::{HeaderValue, Method, Request, Response};
 
 use super::answer::{Answer, Custom, Standard};
 use super::body::ResponseBody;
+use super::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
 use super::grpc;
 use super::head::Head;
 use super::jitter::jitter;
@@ -60,16 +61,17 @@ use crate::store::Permit;
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct HttpResponder<F = Standard> {
+pub struct HttpResponder<F = Standard, D = LeaveUnread> {
     options: Options,
     answer: F,
+    unread: D,
 }
 
 impl HttpResponder {
     /// With the answers described above.
     #[must_use]
     pub const fn new() -> Self {
-        Self { options: Options::new(), answer: Standard }
+        Self { options: Options::new(), answer: Standard, unread: LeaveUnread }
     }
 }
 
@@ -79,7 +81,7 @@ impl Default for HttpResponder {
     }
 }
 
-impl<F> HttpResponder<F> {
+impl<F, D> HttpResponder<F, D> {
     /// In which forms callers are told of their limits; [`Fields::Draft11`] unless set.
     #[must_use]
     pub fn fields(mut self, fields: impl IntoIterator<Item = Fields>) -> Self {
@@ -143,17 +145,49 @@ impl<F> HttpResponder<F> {
     ///
     /// The response's body is text, bytes or `()`; with the feature `axum`, also that of axum, if it is the service's.
     #[must_use]
-    pub fn answer<G, T>(self, answer: G) -> HttpResponder<Custom<G>>
+    pub fn answer<G, T>(self, answer: G) -> HttpResponder<Custom<G>, D>
     where
         G: Fn(&Refusal<'_>, &Head<'_>) -> Response<T>,
     {
-        HttpResponder { options: self.options, answer: Custom::new(answer) }
+        HttpResponder { options: self.options, answer: Custom::new(answer), unread: self.unread }
+    }
+
+    /// Reads and discards the body of a refused HTTP/1.x request before the answer is returned: at most `max_bytes` of it,
+    /// for at most `max_time`. Unless set, nothing of it is read, and the answer says `Connection: close`.
+    ///
+    /// A client that is still sending when the server closes may lose the answer, and a proxy then answers 502. A body
+    /// that is read to its end spares the connection, too. The answer says `Connection: close` at once if a longer body is
+    /// announced or the client [expects](http::header::EXPECT) to be asked for it; and as soon as a body turns out to be
+    /// longer, slower, or broken. At most 1,024 bodies are read at the same time, by all clones of this responder; the
+    /// others are left unread. Over HTTP/2 there is no need for any of that.
+    ///
+    /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as those of axum, hyper and tonic
+    /// are.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let responder = HttpResponder::new().drain(2 * 1024 * 1024, Duration::from_millis(500));
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).responder(responder);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// The responder does not. The limited service does, if it refuses such a request outside a tokio runtime with a
+    /// timer.
+    #[must_use]
+    pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody> {
+        let unread = DrainBody::new(max_bytes, max_time);
+        HttpResponder { options: self.options, answer: self.answer, unread }
     }
 }
 
-impl<ReqBody, ResBody, Err, F> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder<F>
+impl<ReqBody, ResBody, Err, F, D> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder<F, D>
 where
     F: Answer<ResBody>,
+    D: UnreadBody<ReqBody>,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Err;
@@ -229,7 +263,19 @@ where
                 headers::add_fields(headers, reports, options, extra);
             }
         }
+        if drain::announces_body(request) {
+            drain::close(&mut answer, D::IS_READ);
+        }
         Ok(answer)
+    }
+
+    #[inline]
+    fn drain(&self, request: Request<ReqBody>) -> Option<Drain> {
+        self.unread.drain(request)
+    }
+
+    fn drained(&self, answer: &mut Self::Response) {
+        drain::keep_open(answer);
     }
 }
 

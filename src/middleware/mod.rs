@@ -30,6 +30,7 @@
 mod answer;
 mod body;
 mod counts;
+mod drain;
 mod error;
 mod field;
 mod future;
@@ -56,6 +57,7 @@ mod told;
 pub use answer::{Answer, Custom, IntoBody, Standard};
 pub use body::ResponseBody;
 pub use counts::KeyCounts;
+pub use drain::{Drain, DrainBody, LeaveUnread, UnreadBody};
 pub use error::{Error, ErrorResponder};
 pub use future::ResponseFuture;
 pub use head::Head;

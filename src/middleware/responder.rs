@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::drain::Drain;
 use super::label::{Label, Labels};
 use super::told::Told;
 use crate::algorithm::{Policy, Unit};
@@ -57,6 +58,16 @@ pub trait Responder<Req, Res, Err> {
     ///
     /// If a refusal is an error, for this kind of service.
     fn refused(&self, request: &Req, refusal: Refusal<'_>) -> Result<Self::Response, Self::Error>;
+
+    /// Reads the rest of a refused request, after [`refused`](Self::refused) and before that answer is returned. `None`,
+    /// unless implemented: the request is dropped and the answer returned at once. A responder that asks another must
+    /// ask it for this, too, and for [`drained`](Self::drained).
+    fn drain(&self, _request: Req) -> Option<Drain> {
+        None
+    }
+
+    /// The answer to a refused request that was [read](Self::drain) to its end.
+    fn drained(&self, _answer: &mut Self::Response) {}
 }
 
 /// Why a call was refused.

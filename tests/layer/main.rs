@@ -14,3 +14,4 @@ mod store;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;
+mod unread;

@@ -1,0 +1,7 @@
+//! Clients that many programs use, against a real server: all of them get the answers that the limit gives.
+#![cfg(feature = "axum")]
+
+mod run;
+#[path = "../support/mod.rs"]
+mod support;
+mod uploads;
