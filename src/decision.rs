@@ -24,6 +24,8 @@ pub struct Decision {
     allowed: bool,
     /// Whether the limiter was closed.
     closed: bool,
+    /// Whether a wait helps, and its length is not known.
+    unknown: bool,
     /// Which of several limits is told of.
     index: u8,
     limit: u64,
@@ -71,7 +73,18 @@ impl Decision {
 
     #[inline]
     const fn new(allowed: bool, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
-        Self { allowed, closed: false, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
+        Self {
+            allowed,
+            closed: false,
+            unknown: false,
+            index: 0,
+            limit,
+            remaining,
+            wait,
+            reset,
+            grains: 1,
+            delay: 0,
+        }
     }
 
     /// The same decision for a call that was held for `delay` nanoseconds.
@@ -85,6 +98,13 @@ impl Decision {
         let mut decision = Self::deny(limit, 0, None, 0);
         decision.closed = true;
         decision
+    }
+
+    /// The same denial, where `unknown` says that a wait helps though nothing tells how long it is, so that `retry_after` is
+    /// `None`. For authors of algorithms and stores.
+    pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
+        self.unknown = unknown;
+        self
     }
 
     /// An admission that also tells when one more unit is there.
@@ -152,6 +172,15 @@ impl Decision {
         self.closed
     }
 
+    /// Whether the call was denied since it costs more than the limit can ever admit, so that no wait helps.
+    ///
+    /// A call that is denied without a [wait](Decision::retry_after), and not for that, comes back when it likes: calls in
+    /// progress end when they end, and a closed limiter is a matter of the server.
+    #[must_use]
+    pub const fn never_fits(&self) -> bool {
+        !self.allowed && self.wait == NEVER && !self.unknown && !self.closed
+    }
+
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
     /// Of several limits on one key, that of the one it [tells of](Decision::index). For a
@@ -214,7 +243,8 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let told = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            (decision.allowed, decision.closed, decision.index, decision.limit, decision.remaining, spans)
+            let kind = (decision.allowed, decision.closed, decision.never_fits());
+            (kind, decision.index, decision.limit, decision.remaining, spans)
         };
         told(self) == told(other)
     }
