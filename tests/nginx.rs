@@ -5,6 +5,8 @@
 
 #[path = "../examples/behind_proxy/app.rs"]
 mod app;
+#[path = "nginx/caching.rs"]
+mod caching;
 #[path = "nginx/server.rs"]
 mod server;
 mod support;

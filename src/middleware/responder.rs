@@ -116,6 +116,17 @@ impl<'a> Refusal<'a> {
         }
     }
 
+    /// Whether no wait helps, since the call costs more than one of the limits that denied it can ever admit.
+    #[must_use]
+    pub fn never_fits(&self) -> bool {
+        self.reports().iter().any(|report| report.decision().never_fits())
+    }
+
+    /// How long at least until all policies that denied would allow the call, of those that know.
+    pub(super) fn known_wait(&self) -> Option<Duration> {
+        self.reports().iter().filter_map(|report| report.decision().retry_after()).max()
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.reports().iter().any(|report| report.decision().is_closed())
     }
