@@ -29,15 +29,16 @@ use crate::store::Permit;
 ///
 /// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure` that
 /// names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 where it is longer or no
-/// wait will ever help, so that clients do not use up their attempts. The answer is one frame of headers (trailers-only), so that clients heed it.
+/// wait will ever help, so that clients do not use up their attempts. The answer is one frame of headers (trailers-only), so
+/// that clients heed it.
 ///
 /// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is
 /// refused at once. The [`Decision`] on a call that was admitted is in its request's extensions: of several policies,
 /// the one that held it longest, or else is nearest to exhaustion.
 ///
 /// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx without 304). They are added to what is there, never put in its
-/// place; a policy that the service behind tells of by the same name is left out. A `HEAD` is refused without a body.
+/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx without 304). They are added to what is there, never put in
+/// its place; a policy that the service behind tells of by the same name is left out. A `HEAD` is refused without a body.
 ///
 /// Each refusal carries `Cache-Control: no-store`, unless an answer of one's own sets another. Where nothing tells how long
 /// to wait (calls in progress, a limiter that was closed, a store that failed), `Retry-After` is
