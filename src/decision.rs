@@ -26,6 +26,8 @@ pub struct Decision {
     closed: bool,
     /// Whether there was no room for the key.
     table_full: bool,
+    /// Whether a wait helps, and its length is not known.
+    unknown: bool,
     /// Which of several limits is told of.
     index: u8,
     limit: u64,
@@ -77,6 +79,7 @@ impl Decision {
             allowed,
             closed: false,
             table_full: false,
+            unknown: false,
             index: 0,
             limit,
             remaining,
@@ -105,6 +108,13 @@ impl Decision {
         let mut decision = Self::deny(limit, limit, None, 0);
         decision.table_full = true;
         decision
+    }
+
+    /// The same denial, where `unknown` says that a wait helps though nothing tells how long it is, so that `retry_after` is
+    /// `None`. For authors of algorithms and stores.
+    pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
+        self.unknown = unknown;
+        self
     }
 
     /// An admission that also tells when one more unit is there.
@@ -186,6 +196,15 @@ impl Decision {
         self.closed || self.table_full
     }
 
+    /// Whether the call was denied since it costs more than the limit can ever admit, so that no wait helps.
+    ///
+    /// A call that is denied without a [wait](Decision::retry_after), and not for that, comes back when it likes: calls in
+    /// progress end when they end, and a closed limiter is a matter of the server.
+    #[must_use]
+    pub const fn never_fits(&self) -> bool {
+        !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
+    }
+
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
     /// Of several limits on one key, that of the one it [tells of](Decision::index). For a
@@ -248,8 +267,8 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let told = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            let flags = (decision.allowed, decision.closed, decision.table_full);
-            (flags, decision.index, decision.limit, decision.remaining, spans)
+            let kind = (decision.allowed, decision.closed, decision.table_full, decision.never_fits());
+            (kind, decision.index, decision.limit, decision.remaining, spans)
         };
         told(self) == told(other)
     }

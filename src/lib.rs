@@ -42,7 +42,8 @@
 //!    when one denies.
 //! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else
 //!    calls and nobody gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can
-//!    never fit has none, nor has a denial by [`Concurrency`](algorithm::Concurrency): nobody knows when a call ends.
+//!    never fit has none. When a call in progress ends is not known: there, `retry_after` is `None` and `Retry-After` is
+//!    [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is true**: so many calls of cost 1 would be admitted at this instant.
 //! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further
 //!    behind, the key keeps its level and time goes on from there.
@@ -56,7 +57,7 @@
 //!    than those who wait. A flood of keys ends when it ends: by default it locks no new key out, neither while it lasts
 //!    nor afterwards. See [floods of keys](guide::floods).
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
-//! 10. **A refused request costs little**: its body is never read.
+//! 10. **A refused request costs little**: its body is not read, unless the responder is told to [drain](middleware::HttpResponder::drain) it.
 //!
 //! # What it is not
 //!

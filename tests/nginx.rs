@@ -5,9 +5,13 @@
 
 #[path = "../examples/behind_proxy/app.rs"]
 mod app;
+#[path = "nginx/caching.rs"]
+mod caching;
 #[path = "nginx/server.rs"]
 mod server;
 mod support;
+#[path = "nginx/uploads.rs"]
+mod uploads;
 
 use std::net::{IpAddr, SocketAddr};
 

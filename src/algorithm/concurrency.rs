@@ -144,8 +144,8 @@ impl Concurrency {
         self.total.as_ref().map_or(left, |total| left.min(total.room()))
     }
 
-    fn deny(&self, state: &ConcurrencyState) -> Decision {
-        Decision::deny(self.limit(), self.left(state), None, 0)
+    fn deny(&self, state: &ConcurrencyState, cost: u64) -> Decision {
+        Decision::deny(self.limit(), self.left(state), None, 0).with_unknown_wait(cost <= self.limit())
     }
 }
 
@@ -168,7 +168,7 @@ impl Algorithm for Concurrency {
         state.last = now;
         let fits = self.limit().checked_sub(state.held).is_some_and(|left| cost <= left);
         if cost > 0 && (!fits || self.total.as_ref().is_some_and(|total| !total.enter(cost))) {
-            return self.deny(state);
+            return self.deny(state, cost);
         }
         state.held += cost;
         Decision::allow(self.limit(), self.left(state), 0)
@@ -177,7 +177,7 @@ impl Algorithm for Concurrency {
     fn peek(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Decision {
         state.last = now;
         match self.left(state) {
-            left if cost > left => self.deny(state),
+            left if cost > left => self.deny(state, cost),
             left => Decision::allow(self.limit(), left, 0),
         }
     }

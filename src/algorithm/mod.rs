@@ -209,10 +209,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Over how long a client that was told `decision` should spread what remains: the effective window of the
-    /// `RateLimit` field. `None` where waiting does not help.
+    /// `RateLimit` field. `None` where waiting does not help. On an admission never longer than that of the
+    /// [policy](Algorithm::policy): the quota and its window would tell of a lower rate.
     fn window(&self, decision: &Decision) -> Option<Duration> {
         match decision.is_allowed() {
-            true => Some(decision.reset_after()),
+            true => Some(decision.reset_after().min(self.policy().window)),
             false => decision.retry_after(),
         }
     }

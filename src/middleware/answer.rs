@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 
 use super::body::ResponseBody;
 use super::head::Head;
 use super::options::BodyFormat;
 use super::problem;
 use super::responder::{Refusal, Report};
+use super::waits::Shape;
 
 /// Makes an answer with a body for services whose bodies are `B`. Implemented by this crate only.
 pub trait Answer<B> {
     /// The answer, and how long its body is, if that is known.
     #[doc(hidden)]
-    fn answer(&self, refusal: &Refusal<'_>, head: &Head<'_>, format: BodyFormat) -> Answered<B>;
+    fn answer(&self, refusal: &Refusal<'_>, head: &Head<'_>, shape: Shape) -> Answered<B>;
 }
 
 type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
@@ -27,15 +28,17 @@ type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
 pub struct Standard;
 
 impl<B> Answer<B> for Standard {
-    fn answer(&self, refusal: &Refusal<'_>, _: &Head<'_>, format: BodyFormat) -> Answered<B> {
+    fn answer(&self, refusal: &Refusal<'_>, _: &Head<'_>, Shape { status, format }: Shape) -> Answered<B> {
         let (content_type, text) = match format {
-            BodyFormat::Problem => (Some(problem::MEDIA_TYPE), problem_details(refusal)),
+            BodyFormat::Problem | BodyFormat::ByAccept => {
+                (Some(problem::MEDIA_TYPE), problem_details(refusal, status))
+            }
             BodyFormat::Plain => (Some("text/plain; charset=utf-8"), line(refusal)),
             BodyFormat::Empty => (None, Bytes::new()),
         };
         let length = text.len() as u64;
         let mut response = Response::new(ResponseBody::full(text));
-        *response.status_mut() = refusal.status();
+        *response.status_mut() = status;
         if let Some(content_type) = content_type {
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
@@ -43,7 +46,7 @@ impl<B> Answer<B> for Standard {
     }
 }
 
-fn problem_details(refusal: &Refusal<'_>) -> Bytes {
+fn problem_details(refusal: &Refusal<'_>, status: StatusCode) -> Bytes {
     match refusal {
         Refusal::Limit(reports) if refusal.is_unavailable() => {
             let reduced = visible(reports).find(|report| report.decision().is_unavailable());
@@ -52,8 +55,10 @@ fn problem_details(refusal: &Refusal<'_>) -> Bytes {
         Refusal::Limit(reports) => {
             let denials = || visible(reports).filter(|report| !report.decision().is_allowed());
             match (denials().next(), denials().nth(1)) {
-                (Some(denial), None) => denial.label().exceeded.clone(),
-                _ => problem::quota_exceeded(&denials().map(Report::name).collect::<Vec<_>>()),
+                (Some(denial), None) if status == StatusCode::TOO_MANY_REQUESTS => {
+                    denial.label().exceeded.clone()
+                }
+                _ => problem::quota_exceeded_as(status, &denials().map(Report::name).collect::<Vec<_>>()),
             }
         }
         Refusal::Key(error) => problem::plain(refusal.status(), error.public_text()),
@@ -90,7 +95,7 @@ where
     F: Fn(&Refusal<'_>, &Head<'_>) -> Response<T>,
     T: IntoBody<B>,
 {
-    fn answer(&self, refusal: &Refusal<'_>, head: &Head<'_>, _: BodyFormat) -> Answered<B> {
+    fn answer(&self, refusal: &Refusal<'_>, head: &Head<'_>, _: Shape) -> Answered<B> {
         let response = (self.answer)(refusal, head);
         let length = response.body().length();
         (response.map(IntoBody::into_body), length)

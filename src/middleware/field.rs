@@ -35,6 +35,17 @@ pub(super) fn delay(span: Duration) -> HeaderValue {
     }
 }
 
+/// A number that a structured field can hold.
+pub(super) fn tame(number: u64) -> u64 {
+    number.min(MOST)
+}
+
+/// A span in milliseconds, rounded up.
+pub(super) fn delay_millis(span: Duration) -> HeaderValue {
+    let millis = span.min(LONGEST_WAIT).as_nanos().div_ceil(1_000_000);
+    HeaderValue::from(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
 /// An item of `RateLimit-Policy`.
 pub(super) fn policy(name: &str, policy: Policy) -> HeaderValue {
     let (name, quota, window) = (quoted(name), policy.quota.min(MOST), seconds(policy.window).min(MOST));
@@ -67,7 +78,7 @@ pub(super) fn item(start: &str, remaining: u64, window: Option<Duration>) -> Hea
     value(text)
 }
 
-fn value(text: Vec<u8>) -> HeaderValue {
+pub(super) fn value(text: Vec<u8>) -> HeaderValue {
     match HeaderValue::from_maybe_shared(Bytes::from(text)) {
         Ok(value) => value,
         Err(_) => unreachable!("names are printable, and so is the rest"),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use super::drain::Drain;
 use super::policies::{Policies, Settle, Waited};
 use super::responder::{Refusal, Responder};
 use crate::store::Permit;
@@ -44,7 +45,7 @@ pin_project! {
             told: Option<D>,
             permit: Permit,
         },
-        Answered { answer: Option<T> },
+        Answered { answer: Option<T>, drain: Option<Drain> },
     }
 }
 
@@ -81,8 +82,14 @@ where
     }
 
     #[inline]
-    pub(super) fn answered(answer: Result<R::Response, R::Error>) -> Self {
-        Self { stage: Stage::Answered { answer: Some(answer) }, asked: None }
+    pub(super) fn refused(
+        answer: Result<R::Response, R::Error>,
+        drain: Option<Drain>,
+        policies: &Arc<P>,
+        responder: &R,
+    ) -> Self {
+        let asked = drain.is_some().then(|| (Arc::clone(policies), responder.clone()));
+        Self { stage: Stage::Answered { answer: Some(answer), drain }, asked }
     }
 }
 
@@ -102,10 +109,20 @@ where
         let mut this = self.project();
         loop {
             let (policies, responder) = match (this.stage.as_mut().project(), &*this.asked) {
-                (StageProj::Answered { answer }, _) => match answer.take() {
-                    Some(answer) => return Poll::Ready(answer),
-                    None => panic!("polled after it was ready"),
-                },
+                (StageProj::Answered { answer, drain }, asked) => {
+                    if let Some(reading) = drain {
+                        let at_end = ready!(Pin::new(reading).poll(cx));
+                        *drain = None;
+                        if let (true, Some(Ok(answer)), Some((_, responder))) = (at_end, &mut *answer, asked)
+                        {
+                            responder.drained(answer);
+                        }
+                    }
+                    match answer.take() {
+                        Some(answer) => return Poll::Ready(answer),
+                        None => panic!("polled after it was ready"),
+                    }
+                }
                 (_, Some((policies, responder))) => (&**policies, responder),
                 (_, None) => unreachable!("only an answer asks nobody"),
             };
@@ -116,7 +133,7 @@ where
                     let Some((mut ready, mut request)) = held.call.take() else {
                         unreachable!("it calls once")
                     };
-                    match waited.map(|waited| policies.waited(waited, &request)) {
+                    let refused = match waited.map(|waited| policies.waited(waited, &request)) {
                         Ok(Waited::Admitted(told, permit)) => {
                             policies.observe_wait(&told);
                             policies.report(&told, |reports| responder.admit(&mut request, reports));
@@ -141,7 +158,10 @@ where
                             }
                             responder.refused(&request, Refusal::Store(failure))
                         }
-                    }
+                    };
+                    let drain = responder.drain(request);
+                    this.stage.set(Stage::Answered { answer: Some(refused), drain });
+                    continue;
                 }
                 StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), told) {
                     (Ok(response), Some(told)) => {
@@ -159,7 +179,7 @@ where
                 },
                 StageProj::Answered { .. } => unreachable!("it was told"),
             };
-            this.stage.set(Stage::Answered { answer: None });
+            this.stage.set(Stage::Answered { answer: None, drain: None });
             return Poll::Ready(answer);
         }
     }

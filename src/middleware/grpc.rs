@@ -99,9 +99,7 @@ pub(super) fn refusal(
         if let Ok(details) = HeaderValue::try_from(details(code as u16, &message, wait, &names)) {
             headers.insert(DETAILS, details);
         }
-        // Of calls in progress, nobody knows when they end.
-        let never = wait.is_none() && !denials().any(Report::is_concurrent);
-        if let Some(pushback) = pushback(wait, never) {
+        if let Some(pushback) = pushback(wait, refusal.never_fits()) {
             headers.insert(PUSHBACK, pushback);
         }
     }
@@ -116,14 +114,15 @@ fn key_code(error: &KeyError) -> Code {
     }
 }
 
-/// When a client may come back by itself, in milliseconds; -1: never.
+/// When a client may come back by itself, in milliseconds; -1: never. Without any, it would try as often as its policy lets
+/// it, all within a second.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= LONGEST_PUSHBACK => {
             let millis = wait.as_nanos().div_ceil(1_000_000);
             u64::try_from(millis).ok().map(HeaderValue::from)
         }
-        Some(_) => None,
+        Some(_) => Some(HeaderValue::from_static("-1")),
         None => never.then(|| HeaderValue::from_static("-1")),
     }
 }

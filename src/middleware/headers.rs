@@ -6,37 +6,51 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::field;
+use super::formats::{self, Draft};
 use super::label::Label;
-use super::options::{Options, Reset};
+use super::options::Options;
 use super::responder::Report;
-use crate::clock::since_epoch;
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// How waits are reported on a refusal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// When to come back, as `Retry-After` has it; `None` where that is not known.
+    pub(super) wait: Option<Duration>,
+    /// What is added to the wait of each policy.
+    pub(super) extra: Duration,
+    /// The longest wait that is reported.
+    pub(super) longest: Duration,
+}
 
 /// Adds the fields of each report that callers are told of. What the service behind or an inner limiter has set stays.
 ///
-/// Denials are told with `extra` to their wait.
+/// `refused`: on a refusal, how the waits are reported.
 #[inline]
 pub(super) fn add_fields(
     headers: &mut HeaderMap,
     reports: &[Report<'_>],
     options: &Options,
-    extra: Duration,
+    refused: Option<Waits>,
 ) {
-    if options.draft {
-        add_draft(headers, reports, extra);
+    let wait = refused.map(|refused| refused.wait);
+    match options.draft {
+        Some(Draft::V11) => add_draft(headers, reports, refused),
+        Some(Draft::V07) => formats::add_draft_07(headers, reports, wait),
+        Some(Draft::V06) => formats::add_draft_06(headers, reports, wait),
+        None => {}
     }
     if let Some(reset) = options.legacy {
-        add_legacy(headers, reports, reset, extra);
+        formats::add_three(headers, reports, formats::x_rate_limit(reset), wait);
+    }
+    if let Some(names) = options.custom {
+        formats::add_three(headers, reports, names, wait);
     }
 }
 
-fn add_draft(headers: &mut HeaderMap, reports: &[Report<'_>], extra: Duration) {
+fn add_draft(headers: &mut HeaderMap, reports: &[Report<'_>], refused: Option<Waits>) {
     // What others tell, which came before: the first line that is added here is none of it.
     let others = told_by_others(headers);
     let is_told =
@@ -52,9 +66,11 @@ fn add_draft(headers: &mut HeaderMap, reports: &[Report<'_>], extra: Duration) {
         if is_told(report.label()) {
             continue;
         }
-        let window = match report.decision().is_allowed() {
-            true => report.window(),
-            false => report.window().map(|wait| wait.saturating_add(extra).min(field::LONGEST_WAIT)),
+        let window = match refused.filter(|_| !report.decision().is_allowed()) {
+            None => report.window(),
+            Some(Waits { extra, longest, .. }) => {
+                report.window().map(|wait| wait.saturating_add(extra).min(longest).min(field::LONGEST_WAIT))
+            }
         };
         headers.append(RATELIMIT, field::item(&report.label().item, report.decision().remaining(), window));
     }
@@ -88,38 +104,10 @@ fn has_item(line: &[u8], quoted: &[u8]) -> bool {
     false
 }
 
-fn add_legacy(headers: &mut HeaderMap, reports: &[Report<'_>], reset: Reset, extra: Duration) {
-    let visible = || reports.iter().filter(|report| !report.is_hidden());
-    let denial = visible()
-        .filter(|report| !report.decision().is_allowed())
-        .max_by_key(|report| report.decision().retry_after().unwrap_or(Duration::MAX));
-    let Some(most) = denial.or_else(|| visible().min_by_key(|report| report.decision().remaining())) else {
-        return;
-    };
-    if [LIMIT, REMAINING, RESET].iter().any(|name| headers.contains_key(name)) {
-        return;
-    }
-    let decision = most.decision();
-    let whole = match decision.is_allowed() {
-        true => decision.reset_after(),
-        false => decision.reset_after().saturating_add(extra),
-    };
-    let whole = match reset {
-        Reset::DeltaSeconds => field::whole_seconds(whole),
-        Reset::EpochSeconds => field::whole_seconds(since_epoch().saturating_add(whole)),
-    };
-    headers.insert(LIMIT, HeaderValue::from(most.policy().quota));
-    headers.insert(REMAINING, HeaderValue::from(decision.remaining()));
-    // Of calls in progress, nobody knows when they end.
-    if !most.is_concurrent() {
-        headers.insert(RESET, HeaderValue::from(whole));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
+    use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
     use crate::clock::Nanos;
     use crate::decision::Decision;
     use crate::middleware::label::Labels;
@@ -135,7 +123,9 @@ mod tests {
         if let Some(wait) = Refusal::Limit(&[report]).retry_after() {
             headers.insert(RETRY_AFTER, field::delay(wait));
         }
-        add_fields(&mut headers, &[report], &Options::new(), Duration::ZERO);
+        let refused = Waits { wait: None, extra: Duration::ZERO, longest: Duration::MAX };
+        let refused = Some(refused).filter(|_| !decision.is_allowed());
+        add_fields(&mut headers, &[report], &Options::new(), refused);
         [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]
             .map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
     }
@@ -177,6 +167,24 @@ mod tests {
         let mut state = bucket.fresh(Nanos::ZERO, Nanos::ZERO);
         let decision = bucket.check(&mut state, Nanos::ZERO, 7);
         assert_eq!(fields(&bucket, &decision)[1], "\"default\";r=0;t=9");
+    }
+
+    #[test]
+    fn a_window_that_slides_is_never_reported_longer_than_its_period() {
+        // The second call opens a slice, at whose end its unit's period begins.
+        for slices in [1, 3, 10] {
+            let window = SlidingWindow::new(Quota::per_minute(2)).slices(slices);
+            let mut state = window.fresh(Nanos::ZERO, Nanos::ZERO);
+            for (now, left) in [(Nanos(0), 1), (Nanos(1), 0)] {
+                let decision = window.check(&mut state, now, 1);
+                assert!(decision.is_allowed() && decision.reset_after() >= Duration::from_secs(60));
+                let item = format!("\"default\";r={left};t=60");
+                assert_eq!(fields(&window, &decision)[..2], ["\"default\";q=2;w=60", &item]);
+            }
+            let denial = window.check(&mut state, Nanos(1), 1);
+            let [_, item, retry] = fields(&window, &denial);
+            assert_eq!(item, format!("\"default\";r=0;t={retry}"));
+        }
     }
 
     #[test]

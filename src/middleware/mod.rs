@@ -27,11 +27,14 @@
 //! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the
 //! service's error type: it answers, in forms that can be chosen. [`ErrorResponder`] serves services that are not HTTP.
 
+mod accept;
 mod answer;
 mod body;
 mod counts;
+mod drain;
 mod error;
 mod field;
+mod formats;
 mod future;
 mod grpc;
 mod head;
@@ -52,11 +55,14 @@ mod status;
 mod terms;
 mod together;
 mod told;
+mod waits;
 
 pub use answer::{Answer, Custom, IntoBody, Standard};
 pub use body::ResponseBody;
 pub use counts::KeyCounts;
+pub use drain::{Drain, DrainBody, LeaveUnread, UnreadBody};
 pub use error::{Error, ErrorResponder};
+pub use formats::FieldNames;
 pub use future::ResponseFuture;
 pub use head::Head;
 pub use http::HttpResponder;

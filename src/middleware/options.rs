@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
+use super::formats::{Draft, FieldNames};
+
 /// A form in which callers are told of their limits, in header fields.
 ///
 /// The draft is still moving: more forms may come.
@@ -13,18 +17,33 @@ pub enum Fields {
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that matters most: the one
     /// that denied, for longest; else the one with the least left.
     XRateLimit(Reset),
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the policy that matters most, and
+    /// `RateLimit-Policy`, as draft 6 has them: without names, the time in seconds. Takes the place of
+    /// [`Draft11`](Self::Draft11), whose `RateLimit-Policy` is another.
+    Draft06,
+    /// `RateLimit: limit=10, remaining=0, reset=5`, of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
+    /// draft 7 has them. Takes the place of [`Draft11`](Self::Draft11), whose fields of those names are others.
+    Draft07,
+    /// Three header fields of other names, with the values of [`XRateLimit`](Self::XRateLimit).
+    Custom(FieldNames),
+    /// `retry-after-ms` beside each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of OpenAI,
+    /// Anthropic and Azure read.
+    RetryAfterMs,
 }
 
-/// How `X-RateLimit-Reset` tells when the budget is whole again, in seconds, rounded up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How `X-RateLimit-Reset` tells a time, in seconds, rounded up. On an admission it is when the budget is whole again; on a
+/// refusal it is when to come back, as in `Retry-After`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reset {
-    /// From now on.
-    DeltaSeconds,
-    /// As Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add.
+    /// As Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. What
+    /// GitHub sends, and clients that know its API expect; so it is the default.
+    #[default]
     EpochSeconds,
+    /// From now on. Clients that know GitHub's API read it as a Unix time, long ago, and come back at once.
+    DeltaSeconds,
 }
 
-/// Which answers carry header fields. Redirects (3xx) never do.
+/// Which answers carry header fields. Redirects (3xx, but 304) never do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
     /// All.
@@ -32,6 +51,8 @@ pub enum When {
     Always,
     /// Those to calls that were denied.
     OnRejection,
+    /// Those to calls that were admitted.
+    OnAdmission,
     /// None.
     Never,
 }
@@ -39,8 +60,11 @@ pub enum When {
 /// What stands in the body of a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFormat {
-    /// Problem details (RFC 9457), of the types that the RateLimit draft registers.
+    /// A line of text for clients whose `Accept` prefers `text/html` to JSON, as that of a browser does that opens a page;
+    /// [problem details](Self::Problem) for all others.
     #[default]
+    ByAccept,
+    /// Problem details (RFC 9457), of the types that the RateLimit draft registers.
     Problem,
     /// A line of text.
     Plain,
@@ -62,10 +86,19 @@ pub enum Grpc {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
-    pub(super) draft: bool,
+    pub(super) draft: Option<Draft>,
     pub(super) legacy: Option<Reset>,
+    pub(super) custom: Option<FieldNames>,
+    pub(super) retry_after_ms: bool,
     pub(super) when: When,
     pub(super) retry_after: bool,
+    /// `Retry-After` where nothing tells how long.
+    pub(super) retry_after_unknown: Option<Duration>,
+    /// The longest wait that is reported.
+    pub(super) longest_wait: Duration,
+    /// The status and the body of a refusal for which no wait helps.
+    pub(super) never_fits_status: StatusCode,
+    pub(super) never_fits_body: Option<BodyFormat>,
     pub(super) jitter: Duration,
     pub(super) body: BodyFormat,
     pub(super) grpc: Grpc,
@@ -75,12 +108,18 @@ pub(super) struct Options {
 impl Options {
     pub(super) const fn new() -> Self {
         Self {
-            draft: true,
+            draft: Some(Draft::V11),
             legacy: None,
+            custom: None,
+            retry_after_ms: false,
             when: When::Always,
             retry_after: true,
+            retry_after_unknown: Some(Duration::from_secs(1)),
+            longest_wait: Duration::MAX,
+            never_fits_status: StatusCode::TOO_MANY_REQUESTS,
+            never_fits_body: None,
             jitter: Duration::ZERO,
-            body: BodyFormat::Problem,
+            body: BodyFormat::ByAccept,
             grpc: Grpc::ByContentType,
             extension: true,
         }

@@ -9,7 +9,12 @@ pub(super) const MEDIA_TYPE: &str = "application/problem+json";
 const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
 pub(super) fn quota_exceeded(policies: &[&str]) -> Bytes {
-    of_type("quota-exceeded", "Quota Exceeded", StatusCode::TOO_MANY_REQUESTS, policies)
+    quota_exceeded_as(StatusCode::TOO_MANY_REQUESTS, policies)
+}
+
+/// The same with another status.
+pub(super) fn quota_exceeded_as(status: StatusCode, policies: &[&str]) -> Bytes {
+    of_type("quota-exceeded", "Quota Exceeded", status, policies)
 }
 
 pub(super) fn reduced_capacity(policies: &[&str]) -> Bytes {

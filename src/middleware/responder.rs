@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::drain::Drain;
 use super::label::{Label, Labels};
 use super::told::Told;
 use crate::algorithm::{Policy, Unit};
@@ -57,6 +58,16 @@ pub trait Responder<Req, Res, Err> {
     ///
     /// If a refusal is an error, for this kind of service.
     fn refused(&self, request: &Req, refusal: Refusal<'_>) -> Result<Self::Response, Self::Error>;
+
+    /// Reads the rest of a refused request, after [`refused`](Self::refused) and before that answer is returned. `None`,
+    /// unless implemented: the request is dropped and the answer returned at once. A responder that asks another must
+    /// ask it for this, too, and for [`drained`](Self::drained).
+    fn drain(&self, _request: Req) -> Option<Drain> {
+        None
+    }
+
+    /// The answer to a refused request that was [read](Self::drain) to its end.
+    fn drained(&self, _answer: &mut Self::Response) {}
 }
 
 /// Why a call was refused.
@@ -106,6 +117,17 @@ impl<'a> Refusal<'a> {
             Self::Limit(reports) => reports,
             Self::Key(_) | Self::Store(_) => &[],
         }
+    }
+
+    /// Whether no wait helps, since the call costs more than one of the limits that denied it can ever admit.
+    #[must_use]
+    pub fn never_fits(&self) -> bool {
+        self.reports().iter().any(|report| report.decision().never_fits())
+    }
+
+    /// How long at least until all policies that denied would allow the call, of those that know.
+    pub(super) fn known_wait(&self) -> Option<Duration> {
+        self.reports().iter().filter_map(|report| report.decision().retry_after()).max()
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -77,7 +77,7 @@ where
             }
             Verdict::NoKey(error) => self.responder.refused(&request, Refusal::Key(error)),
         };
-        ResponseFuture::answered(refused)
+        ResponseFuture::refused(refused, self.responder.drain(request), policies, &self.responder)
     }
 }
 

@@ -208,9 +208,10 @@ impl<'a, S: Clone> Outlook<'a, S> {
     pub(crate) fn blocked(&self, comer: Comer) -> Decision {
         let Comer { now, cost, .. } = comer;
         let line = self.line;
-        let may = line.fits(self.state, cost) && line.is_timed();
-        let until = may.then(|| line.turn(self.tail(), cost).since(now));
+        let fits = line.fits(self.state, cost);
+        let until = (fits && line.is_timed()).then(|| line.turn(self.tail(), cost).since(now));
         Decision::deny(line.at_once(self.state), 0, until, line.reset(self.tail(), now))
+            .with_unknown_wait(fits)
             .with_index(line.bottleneck(self.tail(), cost))
     }
 
@@ -244,8 +245,8 @@ impl<'a, S: Clone> Outlook<'a, S> {
 
     fn refused(&mut self, comer: Comer) -> Decision {
         let Comer { now, cost, .. } = comer;
-        let may = self.line.fits(self.state, cost) && self.line.is_timed();
-        let retry = may.then(|| self.retry(comer));
+        let fits = self.line.fits(self.state, cost);
+        let retry = (fits && self.line.is_timed()).then(|| self.retry(comer));
         if self.is_empty()
             && let Some(decision) = self.line.look(self.state, now, cost)
         {
@@ -256,7 +257,7 @@ impl<'a, S: Clone> Outlook<'a, S> {
             return self.blocked(comer).with_retry_of(retry);
         }
         let reset = self.line.reset(self.tail(), now);
-        Decision::deny(self.limit(comer), self.remaining(comer), retry, reset)
+        Decision::deny(self.limit(comer), self.remaining(comer), retry, reset).with_unknown_wait(fits)
     }
 
     /// What calls with priority may borrow.

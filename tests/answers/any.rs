@@ -240,7 +240,7 @@ impl Rule {
             false => return decision.retry_after().map(|wait| seconds(nanos(wait))),
             true if self.flows() && decision.remaining() == 0 => nanos(next()?),
             true if self.flows() => self.time_of(decision.remaining()),
-            true => nanos(decision.reset_after()),
+            true => nanos(decision.reset_after()).min(nanos(self.quota.period())),
         };
         Some(seconds(span))
     }

@@ -208,7 +208,16 @@ impl World {
         let denied = verdicts.last().filter(|verdict| !verdict.admitted);
         let waits = denied.map(|verdict| verdict.members.iter().filter_map(|limits| Member::wait(limits)));
         let wait = waits.and_then(|waits| waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))).flatten();
-        assert_eq!(told.retry_after, wait);
+        // Where calls in progress are in the way: a second, or the longest wait of another policy. Not where none helps.
+        let never = |denial: &&Decision| {
+            denial.retry_after().is_none() && verdicts.last().unwrap().cost > denial.limit()
+        };
+        let hint = denied.filter(|_| wait.is_none()).and_then(|verdict| {
+            let mut denials = verdict.members.iter().flatten().filter(|decision| !decision.is_allowed());
+            let waits = verdict.members.iter().filter_map(|limits| Member::wait(limits)).flatten();
+            denials.all(|denial| !never(&denial)).then(|| waits.max().unwrap_or(1))
+        });
+        assert_eq!(told.retry_after, wait.or(hint));
     }
 
     fn legacy_is_true(
@@ -226,8 +235,10 @@ impl World {
             visible.map(|(member, decisions)| (member.policies(&decisions), decisions)).collect::<Vec<_>>()
         };
         let levels = self.levels.iter().zip(verdicts).rev();
-        let speaks = levels.map(|(level, verdict)| visible(level, verdict)).find(|all| !all.is_empty());
-        let (Some(reset), Some(members)) = (self.legacy, speaks) else {
+        let speaks = levels
+            .map(|(level, verdict)| (visible(level, verdict), verdict))
+            .find(|(all, _)| !all.is_empty());
+        let (Some(reset), Some((members, verdict))) = (self.legacy, speaks) else {
             assert_eq!(told, [None; 3]);
             return;
         };
@@ -241,19 +252,24 @@ impl World {
         let fits = members.iter().filter(|(_, decisions)| speaks(decisions)).any(|(policies, decisions)| {
             let nearest = Member::nearest(decisions);
             let is_whole = decisions.iter().map(|decision| decision.reset_after()).max().unwrap();
+            // On a refusal, when to come back, as far as that is known of all who refuse.
+            let denials = verdict.members.iter().flatten().filter(|decision| !decision.is_allowed());
+            let comes_back =
+                denials.map(|denial| denial.retry_after()).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
+            let time = if verdict.admitted { is_whole } else { comes_back.flatten().unwrap_or_default() };
             let in_seconds = |span: Duration| nanos_up(span.as_nanos());
-            let epoch = |now: SystemTime| {
-                now.duration_since(SystemTime::UNIX_EPOCH).unwrap().saturating_add(is_whole)
-            };
+            let epoch =
+                |now: SystemTime| now.duration_since(SystemTime::UNIX_EPOCH).unwrap().saturating_add(time);
             nearest.into_iter().any(|at| {
-                let concurrent = policies[at].qu.is_some();
+                let unknown = match verdict.admitted {
+                    true => policies[at].qu.is_some(),
+                    false => comes_back.flatten().is_none(),
+                };
                 let reset = match (reset, told[2]) {
-                    (_, None) => concurrent,
-                    (Reset::DeltaSeconds, Some(told)) => {
-                        !concurrent && tamed(told) == tamed(in_seconds(is_whole))
-                    }
+                    (_, None) => unknown,
+                    (Reset::DeltaSeconds, Some(told)) => !unknown && tamed(told) == tamed(in_seconds(time)),
                     (Reset::EpochSeconds, Some(told)) => {
-                        !concurrent
+                        !unknown
                             && (tamed(in_seconds(epoch(before)))..=in_seconds(epoch(after)))
                                 .contains(&tamed(told))
                     }

@@ -76,6 +76,16 @@ impl Page {
     }
 }
 
+/// What a browser shows at that address, as HTML.
+pub(crate) async fn shown(url: &str) -> String {
+    let mut browser = Chromium::run(url, &["--dump-dom"]);
+    let ended = timeout(PATIENCE, browser.ends()).await;
+    let ended = ended.unwrap_or_else(|_| panic!("it does not end: {}", browser.errors()));
+    let shown = browser.output();
+    assert!(!shown.is_empty(), "it shows nothing: {ended}");
+    shown
+}
+
 struct Chromium {
     process: Child,
     directory: PathBuf,
@@ -83,6 +93,10 @@ struct Chromium {
 
 impl Chromium {
     fn open(url: &str) -> Self {
+        Self::run(url, &[])
+    }
+
+    fn run(url: &str, arguments: &[&str]) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tower-throttle-browser-{}-{count}", std::process::id());
@@ -94,13 +108,14 @@ impl Chromium {
             .args(["--no-first-run", "--disable-sync", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-quic", "--no-proxy-server"])
             .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+            .args(arguments)
             .arg(url)
             // Whatever it writes besides, it writes there.
             .env("HOME", &directory)
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_CACHE_HOME")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(directory.join("output")).unwrap())
             .stderr(fs::File::create(directory.join("errors")).unwrap())
             .spawn();
         match process {
@@ -120,6 +135,10 @@ impl Chromium {
             }
             sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.directory.join("output")).unwrap_or_default()
     }
 
     fn errors(&self) -> String {

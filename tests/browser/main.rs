@@ -2,7 +2,9 @@
 //! another.
 #![cfg(feature = "axum")]
 
+mod cached;
 mod chromium;
+mod shown;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -88,7 +88,7 @@ async fn over_a_connection_each_refusal_is_one_frame_of_known_bytes() {
             limit(per(1, minute_and_more), &ManualClock::new()).hidden(),
             denied(Some(minute_and_more), &[]),
             "61",
-            None,
+            Some("-1"),
         ),
         (
             limit(per(1, 60 * second), &ManualClock::new()),
@@ -155,9 +155,9 @@ async fn a_wait_is_told_to_the_nanosecond() {
         (Duration::new(3, 0), "3", Some(3_000)),
         (minute - nano, "60", Some(60_000)),
         (minute, "60", Some(60_000)),
-        (minute + nano, "61", None),
-        (Duration::from_secs(3_600), "3600", None),
-        (Duration::new(100 * 365 * 86_400, 7), "2147483647", None),
+        (minute + nano, "61", Some(-1)),
+        (Duration::from_secs(3_600), "3600", Some(-1)),
+        (Duration::new(100 * 365 * 86_400, 7), "2147483647", Some(-1)),
     ] {
         let headers = second!(limit(per(1, wait), &ManualClock::new()));
         assert_eq!(told(&headers), Told::new(Some(wait), &["default"], pushback));
@@ -329,7 +329,14 @@ async fn fields_and_retry_after_can_be_left_out_and_details_stay() {
     let names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
     assert_eq!(
         names,
-        ["content-type", "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-retry-pushback-ms"]
+        [
+            "content-type",
+            "grpc-status",
+            "grpc-message",
+            "grpc-status-details-bin",
+            "grpc-retry-pushback-ms",
+            "cache-control",
+        ]
     );
 }
 

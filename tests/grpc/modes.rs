@@ -62,7 +62,7 @@ fn assert_is_grpc(heard: &Heard, content_type: &str) {
     heard.assert_is_trailers_only();
     assert_eq!(heard.header("content-type"), content_type);
     let hour = Duration::from_secs(3_600);
-    assert_eq!(told(&heard.headers), Told::new(Some(hour), &["default"], None));
+    assert_eq!(told(&heard.headers), Told::new(Some(hour), &["default"], Some(-1)));
 }
 
 #[track_caller]

@@ -13,7 +13,9 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tower::Layer;
 use tower::util::{MapRequestLayer, MapResponseLayer};
-use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::algorithm::{
+    FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::middleware::ResponseBody;
@@ -153,8 +155,8 @@ macro_rules! logging {
         let (log, answers) = ($log.clone(), $log.clone());
         let asked = MapRequestLayer::new(move |request: Request<Body>| {
             if log.asked(&request) == 0 && $steals {
-                // Allowed or not: after it, nothing is left.
-                let _ = limiter.check(&());
+                // After it, nothing is left.
+                while limiter.check(&()).is_allowed() {}
             }
             request
         });
@@ -193,6 +195,32 @@ async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
     }
 }
 
+/// One call to each server, which comes when nothing is left.
+macro_rules! assert_first_retries_are_served {
+    ($($algorithm:expr),+ $(,)?) => {$({
+        let log = Log::default();
+        let server = logging!(log, RateLimitLayer::new(Global, $algorithm), true);
+        let [told] = python(server.address, SAY, 1, 3, NEVER).await.try_into().unwrap();
+        assert_eq!(told["answers"], json!(["abc"]), "{told}");
+        let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
+        assert_eq!(previous, [0, 1], "{}", stringify!($algorithm));
+    })+};
+}
+
+#[tokio::test]
+async fn its_first_retry_is_served_by_every_algorithm() {
+    let quota = Quota::per(1, Duration::from_millis(300)).unwrap();
+    assert_first_retries_are_served!(
+        FixedWindow::new(quota),
+        SlidingWindow::new(quota),
+        SlidingCounter::new(quota),
+        SlidingLog::new(quota),
+        LeakyBucket::new(quota).queue(0),
+        Smooth::bursty(quota).queue(0),
+        (TokenBucket::new(quota), FixedWindow::new(quota)),
+    );
+}
+
 #[tokio::test]
 async fn it_does_not_come_back_where_that_never_helps() {
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new()).cost(|_: &Request<Body>| 2);
@@ -207,15 +235,16 @@ async fn it_does_not_come_back_where_that_never_helps() {
 }
 
 #[tokio::test]
-async fn it_goes_by_its_own_rules_where_the_wait_is_long() {
+async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
     let layer = limit(per(1, Duration::new(60, 1)), &ManualClock::new());
     assert!(layer.limiter().check(&()).is_allowed());
     let log = Log::default();
     let server = logging!(log, layer, false);
     let [told] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
-    assert_is_refused(&told, json!([60, 1]), json!(["default"]), None);
+    // It learns how long, and does not come back by itself.
+    assert_is_refused(&told, json!([60, 1]), json!(["default"]), Some("-1"));
     let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
-    assert_eq!(previous, [0, 1, 2]);
+    assert_eq!(previous, [0]);
 }
 
 #[tokio::test]

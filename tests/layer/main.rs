@@ -16,3 +16,4 @@ mod store;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;
+mod unread;

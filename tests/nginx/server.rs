@@ -178,6 +178,7 @@ http {{
     fastcgi_temp_path {prefix}/fastcgi;
     uwsgi_temp_path {prefix}/uwsgi;
     scgi_temp_path {prefix}/scgi;
+    proxy_cache_path {prefix}/cache keys_zone=answers:1m;
     {FORWARDED}
     server {{
         {server}

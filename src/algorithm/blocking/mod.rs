@@ -179,6 +179,7 @@ impl<A: Algorithm> Blocking<A> {
             false => {
                 let retry = decision.retry_after().map(|wait| nanos(wait).max(rest));
                 Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
+                    .with_unknown_wait(!decision.never_fits())
             }
         };
         denied.with_index(decision.index()).with_reset_of(rest)

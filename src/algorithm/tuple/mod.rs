@@ -32,6 +32,8 @@ struct Together {
     reset: u64,
     /// Over how long what remains of the one that is told of should be spread.
     window: Option<Duration>,
+    /// Whether one of them can never admit the call.
+    never: bool,
 }
 
 impl Together {
@@ -40,6 +42,7 @@ impl Together {
         let index = self.limits + decision.index();
         let decision = decision.with_index(index);
         self.limits += limits;
+        self.never |= decision.never_fits();
         self.reset = self.reset.max(nanos(decision.reset_after()));
         self.remaining = self.told.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
         if self.told.is_none_or(|told| urgency(&decision, window) > urgency(&told, self.window)) {
@@ -53,7 +56,8 @@ impl Together {
         let decision = match told.is_allowed() {
             true => Decision::allow(told.limit(), self.remaining, self.reset)
                 .with_next(self.window.map_or(0, nanos)),
-            false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset),
+            false => Decision::deny(told.limit(), self.remaining, told.retry_after().map(nanos), self.reset)
+                .with_unknown_wait(!self.never),
         };
         decision.with_index(told.index())
     }

@@ -1,0 +1,162 @@
+//! What the parsers that clients use read of the header fields.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use serde_json::{Value, json};
+use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::{FieldNames, Fields, HttpResponder, Reset, When};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::run::script;
+use crate::support::{self, Server, Version};
+
+/// Five at once, and one more each 25.5 seconds, on a clock that stands still.
+fn quota() -> Quota {
+    Quota::per(10, Duration::from_secs(255)).unwrap().burst(5)
+}
+
+/// An app that has so many left.
+async fn app(responder: HttpResponder, left: u64) -> Server {
+    let limiter = RateLimiter::builder(TokenBucket::new(quota())).clock(ManualClock::new()).build();
+    assert!(limiter.check_n(&(), 5 - left).is_allowed());
+    let layer = RateLimitLayer::with_limiter(Global, limiter).name("api").responder(responder);
+    Server::start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}/", server.address)
+}
+
+/// What node's parser, and Python's, read of answers to a call that is admitted with four left, and to one that is refused.
+async fn read(fields: &[Fields]) -> [[Value; 2]; 2] {
+    let responder = HttpResponder::new().fields(fields.iter().copied());
+    let mut read = Vec::new();
+    for program in ["parse.mjs", "parse.py"] {
+        let servers = [app(responder, 5).await, app(responder, 0).await];
+        let urls = servers.each_ref().map(url);
+        let arguments = urls.each_ref().map(String::as_str);
+        let [admitted, refused] = script(program, &arguments).await.try_into().unwrap();
+        read.push([admitted, refused]);
+    }
+    read.try_into().unwrap()
+}
+
+/// Whole seconds of a date, which was that far away some time ago.
+fn is_about(seconds: &Value, expected: i64) -> bool {
+    let seconds = seconds.as_i64().unwrap_or(-1);
+    (expected - 10..=expected + 1).contains(&seconds)
+}
+
+#[track_caller]
+fn assert_read([node, python]: &[[Value; 2]; 2]) {
+    // On a refusal, when to come back: of 25.5 seconds, the next whole one. On an admission, when it is whole again.
+    for (at, remaining, delay) in [(0, 4, Value::Null), (1, 0, json!(26.0))] {
+        let (node, python) = (&node[at], &python[at]);
+        assert_eq!((&node["limit"], &node["remaining"]), (&json!(5), &json!(remaining)), "{node}");
+        assert!(is_about(&node["seconds"], 26), "{node}");
+        assert_eq!((&python["limit"], &python["remaining"]), (&json!(5), &json!(remaining)), "{python}");
+        assert!(is_about(&python["reset"], 26), "{python}");
+        assert_eq!(python["delay"], delay, "{python}");
+    }
+}
+
+#[tokio::test]
+async fn octokit_waits_until_the_next_unit() {
+    let server = app(HttpResponder::new().fields([Fields::XRateLimit(Reset::default())]), 0).await;
+    let [seconds] = script("octokit.mjs", &[&url(&server)]).await.try_into().unwrap();
+    // 25.5 seconds, rounded up, and the one that it adds; not 127.5, when all five are there.
+    let seconds = seconds.as_u64().expect("it was told");
+    assert!((10..=28).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test]
+async fn x_ratelimit_is_read() {
+    assert_read(&read(&[Fields::XRateLimit(Reset::EpochSeconds)]).await);
+}
+
+#[tokio::test]
+async fn draft_6_is_read() {
+    assert_read(&read(&[Fields::Draft06]).await);
+}
+
+#[tokio::test]
+async fn draft_7_is_read() {
+    // Python's parser knows of no combined field.
+    let [node, _] = read(&[Fields::Draft07]).await;
+    for (read, remaining) in node.iter().zip([4, 0]) {
+        assert_eq!((&read["limit"], &read["remaining"]), (&json!(5), &json!(remaining)), "{read}");
+        assert!(is_about(&read["seconds"], 26), "{read}");
+    }
+}
+
+#[tokio::test]
+async fn draft_11_is_read() {
+    let [_, python] = read(&[Fields::Draft11]).await;
+    let policy = json!([["api", 5, 128]]);
+    assert_eq!(python[0]["named"], json!([policy, [["api", 4, 102]]]), "{}", python[0]);
+    assert_eq!(python[1]["named"], json!([policy, [["api", 0, 26]]]), "{}", python[1]);
+    assert_eq!(python.each_ref().map(|read| read["delay"].clone()), [Value::Null, json!(26.0)]);
+}
+
+#[tokio::test]
+async fn custom_names_are_read() {
+    // Those of Twitter, which both parsers know.
+    const NAMES: FieldNames = FieldNames::new(
+        "x-rate-limit-limit",
+        "x-rate-limit-remaining",
+        "x-rate-limit-reset",
+        Reset::EpochSeconds,
+    );
+    assert_read(&read(&[Fields::Custom(NAMES)]).await);
+}
+
+#[tokio::test]
+async fn the_wait_in_milliseconds_is_read_by_an_sdk() {
+    let sdk = |[_, python]: [[Value; 2]; 2]| python.map(|read| read["sdk"].clone());
+    let fields = [Fields::Draft11, Fields::RetryAfterMs];
+    assert_eq!(sdk(read(&fields).await), [Value::Null, json!(25.5)]);
+    assert_eq!(sdk(read(&fields[..1]).await), [Value::Null, json!(26.0)]);
+}
+
+#[tokio::test]
+async fn a_wait_is_reported_up_to_a_bound() {
+    let bound = Duration::from_millis(1_500);
+    let all = [Fields::Draft11, Fields::RetryAfterMs, Fields::XRateLimit(Reset::DeltaSeconds)];
+    let server = app(HttpResponder::new().fields(all).max_reported_wait(bound), 0).await;
+    let answer = support::get(server.address, Version::Http1, "/").await;
+    assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 2));
+    assert_eq!(answer.header("retry-after-ms"), "1500");
+    assert_eq!(answer.header("x-ratelimit-reset"), "2");
+    assert_eq!(answer.header("ratelimit"), r#""api";r=0;t=2"#);
+    let [read] = script("parse.py", &[&url(&server)]).await.try_into().unwrap();
+    assert_eq!((&read["delay"], &read["sdk"]), (&json!(2.0), &json!(1.5)));
+}
+
+#[tokio::test]
+async fn fields_may_come_on_admitted_answers_only() {
+    for (left, is_told) in [(1, true), (0, false)] {
+        let server = app(HttpResponder::new().when(When::OnAdmission), left).await;
+        let answer = support::get(server.address, Version::Http1, "/").await;
+        assert_eq!((answer.has("ratelimit"), answer.has("ratelimit-policy")), (is_told, is_told));
+        assert_eq!(answer.has("retry-after"), !is_told);
+    }
+}
+
+#[tokio::test]
+async fn of_several_drafts_the_last_one_is_sent_and_policies_without_names_are_a_list() {
+    let both = (TokenBucket::new(quota()), TokenBucket::new(Quota::per_hour(100)));
+    let layer = RateLimitLayer::new(Global, both).responder(HttpResponder::new().fields([
+        Fields::Draft11,
+        Fields::Draft06,
+        Fields::Draft07,
+    ]));
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await;
+    let answer = support::get(server.address, Version::Http1, "/").await;
+    assert_eq!(answer.header("ratelimit-policy"), "5;w=128, 100;w=3600");
+    assert_eq!(answer.header("ratelimit"), "limit=5, remaining=4, reset=36");
+    assert!(!answer.has("ratelimit-limit"));
+}

@@ -1,0 +1,81 @@
+//! Refused uploads over pooled connections: each one gets its 429.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::post;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tower_throttle::algorithm::FixedWindow;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::{Standard, UnreadBody};
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::run::script;
+use crate::support::{Server, Version, get};
+
+const KIB: usize = 1024;
+
+/// What the kernel's buffers hold, while nobody reads it.
+const SMALL: [usize; 3] = [10, 16 * KIB, 60 * KIB];
+
+/// What they do not.
+const LARGE: [usize; 2] = [100 * KIB, 1024 * KIB];
+
+const COUNT: usize = 200;
+
+const CLIENTS: [&str; 5] = ["http.client", "requests", "httpx", "aiohttp", "node"];
+
+/// A server whose limit is used up.
+async fn refusing<D>(responder: HttpResponder<Standard, D>) -> Server
+where
+    D: UnreadBody<Body> + Clone + Send + Sync + 'static,
+{
+    let limiter =
+        RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
+    assert!(limiter.check(&()).is_allowed());
+    let layer = RateLimitLayer::with_limiter(Global, limiter).responder(responder);
+    let app =
+        Router::new().route("/", post(|body: Bytes| async move { body.len().to_string() })).layer(layer);
+    let server = Server::start(app).await;
+    assert_eq!(get(server.address, Version::Http1, "/").await.status, 429);
+    server
+}
+
+/// What a client got for bodies of each size.
+async fn upload(client: &str, server: SocketAddr, sizes: &[usize]) -> Vec<Value> {
+    let (host, port, count) = (server.ip().to_string(), server.port().to_string(), COUNT.to_string());
+    let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
+    let mut arguments = vec![client, &host, &port, &count];
+    arguments.extend(sizes.iter().map(String::as_str));
+    match client {
+        "node" => script("upload.mjs", &arguments[1..]).await,
+        _ => script("upload.py", &arguments).await,
+    }
+}
+
+async fn assert_none_is_lost<D>(responder: HttpResponder<Standard, D>, sizes: &[usize])
+where
+    D: UnreadBody<Body> + Clone + Send + Sync + 'static,
+{
+    let server = refusing(responder).await;
+    for client in CLIENTS {
+        for (size, seen) in sizes.iter().zip(upload(client, server.address, sizes).await) {
+            assert_eq!(seen, json!({ "429": COUNT }), "{client}, {size} bytes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_the_buffers_hold_lose_no_answer() {
+    assert_none_is_lost(HttpResponder::new(), &SMALL).await;
+}
+
+#[tokio::test]
+async fn drained_bodies_lose_no_answer() {
+    let responder = HttpResponder::new().drain(2 * 1024 * KIB as u64, Duration::from_millis(500));
+    assert_none_is_lost(responder, &[&SMALL[..], &LARGE].concat()).await;
+}

@@ -1,0 +1,288 @@
+//! Refused requests over HTTP/1.x whose bodies nothing has read: the answer says that the connection ends, unless the
+//! body is drained.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
+use http::{HeaderName, Method, Request, Response, Version};
+use http_body::Frame;
+use http_body_util::Full;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::{BodyFormat, Head, Refusal, Responder, ResponseBody};
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::Hand;
+
+const KIB: u64 = 1_024;
+const HALF_A_SECOND: Duration = Duration::from_millis(500);
+
+fn used_up() -> RateLimiter<FixedWindow> {
+    let limiter =
+        RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
+    assert!(limiter.check(&()).is_allowed());
+    limiter
+}
+
+type Answer = Response<ResponseBody<Full<Bytes>>>;
+
+/// A service that refuses everything.
+fn refusing<B, R>(
+    responder: R,
+) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone
+where
+    B: Send + 'static,
+    R: Responder<Request<B>, Response<Full<Bytes>>, Infallible, Response = Answer, Error = Infallible>,
+    R: Clone + Send + 'static,
+{
+    let inner = service_fn(|_: Request<B>| ready(Ok(Response::new(Full::from("hello")))));
+    RateLimitLayer::with_limiter(Global, used_up()).responder(responder).layer(inner)
+}
+
+fn post<B>(headers: &[(HeaderName, &str)], body: B) -> Request<B> {
+    let mut request = Request::builder().method(Method::POST).uri("/");
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    request.body(body).unwrap()
+}
+
+fn connection<B>(answer: &Response<B>) -> Vec<&str> {
+    answer.headers().get_all(CONNECTION).iter().map(|value| value.to_str().unwrap()).collect()
+}
+
+/// A body of one frame after the other, each after a pause; it counts what was read of it.
+#[derive(Clone)]
+struct Upload {
+    frame: usize,
+    frames: usize,
+    pause: Duration,
+    fails: bool,
+    read: Arc<AtomicUsize>,
+    waiting: Option<Arc<tokio::sync::Mutex<Pin<Box<tokio::time::Sleep>>>>>,
+}
+
+impl Upload {
+    fn new(frame: u64, frames: usize) -> Self {
+        let frame = usize::try_from(frame).unwrap();
+        Self { frame, frames, pause: Duration::ZERO, fails: false, read: Arc::default(), waiting: None }
+    }
+
+    fn slow(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    fn failing(self) -> Self {
+        Self { fails: true, ..self }
+    }
+
+    fn frames_read(&self) -> usize {
+        self.read.load(Ordering::SeqCst)
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        if self.frames_read() == self.frames {
+            return Poll::Ready(self.fails.then_some(Err("broken")));
+        }
+        if !self.pause.is_zero() {
+            let pause = self.pause;
+            let timer =
+                self.waiting.get_or_insert_with(|| Arc::new(tokio::sync::Mutex::new(Box::pin(sleep(pause)))));
+            let mut timer = timer.try_lock().unwrap();
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            timer.as_mut().reset(Instant::now() + pause);
+        }
+        self.read.fetch_add(1, Ordering::SeqCst);
+        Poll::Ready(Some(Ok(Frame::data(vec![0; self.frame].into()))))
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_over_http_1_of_a_request_with_a_body_closes_the_connection() {
+    let close = &["close"][..];
+    for (headers, expected) in [
+        (vec![(CONTENT_LENGTH, "1")], close),
+        (vec![(CONTENT_LENGTH, "10000000")], close),
+        (vec![(TRANSFER_ENCODING, "chunked")], close),
+        (vec![(CONTENT_LENGTH, "10"), (EXPECT, "100-continue")], close),
+        (vec![(CONTENT_LENGTH, "7"), (CONTENT_TYPE, "application/grpc-web")], close),
+        (vec![(CONTENT_LENGTH, "0")], &[]),
+        (vec![], &[]),
+    ] {
+        for version in [Version::HTTP_10, Version::HTTP_11] {
+            // Any request will do, whatever its body.
+            let mut request = post(&headers, ());
+            *request.version_mut() = version;
+            let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+            assert_eq!(connection(&answer), expected, "{version:?} {headers:?}");
+        }
+        let mut request = post(&headers, ());
+        *request.version_mut() = Version::HTTP_2;
+        let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+        assert!(connection(&answer).is_empty(), "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_admitted_request_and_one_without_a_limit_keep_their_connection() {
+    let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(1)));
+    let inner =
+        service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello")))));
+    let answer = layer.layer(inner).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
+    assert_eq!((answer.status().as_u16(), connection(&answer)), (200, vec![]));
+}
+
+#[tokio::test]
+async fn an_answer_that_closes_by_itself_says_so_once() {
+    for (own, expected) in [
+        ("close", vec!["close"]),
+        ("Upgrade, Close", vec!["Upgrade, Close"]),
+        ("x-hop", vec!["x-hop", "close"]),
+    ] {
+        let answer = move |_: &Refusal<'_>, _: &Head<'_>| {
+            Response::builder().header(CONNECTION, own).body("").unwrap()
+        };
+        let responder = HttpResponder::new().answer(answer);
+        let answer = refusing(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
+        assert_eq!(connection(&answer), expected);
+
+        // What it said itself stays, if the body is drained, too.
+        let drained = refusing(responder.drain(KIB, HALF_A_SECOND));
+        let answer = drained.oneshot(post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::from("x"))).await.unwrap();
+        assert_eq!(connection(&answer), [own]);
+    }
+}
+
+/// What a body is drained for: whether the connection is kept, how many frames were read, and how long it took.
+async fn drained(max_bytes: u64, headers: &[(HeaderName, &str)], body: Upload) -> (bool, usize, Duration) {
+    let service = refusing(HttpResponder::new().body(BodyFormat::Plain).drain(max_bytes, HALF_A_SECOND));
+    let start = Instant::now();
+    let answer = service.oneshot(post(headers, body.clone())).await.unwrap();
+    assert_eq!(answer.status(), 429);
+    let is_kept = match connection(&answer)[..] {
+        [] => true,
+        ["close"] => false,
+        ref other => panic!("{other:?}"),
+    };
+    (is_kept, body.frames_read(), start.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_drained_up_to_both_bounds() {
+    let chunked = &[(TRANSFER_ENCODING, "chunked")][..];
+    let at_once = Duration::ZERO;
+    let upload = |frames| Upload::new(KIB, frames);
+    // More frames than are read at once.
+    assert_eq!(drained(200 * KIB, chunked, upload(200)).await, (true, 200, at_once));
+    assert_eq!(drained(200 * KIB - 1, chunked, upload(200)).await, (false, 200, at_once));
+    assert_eq!(drained(8 * KIB, chunked, upload(200)).await, (false, 9, at_once));
+    assert_eq!(drained(0, chunked, upload(0)).await, (true, 0, at_once));
+    // It is known beforehand that these are too long.
+    assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8193")], upload(9)).await, (false, 0, at_once));
+    assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8192")], upload(8)).await, (true, 8, at_once));
+    // The client has sent nothing, and need not.
+    let expects = [(CONTENT_LENGTH, "8192"), (EXPECT, "100-continue")];
+    assert_eq!(drained(8 * KIB, &expects, upload(8)).await, (false, 0, at_once));
+    assert_eq!(drained(8 * KIB, chunked, upload(3).failing()).await, (false, 3, at_once));
+
+    let slow = |frames| upload(frames).slow(Duration::from_millis(100));
+    assert_eq!(drained(8 * KIB, chunked, slow(4)).await, (true, 4, Duration::from_millis(400)));
+    let (is_kept, frames, after) = drained(80 * KIB, chunked, slow(70)).await;
+    assert_eq!((is_kept, after), (false, HALF_A_SECOND));
+    assert!((4..=5).contains(&frames), "{frames}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_http_2_and_without_a_body_nothing_is_drained() {
+    let body = Upload::new(1, 1);
+    let service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let mut request = post(&[(CONTENT_LENGTH, "1")], body.clone());
+    *request.version_mut() = Version::HTTP_2;
+    let answer = service.clone().oneshot(request).await.unwrap();
+    assert!(connection(&answer).is_empty());
+    let answer = service.oneshot(post(&[], body.clone())).await.unwrap();
+    assert!(connection(&answer).is_empty());
+    assert_eq!(body.frames_read(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_bodies_are_drained_at_the_same_time() {
+    // So many timers are more than tokio lets one task look at in one turn.
+    unconstrained(async {
+        let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+        let mut never_ending = || {
+            let body = Upload::new(1, 2).slow(Duration::from_secs(60));
+            let mut call = Hand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));
+            let is_answered = call.poll();
+            (call, is_answered)
+        };
+        let mut drains: Vec<_> = (0..1_024).map(|_| never_ending()).collect();
+        assert!(drains.iter().all(|(_, is_answered)| !is_answered));
+        let (call, is_answered) = never_ending();
+        assert!(is_answered);
+        assert_eq!(connection(&call.output.unwrap().unwrap()), ["close"]);
+        // One that is dropped makes room for one.
+        drains.pop();
+        drains.push(never_ending());
+        assert!(!drains[1_023].1 && never_ending().1);
+        sleep(HALF_A_SECOND).await;
+        for (call, _) in &mut drains {
+            assert!(call.run());
+            assert_eq!(connection(call.output.as_ref().unwrap().as_ref().unwrap()), ["close"]);
+        }
+        assert!(!never_ending().1);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_refused_while_it_waits_is_drained_then() {
+    let clock = ManualClock::new();
+    let queue = LeakyBucket::new(Quota::per_second(1)).queue(1);
+    let limiter = RateLimiter::builder(queue).clock(clock).build();
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone())
+        .responder(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let inner = service_fn(|_: Request<Upload>| {
+        ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))))
+    });
+    let mut service = layer.layer(inner);
+    assert_eq!(service.call(post(&[], Upload::new(1, 0))).await.unwrap().status(), 200);
+    let body = Upload::new(1, 2);
+    let mut call = Hand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body.clone())));
+    assert!(!call.poll() && body.frames_read() == 0);
+    limiter.close();
+    assert!(call.run());
+    let answer = call.output.unwrap().unwrap();
+    assert_eq!((answer.status().as_u16(), body.frames_read()), (503, 2));
+    assert!(connection(&answer).is_empty());
+}
+
+#[test]
+fn where_nothing_is_drained_nothing_is_asked_of_the_body() {
+    struct NoBody;
+    let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(1)));
+    let inner = service_fn(|_: Request<NoBody>| ready(Ok::<_, Infallible>(Response::new(()))));
+    let mut service = layer.layer(inner);
+    drop(service.call(Request::new(NoBody)));
+}

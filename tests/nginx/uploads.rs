@@ -1,0 +1,50 @@
+//! Refused uploads through nginx, which sends on what is uploaded while the app answers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::post;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use tower_throttle::algorithm::FixedWindow;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::NGINX;
+use crate::server::{Nginx, at};
+use crate::support::{Client1, Server};
+
+/// What clients got for bodies of each of these sizes.
+async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
+    let mut client = Client1::http1(nginx).await;
+    let mut seen = BTreeMap::new();
+    for size in sizes {
+        let body = Full::new(Bytes::from(vec![0; *size]));
+        let request = Request::builder().method(Method::POST).uri("/").body(body).unwrap();
+        let answer = client.send(request).await;
+        *seen.entry(answer.status.as_u16()).or_default() += 1;
+    }
+    seen
+}
+
+#[tokio::test]
+async fn nginx_finds_the_answer_to_every_upload_that_is_drained() {
+    let limiter =
+        RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
+    assert!(limiter.check(&()).is_allowed());
+    let responder = HttpResponder::new().drain(2 * 1024 * 1024, Duration::from_millis(500));
+    let layer = RateLimitLayer::with_limiter(Global, limiter).responder(responder);
+    let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
+    // Both as it comes, and once it has all of it.
+    for buffering in ["on", "off"] {
+        let directives = format!("proxy_request_buffering {buffering};");
+        let nginx = Nginx::start(NGINX, &at(app.address), &directives).await;
+        let sizes: Vec<_> = [10, 16 * 1024, 60 * 1024, 100 * 1024, 1024 * 1024].repeat(40);
+        let count = sizes.len();
+        assert_eq!(upload(nginx.address, &sizes).await, BTreeMap::from([(429, count)]), "{buffering}");
+    }
+}
