@@ -83,7 +83,7 @@ fn app() -> Router {
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
     // By which rule: the plan's. Who changes plans takes along what was used.
     let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(STRANGERS)))
-        .choose(|request: &Request, _caller| {
+        .tier(|request: &Request, _caller| {
             let user = request.extensions().get::<User>();
             TokenBucket::new(user.map_or(STRANGERS, |user| user.quota))
         })

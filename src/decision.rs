@@ -48,7 +48,7 @@ const NEVER: u64 = u64::MAX;
 
 /// The wait of a denial; 584 years away is still not "never".
 #[inline]
-const fn wait_of(retry_after: Option<u64>) -> u64 {
+const fn encode_wait(retry_after: Option<u64>) -> u64 {
     match retry_after {
         Some(NEVER) => NEVER - 1,
         Some(nanos) => nanos,
@@ -70,7 +70,7 @@ impl Decision {
     /// `retry_after` (`None`: waiting does not help) and `reset_after` in nanoseconds.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
-        Self::new(false, limit, remaining, wait_of(retry_after), reset_after)
+        Self::new(false, limit, remaining, encode_wait(retry_after), reset_after)
     }
 
     #[inline]
@@ -132,14 +132,14 @@ impl Decision {
         self
     }
 
-    /// The same decision, told of the limit at `index` among several.
+    /// The same decision, told of the limit at `limit_index` among several.
     pub(crate) const fn with_index(mut self, index: usize) -> Self {
         self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
         self
     }
 
     /// The same decision, for a key that is as if never seen not before so many nanoseconds.
-    pub(crate) const fn with_reset_of(mut self, nanos: u64) -> Self {
+    pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
         if self.nanos(self.reset) < nanos {
             if self.wait != NEVER {
                 self.wait = self.nanos(self.wait);
@@ -150,15 +150,15 @@ impl Decision {
     }
 
     /// The same decision, where nobody else would be let in now.
-    pub(crate) const fn with_nothing_left(mut self) -> Self {
+    pub(crate) const fn with_remaining_zero(mut self) -> Self {
         self.remaining = 0;
         self
     }
 
     /// The same denial, with another time to come back; nanoseconds, `None`: waiting does not help.
-    pub(crate) const fn with_retry_of(mut self, retry: Option<u64>) -> Self {
+    pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.allowed {
-            (self.wait, self.reset, self.grains) = (wait_of(retry), self.nanos(self.reset), 1);
+            (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
         }
         self
     }
@@ -166,7 +166,7 @@ impl Decision {
     /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if
     /// the call was denied, else the one nearest to exhaustion. 0 where there is one limit.
     #[must_use]
-    pub const fn index(&self) -> usize {
+    pub const fn limit_index(&self) -> usize {
         self.index as usize
     }
 
@@ -207,7 +207,7 @@ impl Decision {
 
     /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// Of several limits on one key, that of the one it [tells of](Decision::index). For a
+    /// Of several limits on one key, that of the one it [tells of](Decision::limit_index). For a
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more than may wait by
     /// `acquire`.
     #[must_use]
@@ -265,12 +265,12 @@ impl Decision {
 
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        let told = |decision: &Self| {
+        let reported = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
             let kind = (decision.allowed, decision.closed, decision.table_full, decision.never_fits());
             (kind, decision.index, decision.limit, decision.remaining, spans)
         };
-        told(self) == told(other)
+        reported(self) == reported(other)
     }
 }
 

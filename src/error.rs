@@ -22,7 +22,7 @@ enum Problem {
 }
 
 /// How much of a wrong text an error repeats.
-const SHOWN: usize = 60;
+const MAX_ECHO: usize = 60;
 
 impl QuotaError {
     pub(crate) fn zero_limit() -> Self {
@@ -42,7 +42,7 @@ impl QuotaError {
     }
 
     pub(crate) fn text(text: &str, reason: &'static str) -> Self {
-        let text = text.chars().take(SHOWN).collect();
+        let text = text.chars().take(MAX_ECHO).collect();
         Self { problem: Problem::Text { text, reason } }
     }
 }
@@ -74,17 +74,17 @@ impl Error for QuotaError {}
 /// A policy's name travels in the `RateLimit` header fields, whose strings hold printable ASCII
 /// only (RFC 9651, section 3.3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameError {
+pub struct PolicyNameError {
     name: String,
 }
 
-impl NameError {
+impl PolicyNameError {
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.chars().take(SHOWN).collect() }
+        Self { name: name.chars().take(MAX_ECHO).collect() }
     }
 }
 
-impl fmt::Display for NameError {
+impl fmt::Display for PolicyNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -95,7 +95,7 @@ impl fmt::Display for NameError {
     }
 }
 
-impl Error for NameError {}
+impl Error for PolicyNameError {}
 
 /// Why a list of networks, or a number of proxies, cannot be used.
 ///
@@ -108,7 +108,7 @@ pub struct NetworkError {
 
 impl NetworkError {
     pub(crate) fn entry(entry: &str, reason: String) -> Self {
-        Self { entry: Some(entry.chars().take(SHOWN).collect()), reason }
+        Self { entry: Some(entry.chars().take(MAX_ECHO).collect()), reason }
     }
 
     pub(crate) fn no_hops() -> Self {
@@ -143,45 +143,45 @@ impl Error for NetworkError {}
 ///
 /// Its text says what to take instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderError {
+pub struct HeaderNameError {
     name: String,
-    instead: Instead,
+    instead: Hint,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Instead {
+enum Hint {
     Name,
     CookieName,
     Method(&'static str),
 }
 
-impl HeaderError {
-    fn new(name: &str, instead: Instead) -> Self {
-        Self { name: name.chars().take(SHOWN).collect(), instead }
+impl HeaderNameError {
+    fn new(name: &str, instead: Hint) -> Self {
+        Self { name: name.chars().take(MAX_ECHO).collect(), instead }
     }
 
     pub(crate) fn no_name(name: &str) -> Self {
-        Self::new(name, Instead::Name)
+        Self::new(name, Hint::Name)
     }
 
     pub(crate) fn no_cookie(name: &str) -> Self {
-        Self::new(name, Instead::CookieName)
+        Self::new(name, Hint::CookieName)
     }
 
-    pub(crate) fn own_form(name: &str, method: &'static str) -> Self {
-        Self::new(name, Instead::Method(method))
+    pub(crate) fn dedicated_method(name: &str, method: &'static str) -> Self {
+        Self::new(name, Hint::Method(method))
     }
 }
 
-impl fmt::Display for HeaderError {
+impl fmt::Display for HeaderNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = &self.name;
         match self.instead {
-            Instead::Name => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
-            Instead::CookieName => write!(f, "{name:?} is no cookie name: give one such as \"session\""),
-            Instead::Method(method) => write!(f, "{name:?} has a form of its own: take `ClientIp::{method}`"),
+            Hint::Name => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
+            Hint::CookieName => write!(f, "{name:?} is no cookie name: give one such as \"session\""),
+            Hint::Method(method) => write!(f, "{name:?} has a form of its own: take `ClientIp::{method}`"),
         }
     }
 }
 
-impl Error for HeaderError {}
+impl Error for HeaderNameError {}

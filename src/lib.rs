@@ -38,7 +38,7 @@
 //!    evicts or lets share, its [policy](store::OnFull) applies.
 //! 2. **Exact under concurrency.** With any number of threads on one key, as many are admitted as the rule allows.
 //! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits,
-//!    unless [blocking](algorithm::Blocking) was asked for. Of several limits, those that would allow are not charged
+//!    unless [blocking](algorithm::Lockout) was asked for. Of several limits, those that would allow are not charged
 //!    when one denies.
 //! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else
 //!    calls and nobody gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can

@@ -10,17 +10,17 @@ use crate::store::BoxError;
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     /// A bit for each kind of error.
-    no_key: AtomicU32,
-    no_store: AtomicBool,
-    never_fits: AtomicBool,
+    key_error: AtomicU32,
+    store_error: AtomicBool,
+    unsatisfiable_cost: AtomicBool,
     too_few: AtomicBool,
 }
 
 impl Observer {
-    pub(crate) fn no_key(&self, policy: &str, error: &KeyError, missing: MissingKey) {
+    pub(crate) fn key_error(&self, policy: &str, error: &KeyError, missing: MissingKey) {
         let kind = 1 << error.kind();
-        if self.no_key.load(Ordering::Relaxed) & kind == 0
-            && self.no_key.fetch_or(kind, Ordering::Relaxed) & kind == 0
+        if self.key_error.load(Ordering::Relaxed) & kind == 0
+            && self.key_error.fetch_or(kind, Ordering::Relaxed) & kind == 0
         {
             let what = match missing {
                 MissingKey::Reject => "requests are refused because they have no key",
@@ -41,14 +41,14 @@ impl Observer {
         }
     }
 
-    pub(crate) fn no_store(&self, policy: &str, error: &BoxError) {
-        if first(&self.no_store) {
+    pub(crate) fn store_error(&self, policy: &str, error: &BoxError) {
+        if first(&self.store_error) {
             tell(policy, "requests are refused because the store cannot decide", error);
         }
     }
 
-    pub(crate) fn never_fits(&self, policy: &str) {
-        if first(&self.never_fits) {
+    pub(crate) fn unsatisfiable_cost(&self, policy: &str) {
+        if first(&self.unsatisfiable_cost) {
             tell(
                 policy,
                 "a request costs more than the limit can ever admit",

@@ -11,7 +11,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 /// The longest period: 292 years.
-const LONGEST: u64 = i64::MAX as u64;
+const MAX_PERIOD: u64 = i64::MAX as u64;
 
 /// A limit per period, and a burst.
 ///
@@ -101,7 +101,7 @@ impl Quota {
         }
         match u64::try_from(period.as_nanos()) {
             Ok(0) => Err(QuotaError::zero_period()),
-            Ok(period) if period <= LONGEST => Ok(Self { limit, period, burst: limit }),
+            Ok(period) if period <= MAX_PERIOD => Ok(Self { limit, period, burst: limit }),
             _ => Err(QuotaError::long_period()),
         }
     }
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn the_range_is_checked() {
-        assert!(Quota::per(1, Duration::from_nanos(LONGEST)).is_ok());
-        assert_eq!(Quota::per(1, Duration::from_nanos(LONGEST + 1)), Err(QuotaError::long_period()));
+        assert!(Quota::per(1, Duration::from_nanos(MAX_PERIOD)).is_ok());
+        assert_eq!(Quota::per(1, Duration::from_nanos(MAX_PERIOD + 1)), Err(QuotaError::long_period()));
         assert_eq!(Quota::per(1, Duration::MAX), Err(QuotaError::long_period()));
         assert_eq!(Quota::per(1, Duration::ZERO), Err(QuotaError::zero_period()));
         assert_eq!(Quota::per(0, Duration::from_secs(1)), Err(QuotaError::zero_limit()));
@@ -301,9 +301,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn display_parses_back(limit in 1u64.., period in 1..=LONGEST, burst in 1u64.., coarse in 0u32..12) {
+        fn display_parses_back(limit in 1u64.., period in 1..=MAX_PERIOD, burst in 1u64.., coarse in 0u32..12) {
             let unit = 10u64.pow(coarse);
-            let period = Duration::from_nanos((period / unit).max(1) * unit.min(LONGEST));
+            let period = Duration::from_nanos((period / unit).max(1) * unit.min(MAX_PERIOD));
             if let Ok(quota) = Quota::per(limit, period) {
                 proptest::prop_assert_eq!(quota.to_string().parse(), Ok(quota));
                 let quota = quota.burst(burst);

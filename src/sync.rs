@@ -1,4 +1,4 @@
-//! Locks and atomics: std's, or those of a scheduler that tries out what threads may do (`tests/shuttle.rs`). And how
+//! Locks and atomics: std's, or those of a scheduler that tries out what threads may do (`tests/shuttle/main.rs`). And how
 //! those are woken who wait.
 
 #[cfg(not(shuttle))]

@@ -275,7 +275,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_served_or_not_limited_is_known_behind_nginx_too() {
+async fn denied_and_unlimited_addresses_are_recognised_behind_nginx_too() {
     let [denied, allowed] = ["127.0.0.3", "127.0.0.4"];
     let networks = |address| Networks::new([address]).unwrap();
     let client = ClientIp::x_forwarded_for(trusted()).deny(networks(denied)).allow(networks(allowed));
@@ -397,7 +397,7 @@ async fn an_nginx_that_is_called_over_a_unix_socket_writes_no_address() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_that_nobody_trusts_is_an_error() {
+async fn an_untrusted_unix_socket_is_an_error() {
     let directory = Directory::new();
     let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(trusted())).await;
     let nginx = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;

@@ -385,7 +385,7 @@ mod unix {
     }
 
     #[tokio::test]
-    async fn over_a_unix_socket_nobody_has_an_address() {
+    async fn over_a_unix_socket_no_caller_has_an_address() {
         let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
         let server = Socket::start("rejected", layer.clone());
         let mut caller = server.caller().await;
@@ -395,8 +395,8 @@ mod unix {
             assert_eq!(status.message(), "the server cannot identify the client of this request");
             assert!(!status.metadata().contains_key("retry-after"), "{status:?}");
         }
-        let counts = layer.key_counts();
-        assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (2, 0, 0, 0));
+        let counts = layer.key_stats();
+        assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (2, 0, 0, 0));
     }
 
     #[tokio::test]
@@ -408,14 +408,14 @@ mod unix {
         }
         let status = server.caller().await.echo("ab").await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted);
-        let counts = layer.key_counts();
-        assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (0, 3, 0, 0));
+        let counts = layer.key_stats();
+        assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (0, 3, 0, 0));
         // Nobody with an address pays for them.
         assert!(!has_none_left(&layer, [127, 0, 0, 1]));
     }
 
     #[tokio::test]
-    async fn over_a_unix_socket_nobody_is_limited_or_served_by_name() {
+    async fn over_a_unix_socket_no_caller_is_limited_or_served_by_name() {
         let unix = || Networks::new(["unix"]).unwrap();
         let layer = |key| {
             let limiter =
@@ -430,7 +430,7 @@ mod unix {
         let denying = layer(PeerIp::new().deny(unix()));
         let server = Socket::start("denied", denying.clone());
         assert_eq!(server.caller().await.echo("ab").await.unwrap_err().code(), Code::PermissionDenied);
-        let counts = [allowing, denying].map(|layer| layer.key_counts());
+        let counts = [allowing, denying].map(|layer| layer.key_stats());
         assert_eq!(counts.map(|counts| (counts.rejected, counts.forbidden)), [(0, 0), (0, 1)]);
     }
 
@@ -441,6 +441,6 @@ mod unix {
         for _ in 0..3 {
             assert!(server.caller().await.echo("ab").await.is_ok());
         }
-        assert_eq!(layer.key_counts().passed, 3);
+        assert_eq!(layer.key_stats().unlimited, 3);
     }
 }

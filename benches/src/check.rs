@@ -12,7 +12,7 @@ use governor::DefaultKeyedRateLimiter;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::rounds::{Contestant, Rounds};
+use crate::interleave::{Contestant, Rounds};
 use crate::table;
 
 /// Nobody runs out of so many.

@@ -21,7 +21,7 @@ use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
-use crate::rounds::{Contestant, Rounds};
+use crate::interleave::{Contestant, Rounds};
 use crate::{alloc, table};
 
 const BATCH: usize = 250;

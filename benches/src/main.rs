@@ -6,9 +6,9 @@
 mod alloc;
 mod check;
 mod client;
-mod count;
+mod instructions;
+mod interleave;
 mod layer;
-mod rounds;
 mod server;
 mod table;
 
@@ -34,7 +34,7 @@ fn main() {
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "count" => sections.push(argument),
             // What `count` starts under valgrind: a subject and how often.
-            "loop" => return count::run(arguments),
+            "loop" => return instructions::run(arguments),
             other => {
                 eprintln!("unknown argument: {other}\n\n{HELP}");
                 exit(2);
@@ -50,7 +50,7 @@ fn main() {
             "check" => check::run(10 * rounds),
             "layer" => layer::run(2 * rounds),
             "server" => server::run(rounds / 2),
-            _ => count::all(),
+            _ => instructions::all(),
         }
     }
 }

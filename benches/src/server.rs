@@ -17,8 +17,8 @@ use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
 use crate::client::Client;
+use crate::interleave::{Contestant, Rounds, median};
 use crate::layer::governor_builder;
-use crate::rounds::{Contestant, Rounds, median};
 use crate::table;
 
 const CONNECTIONS: usize = 64;
@@ -63,7 +63,7 @@ async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::r
 
 pub fn run(rounds: usize) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let server_core = cores.first().copied();
     thread::spawn(move || {
         server_core.map(core_affinity::set_for_current);
@@ -72,7 +72,7 @@ pub fn run(rounds: usize) {
     if let (Some(core), true) = (cores.last(), cores.len() > 1) {
         core_affinity::set_for_current(*core);
     }
-    let (thread, addresses) = told.recv().expect("the server starts");
+    let (thread, addresses) = reported.recv().expect("the server starts");
     let names: Vec<_> = apps().iter().map(|(name, _, _)| *name).collect();
     let busy = std::cell::RefCell::new(vec![Vec::new(); names.len()]);
     let contestants =

@@ -7,7 +7,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::arrivals::{END, QUOTA};
-use crate::story::Story;
+use crate::workload::Story;
 
 /// The same quota, counted in thousandths: so that one sees what is less than a unit.
 pub(crate) const FINE: Quota = Quota::per_second(1_000 * QUOTA.limit());

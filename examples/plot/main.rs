@@ -15,18 +15,18 @@
 
 mod arrivals;
 mod curve;
-mod marks;
+mod figures;
 mod panel;
 mod picture;
-mod scenes;
-mod story;
 mod svg;
+mod symbols;
+mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::figures::scenes;
 use crate::picture::draw;
-use crate::scenes::scenes;
 
 /// Where the docs look for them.
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/algorithm/pictures");

@@ -9,7 +9,7 @@ use plotters::style::text_anchor::HPos;
 
 use crate::arrivals::END;
 use crate::curve::Curve;
-use crate::marks::{INK, Mark, write};
+use crate::symbols::{INK, Mark, write};
 
 pub(crate) const LEFT: i32 = 34;
 pub(crate) const RIGHT: i32 = 748;

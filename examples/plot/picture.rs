@@ -9,11 +9,11 @@ use plotters::style::text_anchor::HPos;
 
 use crate::arrivals::{PHASES, QUOTA};
 use crate::curve::Curve;
-use crate::marks::{Mark, legend, write};
+use crate::figures::{Inside, Scene};
 use crate::panel::{LEFT, Panel, RIGHT, end};
-use crate::scenes::{Inside, Scene};
-use crate::story::{Fate, Story};
 use crate::svg::tidy;
+use crate::symbols::{Mark, legend, write};
+use crate::workload::{Fate, Story};
 
 const WIDTH: i32 = 760;
 /// Where the first panel begins.

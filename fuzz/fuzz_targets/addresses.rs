@@ -1,9 +1,9 @@
-//! Whatever is sent, `ClientIp` answers as the naive model of its rules, which `tests/addresses.rs` holds against tables.
+//! Whatever is sent, `ClientIp` answers as the naive model of its rules, which `tests/client_ip/main.rs` holds against tables.
 #![no_main]
 
-#[path = "../../tests/addresses/ask.rs"]
+#[path = "../../tests/client_ip/adapter.rs"]
 mod ask;
-#[path = "../../tests/addresses/model.rs"]
+#[path = "../../tests/client_ip/model.rs"]
 mod model;
 
 use std::net::IpAddr;

@@ -33,9 +33,9 @@
 //! Nobody can say when a call will be over: so a denial has no `retry_after`, and clients are told neither a window
 //! nor a time to come back.
 
-use crate::algorithm::crowd::{Crowd, Place};
-use crate::algorithm::patience::waits;
-use crate::algorithm::{Algorithm, Line, Patience, Policy};
+use crate::algorithm::queue_config::queue_methods;
+use crate::algorithm::semaphore::{Semaphore, SharedPermit};
+use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -43,7 +43,7 @@ use crate::decision::Decision;
 ///
 /// In a layer, a request holds its permit until the body of its response has ended or was dropped; of services that
 /// are not HTTP, until there is a response, unless their responder [holds](crate::middleware::Responder::hold) it
-/// longer. In code, [`permit`](crate::limiter::RateLimiter::permit) gives one that is held until it is dropped. What
+/// longer. In code, [`permit`](crate::limiter::RateLimiter::try_acquire_permit) gives one that is held until it is dropped. What
 /// [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in is held
 /// until it is [released](crate::limiter::RateLimiter::release) by hand.
 ///
@@ -66,17 +66,17 @@ use crate::decision::Decision;
 /// use tower_throttle::algorithm::Concurrency;
 ///
 /// let limiter = RateLimiter::new(Concurrency::per_key(2).total(100));
-/// let first = limiter.permit("user:42").unwrap();
-/// let second = limiter.permit("user:42").unwrap();
-/// assert!(!limiter.permit("user:42").unwrap_err().is_allowed());
+/// let first = limiter.try_acquire_permit("user:42").unwrap();
+/// let second = limiter.try_acquire_permit("user:42").unwrap();
+/// assert!(!limiter.try_acquire_permit("user:42").unwrap_err().is_allowed());
 /// drop(first);
-/// assert!(limiter.permit("user:42").is_ok());
+/// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
-    total: Option<Crowd>,
-    patience: Patience,
+    total: Option<Semaphore>,
+    queue_config: QueueConfig,
 }
 
 /// What a [`Concurrency`] remembers of a key.
@@ -97,7 +97,7 @@ impl Concurrency {
     #[track_caller]
     pub const fn per_key(limit: u64) -> Self {
         assert!(limit > 0, "a limit of 0 calls at a time lets nobody in: give at least 1");
-        Self { limit, total: None, patience: Patience::unasked(limit) }
+        Self { limit, total: None, queue_config: QueueConfig::acquire_only(limit) }
     }
 
     /// The same with another limit per key: a [replacement](crate::limiter::RateLimiter::replace) made of the rule
@@ -123,25 +123,25 @@ impl Concurrency {
     ///
     /// # Panics
     ///
-    /// If `most` is 0.
+    /// If `limit` is 0.
     #[must_use]
     #[track_caller]
     pub fn total(mut self, most: u64) -> Self {
         assert!(most > 0, "a total of 0 calls at a time lets nobody in: give at least 1");
         self.total = Some(match self.total {
-            Some(total) => total.of(most),
-            None => Crowd::new(most),
+            Some(total) => total.with_limit(most),
+            None => Semaphore::new(most),
         });
         self
     }
 
     fn limit(&self) -> u64 {
-        self.total.as_ref().map_or(self.limit, |total| self.limit.min(total.most()))
+        self.total.as_ref().map_or(self.limit, |total| self.limit.min(total.limit()))
     }
 
     fn left(&self, state: &ConcurrencyState) -> u64 {
         let left = self.limit().saturating_sub(state.held);
-        self.total.as_ref().map_or(left, |total| left.min(total.room()))
+        self.total.as_ref().map_or(left, |total| left.min(total.available()))
     }
 
     fn deny(&self, state: &ConcurrencyState, cost: u64) -> Decision {
@@ -149,17 +149,17 @@ impl Concurrency {
     }
 }
 
-waits!(Concurrency, "as many as the limit");
+queue_methods!(Concurrency, "as many as the limit");
 
 impl Algorithm for Concurrency {
     type State = ConcurrencyState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> ConcurrencyState {
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> ConcurrencyState {
         ConcurrencyState { last: now, held: 0 }
     }
 
     #[inline]
-    fn seen(&self, state: &ConcurrencyState) -> Nanos {
+    fn last_update(&self, state: &ConcurrencyState) -> Nanos {
         state.last
     }
 
@@ -167,7 +167,7 @@ impl Algorithm for Concurrency {
     fn check(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Decision {
         state.last = now;
         let fits = self.limit().checked_sub(state.held).is_some_and(|left| cost <= left);
-        if cost > 0 && (!fits || self.total.as_ref().is_some_and(|total| !total.enter(cost))) {
+        if cost > 0 && (!fits || self.total.as_ref().is_some_and(|total| !total.try_add(cost))) {
             return self.deny(state, cost);
         }
         state.held += cost;
@@ -185,29 +185,29 @@ impl Algorithm for Concurrency {
     /// A call is over when it is over: nothing else gives back what it holds.
     fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
 
-    fn give_back(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _taken: Nanos) {}
+    fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _taken: Nanos) {}
 
-    fn absorb(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
+    fn charge_saturating(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
         state.last = now;
         state.held = state.held.saturating_add(cost);
     }
 
     /// What is in progress goes on.
-    fn adapt(&self, _state: &mut ConcurrencyState, _from: &Self, _now: Nanos) {}
+    fn migrate(&self, _state: &mut ConcurrencyState, _from: &Self, _now: Nanos) {}
 
     fn is_fresh(&self, state: &ConcurrencyState, _now: Nanos) -> bool {
         state.held == 0
     }
 
-    fn policy(&self) -> Policy {
-        Policy::concurrent(self.limit())
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::concurrent(self.limit())
     }
 
-    fn window(&self, _decision: &Decision) -> Option<std::time::Duration> {
+    fn header_window(&self, _decision: &Decision) -> Option<std::time::Duration> {
         None
     }
 
-    fn holds(&self) -> bool {
+    fn needs_release(&self) -> bool {
         true
     }
 
@@ -216,31 +216,31 @@ impl Algorithm for Concurrency {
         state.held = state.held.saturating_sub(cost);
     }
 
-    fn release_shared(&self, cost: u64) {
+    fn release_total(&self, cost: u64) {
         if let Some(total) = &self.total {
-            total.leave(cost);
+            total.sub(cost);
         }
     }
 
-    fn held(&self, state: &ConcurrencyState) -> u64 {
+    fn in_flight(&self, state: &ConcurrencyState) -> u64 {
         state.held
     }
 
-    fn renew(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
+    fn reset_state(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
 
-    fn line(&self) -> Option<&dyn Line<ConcurrencyState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<ConcurrencyState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-impl Line<ConcurrencyState> for Concurrency {
-    fn patience(&self, _state: &ConcurrencyState) -> Patience {
-        self.patience
+impl Queueing<ConcurrencyState> for Concurrency {
+    fn queue_config(&self, _state: &ConcurrencyState) -> QueueConfig {
+        self.queue_config
     }
 
     fn capacity(&self, _state: &ConcurrencyState) -> u64 {
@@ -285,10 +285,10 @@ impl Line<ConcurrencyState> for Concurrency {
         true
     }
 
-    fn join(&self, cost: u64) -> Option<Place> {
+    fn join(&self, cost: u64) -> Option<SharedPermit> {
         match &self.total {
-            Some(total) => total.join(cost),
-            None => Some(Place::default()),
+            Some(total) => total.try_acquire(cost),
+            None => Some(SharedPermit::default()),
         }
     }
 

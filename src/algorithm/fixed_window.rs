@@ -25,10 +25,10 @@
 //!
 //! **Cost.** Constant time, no division, 24 bytes a key.
 
-use crate::algorithm::patience::waits;
-use crate::algorithm::room::waits_for_room;
-use crate::algorithm::time::{Step, step};
-use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
+use crate::algorithm::clock_step::{ClockStep, step};
+use crate::algorithm::queue_config::queue_methods;
+use crate::algorithm::window_queue::impl_window_queue;
+use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -59,7 +59,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
-    patience: Patience,
+    queue_config: QueueConfig,
     aligned: bool,
 }
 
@@ -76,7 +76,7 @@ impl FixedWindow {
     /// Windows that begin with the first admitted request after the last one ended.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, aligned: false, patience: Patience::unasked(quota.limit()) }
+        Self { quota, aligned: false, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
     /// Windows at multiples of the period: of Unix time, or of a clock's own zero.
@@ -91,10 +91,10 @@ impl FixedWindow {
     }
 
     #[inline]
-    fn advance(&self, state: &mut FixedWindowState, now: Nanos) -> Step {
+    fn advance(&self, state: &mut FixedWindowState, now: Nanos) -> ClockStep {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         state.age = state.age.saturating_add(step.elapsed);
         if state.age >= period {
             state.count = 0;
@@ -106,14 +106,14 @@ impl FixedWindow {
 
     /// How long until the window ends, if there is one, and the clock has caught up.
     #[inline]
-    fn rest(&self, state: &FixedWindowState, step: &Step) -> u64 {
+    fn rest(&self, state: &FixedWindowState, step: &ClockStep) -> u64 {
         match state.count {
             0 => step.behind,
             _ => (self.quota.period_nanos() - state.age).saturating_add(step.behind),
         }
     }
 
-    fn deny(&self, state: &FixedWindowState, step: &Step, cost: u64) -> Decision {
+    fn deny(&self, state: &FixedWindowState, step: &ClockStep, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let rest = self.rest(state, step);
         Decision::deny(limit, limit - state.count, (cost <= limit).then_some(rest), rest)
@@ -123,12 +123,12 @@ impl FixedWindow {
 impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> FixedWindowState {
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> FixedWindowState {
         FixedWindowState { last: now, age: 0, count: 0 }
     }
 
     #[inline]
-    fn seen(&self, state: &FixedWindowState) -> Nanos {
+    fn last_update(&self, state: &FixedWindowState) -> Nanos {
         state.last
     }
 
@@ -162,15 +162,15 @@ impl Algorithm for FixedWindow {
     }
 
     /// If it was taken in the window that is open.
-    fn give_back(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.since(taken) <= state.age {
+        if taken <= state.last && state.last.saturating_since(taken) <= state.age {
             state.count = state.count.saturating_sub(cost);
         }
     }
 
     /// The open window keeps its beginning and its count; it ends one new period after it began.
-    fn adapt(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let period = self.quota.period_nanos();
         if self.aligned {
@@ -185,25 +185,25 @@ impl Algorithm for FixedWindow {
         step.behind == 0 && (state.count == 0 || state.age.saturating_add(step.elapsed) >= period)
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.quota.limit(), self.quota.period())
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.quota.limit(), self.quota.period())
     }
 
     fn ignores_burst(&self) -> bool {
         self.quota.has_burst()
     }
 
-    fn line(&self) -> Option<&dyn Line<FixedWindowState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<FixedWindowState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-impl Lends for FixedWindow {
+impl Window for FixedWindow {
     fn limit(&self) -> u64 {
         self.quota.limit()
     }
@@ -228,5 +228,5 @@ impl Lends for FixedWindow {
     }
 }
 
-waits!(FixedWindow, "as many calls as the limit");
-waits_for_room!(FixedWindow, FixedWindowState);
+queue_methods!(FixedWindow, "as many calls as the limit");
+impl_window_queue!(FixedWindow, FixedWindowState);

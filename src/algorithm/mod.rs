@@ -33,7 +33,7 @@
 //! unit from the window in which it leaves.
 //!
 //! In [`acquire`](crate::limiter::RateLimiter::acquire), any number of calls waits unless one of those methods was
-//! called: only [`max_waiting`](crate::limiter::Builder::max_waiting) bounds them, for all keys together, and one key may
+//! called: only [`max_queued`](crate::limiter::Builder::max_queued) bounds them, for all keys together, and one key may
 //! take all its places. The queues of [`LeakyBucket`] and [`Smooth`] are as long as the burst.
 //!
 //! | nginx | here |
@@ -48,7 +48,7 @@
 //! | you want | write | more state per key |
 //! |---|---|---|
 //! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | the sum |
-//! | who is refused ten times in a minute to be out for an hour | `rule.block_for(hour).after(10)`: [`Blocking`] | 32 bytes |
+//! | who is refused ten times in a minute to be out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
 //! | free and paying users, or a rule for each request | [`Tiered`] | the rule's size, and 24 bytes |
 //!
@@ -79,25 +79,22 @@
 //! Time for a key is the largest reading it has seen. A reading up to one period behind it stands still; one further
 //! behind is taken as a clock that was set back: the key keeps its level, and time goes on from there.
 
-mod blocking;
+mod clock_step;
+mod combinator;
 mod concurrency;
-mod crowd;
 mod fixed_window;
 mod leaky_bucket;
-mod line;
-mod patience;
-mod priority;
+mod queue_config;
+mod queueing;
 mod rate;
-mod room;
+mod semaphore;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
-mod tiered;
-mod time;
 mod token_bucket;
-mod tuple;
 mod usage;
+mod window_queue;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -105,20 +102,20 @@ use std::time::Duration;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-pub use blocking::{BlockFor, Blocking, BlockingState};
+pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};
+pub use combinator::priority::{HasPriority, Priority, Window};
+pub use combinator::tiered::{Tiered, TieredState};
 pub use concurrency::{Concurrency, ConcurrencyState};
-pub use crowd::Place;
-pub(crate) use crowd::{Crowd, Standing};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
-pub use line::{Departure, Line};
-pub use patience::{Overflow, Patience};
-pub use priority::{HasPriority, Lends, Priority};
+pub use queue_config::{QueueConfig, QueueOverflow};
+pub use queueing::{Admission, Queueing};
+pub use semaphore::SharedPermit;
+pub(crate) use semaphore::{QueueSlot, Semaphore};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
-pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 
@@ -126,7 +123,7 @@ pub use usage::Usage;
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
 /// `cost`, and must allow a cost of 0 without changing what the key may do. Whether there is a
-/// [`line`](Algorithm::line), and whether calls [hold](Algorithm::holds) something, must be the same for all rules of
+/// [`queueing`](Algorithm::queueing), and whether calls [hold](Algorithm::needs_release) something, must be the same for all rules of
 /// a type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no rule that says whether a call may pass",
@@ -136,24 +133,24 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// What is remembered of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// The state, at `now`, of a key never seen before, for a limiter built at `built`.
+    /// The state, at `now`, of a key never seen before, for a limiter built at `created_at`.
     ///
-    /// Such a key counts as idle since `built`.
-    fn fresh(&self, built: Nanos, now: Nanos) -> Self::State;
+    /// Such a key counts as idle since `created_at`.
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
 
     /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the
     /// key has used. Nothing, if the clock was set back behind `taken`.
     ///
     /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts
     /// any more once time has passed.
-    fn give_back(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
         if now <= taken {
             self.refund(state, now, cost);
         }
     }
 
     /// The latest reading of the clock that the state knows of.
-    fn seen(&self, state: &Self::State) -> Nanos;
+    fn last_update(&self, state: &Self::State) -> Nanos;
 
     /// Takes `cost` units if they are there, all or none.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
@@ -172,20 +169,20 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     ///
     /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits
     /// longer than this rule could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
-    fn adapt(&self, state: &mut Self::State, from: &Self, now: Nanos);
+    fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos);
 
     /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back the
     /// rule before, if that is another. For [`Tiered`].
     #[inline]
-    fn claim(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
+    fn switch_tier(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
         None
     }
 
-    /// Undoes a [`claim`](Algorithm::claim): the call was not let in.
-    fn unclaim(&self, _state: &mut Self::State, _now: Nanos, _before: Self) {}
+    /// Undoes a [`switch_tier`](Algorithm::switch_tier): the call was not let in.
+    fn restore_tier(&self, _state: &mut Self::State, _now: Nanos, _before: Self) {}
 
     /// Counts what another rule has let pass, as far as there is room for it. For [`Tiered`].
-    fn absorb(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+    fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
@@ -194,11 +191,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// `now` is behind what it has seen.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
-    /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
-    fn policy(&self) -> Policy;
+    /// How the rule is told to clients: the quota and the window of the `RateLimit-QuotaPolicy` field.
+    fn policy(&self) -> QuotaPolicy;
 
-    /// How each of its limits is told to clients, in the order of [`Decision::index`]: of a tuple, more than one.
-    fn policies(&self, tell: &mut dyn FnMut(Policy)) {
+    /// How each of its limits is told to clients, in the order of [`Decision::limit_index`]: of a tuple, more than one.
+    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
         tell(self.policy());
     }
 
@@ -211,37 +208,37 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Over how long a client that was told `decision` should spread what remains: the effective window of the
     /// `RateLimit` field. `None` where waiting does not help. On an admission never longer than that of the
     /// [policy](Algorithm::policy): the quota and its window would tell of a lower rate.
-    fn window(&self, decision: &Decision) -> Option<Duration> {
+    fn header_window(&self, decision: &Decision) -> Option<Duration> {
         match decision.is_allowed() {
             true => Some(decision.reset_after().min(self.policy().window)),
             false => decision.retry_after(),
         }
     }
 
-    /// Refuses a key for the whole of `duration` [`after`](BlockFor::after) so many refusals. See [`Blocking`].
+    /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) so many refusals. See [`Lockout`].
     ///
     /// # Panics
     ///
     /// If `duration` is zero.
-    fn block_for(self, duration: Duration) -> BlockFor<Self> {
-        BlockFor::new(self, duration)
+    fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
+        LockoutBuilder::new(self, duration)
     }
 
     /// How calls wait in line, for algorithms that let them. `None`: a call that may not pass now is refused.
-    fn line(&self) -> Option<&dyn Line<Self::State>> {
+    fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
         None
     }
 
     /// Whether calls wait in that line that do not ask for it: those of a layer.
     #[inline]
-    fn queues(&self) -> bool {
-        self.line().is_some()
+    fn holds_requests(&self) -> bool {
+        self.queueing().is_some()
     }
 
     /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release)
-    /// once, and what it [shares](Algorithm::release_shared) with other keys, too.
+    /// once, and what it [shares](Algorithm::release_total) with other keys, too.
     #[inline]
-    fn holds(&self) -> bool {
+    fn needs_release(&self) -> bool {
         false
     }
 
@@ -249,10 +246,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
     /// A call of `cost` that came by this rule is over: what all keys share holds that much less.
-    fn release_shared(&self, _cost: u64) {}
+    fn release_total(&self, _cost: u64) {}
 
     /// How much calls in progress hold of the key. A key of which something is held is never evicted.
-    fn held(&self, _state: &Self::State) -> u64 {
+    fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
 
@@ -264,31 +261,31 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Marks the state as one that several keys share, or as a key's own again. A shared state never locks its keys
-    /// out: what one of them did is no concern of the others. For [`Blocking`], and what contains it.
+    /// out: what one of them did is no concern of the others. For [`Lockout`], and what contains it.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Makes the state new, but for what calls in progress hold.
-    fn renew(&self, state: &mut Self::State, fresh: Self::State) {
+    fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
         *state = fresh;
     }
 }
 
 /// A quota as clients are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct QuotaPolicy {
     /// The most that can be admitted at one instant.
     pub quota: u64,
-    /// The time in which that much comes back. Of no meaning where [concurrent](Unit::ConcurrentRequests) requests
+    /// The time in which that much comes back. Of no meaning where [concurrent](QuotaUnit::ConcurrentRequests) requests
     /// are counted.
     pub window: Duration,
     /// What is counted.
-    pub unit: Unit,
+    pub unit: QuotaUnit,
 }
 
-/// What a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
+/// What a quota counts: the `qu` parameter of the `RateLimit-QuotaPolicy` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unit {
+pub enum QuotaUnit {
     /// Requests, or the units that they cost.
     #[default]
     Requests,
@@ -296,17 +293,17 @@ pub enum Unit {
     ConcurrentRequests,
 }
 
-impl Policy {
-    /// So many requests come back in `window`.
+impl QuotaPolicy {
+    /// So many requests come back in `header_window`.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
-        Self { quota, window, unit: Unit::Requests }
+        Self { quota, window, unit: QuotaUnit::Requests }
     }
 
     /// So many requests at a time.
     #[must_use]
     pub const fn concurrent(quota: u64) -> Self {
-        Self { quota, window: Duration::ZERO, unit: Unit::ConcurrentRequests }
+        Self { quota, window: Duration::ZERO, unit: QuotaUnit::ConcurrentRequests }
     }
 }
 
@@ -330,10 +327,10 @@ mod tests {
     fn a_rule_made_of_rules_is_as_large_as_the_table_says() {
         type StateOf<A> = <A as Algorithm>::State;
         assert_eq!(size_of::<StateOf<(TokenBucket, SlidingCounter)>>(), 24 + 32);
-        assert_eq!(size_of::<StateOf<Blocking<TokenBucket>>>(), 24 + 32);
+        assert_eq!(size_of::<StateOf<Lockout<TokenBucket>>>(), 24 + 32);
         assert_eq!(size_of::<StateOf<Priority<FixedWindow>>>(), 24);
         assert_eq!(size_of::<StateOf<Tiered<TokenBucket>>>(), 24 + 24 + size_of::<TokenBucket>());
-        let rules = [size_of::<FixedWindow>(), size_of::<TokenBucket>(), size_of::<LeakyBucket>()];
-        assert!(rules.iter().all(|size| (32..=72).contains(size)), "{rules:?}");
+        let algorithms = [size_of::<FixedWindow>(), size_of::<TokenBucket>(), size_of::<LeakyBucket>()];
+        assert!(algorithms.iter().all(|size| (32..=72).contains(size)), "{algorithms:?}");
     }
 }

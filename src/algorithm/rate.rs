@@ -39,7 +39,7 @@ impl Rate {
     /// The time in which `units` come, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
     #[inline]
     pub(super) fn time(&self, units: u64) -> u64 {
-        self.time_of(self.units(units))
+        self.nanos_of(self.units(units))
     }
 
     /// An admission, with spans in grains: until all are back, and until the next unit is there (0: it is).
@@ -49,7 +49,7 @@ impl Rate {
             (Ok(reset), Ok(next)) => {
                 Decision::allow(limit, remaining, reset).with_next(next).in_grains(self.limit)
             }
-            _ => Decision::allow(limit, remaining, self.time_of(reset)).with_next(self.time_of(next)),
+            _ => Decision::allow(limit, remaining, self.nanos_of(reset)).with_next(self.nanos_of(next)),
         }
     }
 
@@ -60,7 +60,9 @@ impl Rate {
             (Ok(wait), Ok(reset)) if wait < u64::MAX => {
                 Decision::deny(limit, remaining, retry.map(|_| wait), reset).in_grains(self.limit)
             }
-            _ => Decision::deny(limit, remaining, retry.map(|wait| self.time_of(wait)), self.time_of(reset)),
+            _ => {
+                Decision::deny(limit, remaining, retry.map(|wait| self.nanos_of(wait)), self.nanos_of(reset))
+            }
         }
     }
 
@@ -75,7 +77,7 @@ impl Rate {
     }
 
     #[inline]
-    pub(super) fn time_of(&self, grains: u128) -> u64 {
+    pub(super) fn nanos_of(&self, grains: u128) -> u64 {
         if self.limit == 1 {
             return u64::try_from(grains).unwrap_or(u64::MAX);
         }
@@ -96,7 +98,7 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
 }
 
 /// `part * new / old`, rounded up; `part` is at most `old`.
-pub(super) const fn rescaled(part: u64, new: u64, old: u64) -> u64 {
+pub(super) const fn rescale_ceil(part: u64, new: u64, old: u64) -> u64 {
     // At most `new`, since `part` is at most `old`.
     (part as u128 * new as u128).div_ceil(old as u128) as u64
 }
@@ -111,12 +113,12 @@ mod tests {
         assert_eq!((seven.limit, seven.period), (7, 60_000_000_000));
         assert_eq!(seven.time(1), 8_571_428_572);
         assert_eq!(seven.time(7), 60_000_000_000);
-        assert_eq!(seven.time_of(1), 1);
+        assert_eq!(seven.nanos_of(1), 1);
         assert_eq!(seven.time(u64::MAX), u64::MAX);
 
         let hundred = Rate::of(Quota::per_second(100));
         assert_eq!((hundred.limit, hundred.period), (1, 10_000_000));
-        assert_eq!(hundred.time_of(10_000_005), 10_000_005);
+        assert_eq!(hundred.nanos_of(10_000_005), 10_000_005);
 
         let wide = Rate::of(Quota::per(u64::MAX, Duration::from_nanos(i64::MAX as u64)).unwrap());
         assert_eq!(wide.time(u64::MAX), i64::MAX as u64);

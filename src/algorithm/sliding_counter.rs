@@ -29,11 +29,11 @@
 //!
 //! **Cost.** Constant time, 32 bytes a key.
 
-use crate::algorithm::patience::waits;
+use crate::algorithm::clock_step::step;
+use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;
-use crate::algorithm::room::waits_for_room;
-use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
+use crate::algorithm::window_queue::impl_window_queue;
+use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -64,7 +64,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
-    patience: Patience,
+    queue_config: QueueConfig,
 }
 
 /// What a [`SlidingCounter`] remembers of a key.
@@ -81,7 +81,7 @@ impl SlidingCounter {
     /// Two windows, weighted.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, patience: Patience::unasked(quota.limit()) }
+        Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -89,7 +89,7 @@ impl SlidingCounter {
     fn advance(&self, state: &mut SlidingCounterState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         let into = state.into.saturating_add(step.elapsed);
         match into.checked_sub(period) {
             None => state.into = into,
@@ -104,7 +104,7 @@ impl SlidingCounter {
 
     /// What still counts, rounded up; at most the limit.
     #[inline]
-    fn level(&self, state: &SlidingCounterState) -> u64 {
+    fn estimate(&self, state: &SlidingCounterState) -> u64 {
         if state.previous == 0 {
             return state.current;
         }
@@ -121,14 +121,14 @@ impl SlidingCounter {
         let spare = self.quota.limit() - cost;
         let rest = period - state.into;
         match spare.checked_sub(state.current) {
-            Some(spare) => rest - self.light(state.previous, spare).min(rest),
+            Some(spare) => rest - self.time_to_decay(state.previous, spare).min(rest),
             // Not in this window: in the next, it is the previous one.
-            None => rest + (period - self.light(state.current, spare)),
+            None => rest + (period - self.time_to_decay(state.current, spare)),
         }
     }
 
     /// How long, at most a period, before its weight is gone `count` weighs no more than `spare`.
-    fn light(&self, count: u64, spare: u64) -> u64 {
+    fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {
             return period;
@@ -150,40 +150,40 @@ impl SlidingCounter {
     fn deny(&self, state: &SlidingCounterState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| self.until(state, cost).saturating_add(behind));
-        Decision::deny(limit, limit - self.level(state), retry, self.reset(state, behind))
+        Decision::deny(limit, limit - self.estimate(state), retry, self.reset(state, behind))
     }
 }
 
 impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingCounterState {
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingCounterState {
         SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }
     }
 
     #[inline]
-    fn seen(&self, state: &SlidingCounterState) -> Nanos {
+    fn last_update(&self, state: &SlidingCounterState) -> Nanos {
         state.last
     }
 
     #[inline]
     fn check(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        let (limit, level) = (self.quota.limit(), self.level(state));
-        if cost > limit - level {
+        let (limit, estimate) = (self.quota.limit(), self.estimate(state));
+        if cost > limit - estimate {
             return self.deny(state, behind, cost);
         }
-        if level == 0 {
+        if estimate == 0 {
             state.into = 0;
         }
         state.current += cost;
-        Decision::allow(limit, limit - level - cost, self.reset(state, behind))
+        Decision::allow(limit, limit - estimate - cost, self.reset(state, behind))
     }
 
     fn peek(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
         let limit = self.quota.limit();
-        match limit - self.level(state) {
+        match limit - self.estimate(state) {
             remaining if cost > remaining => self.deny(state, behind, cost),
             remaining => Decision::allow(limit, remaining, self.reset(state, behind)),
         }
@@ -198,15 +198,15 @@ impl Algorithm for SlidingCounter {
     }
 
     /// If it was taken in the current window: what is in the previous one weighs less than it did.
-    fn give_back(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.since(taken) <= state.into {
+        if taken <= state.last && state.last.saturating_since(taken) <= state.into {
             state.current = state.current.saturating_sub(cost);
         }
     }
 
     /// The same part of the window is gone, and the counts stay, as far as the estimate is not above the new limit.
-    fn adapt(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());
         // Below the new period, since it was below the old one.
@@ -222,31 +222,31 @@ impl Algorithm for SlidingCounter {
         step.behind == 0 && self.reset(state, 0) <= step.elapsed
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.quota.limit(), self.quota.period())
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.quota.limit(), self.quota.period())
     }
 
     fn ignores_burst(&self) -> bool {
         self.quota.has_burst()
     }
 
-    fn line(&self) -> Option<&dyn Line<SlidingCounterState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<SlidingCounterState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-impl Lends for SlidingCounter {
+impl Window for SlidingCounter {
     fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
     fn left(&self, state: &SlidingCounterState) -> u64 {
-        self.quota.limit() - self.level(state)
+        self.quota.limit() - self.estimate(state)
     }
 
     fn reset_in(&self, state: &SlidingCounterState) -> u64 {
@@ -254,7 +254,7 @@ impl Lends for SlidingCounter {
     }
 
     fn room_in(&self, state: &SlidingCounterState, units: u64) -> u64 {
-        match units <= self.quota.limit() - self.level(state) {
+        match units <= self.quota.limit() - self.estimate(state) {
             true => 0,
             false if units > self.quota.limit() => u64::MAX,
             false => self.until(state, units),
@@ -262,5 +262,5 @@ impl Lends for SlidingCounter {
     }
 }
 
-waits!(SlidingCounter, "as many calls as the limit");
-waits_for_room!(SlidingCounter, SlidingCounterState);
+queue_methods!(SlidingCounter, "as many calls as the limit");
+impl_window_queue!(SlidingCounter, SlidingCounterState);

@@ -15,7 +15,7 @@
 //! ```text
 //!   records   ●1    ●2 ●4        ●5            ●6      (running totals)
 //!             ───────┼─────── period ──────────┼▶ now
-//!             dropped └── 6 - 1 = 5 units count ┘
+//!             base └── 6 - 1 = 5 units count ┘
 //! ```
 //!
 //! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
@@ -26,10 +26,10 @@
 
 use std::collections::VecDeque;
 
-use crate::algorithm::patience::waits;
-use crate::algorithm::room::waits_for_room;
-use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy, Usage};
+use crate::algorithm::clock_step::step;
+use crate::algorithm::queue_config::queue_methods;
+use crate::algorithm::window_queue::impl_window_queue;
+use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Usage, Window};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -60,7 +60,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
-    patience: Patience,
+    queue_config: QueueConfig,
 }
 
 /// What a [`SlidingLog`] remembers of a key.
@@ -72,7 +72,7 @@ pub struct SlidingLogState {
     /// The units in all records.
     total: u64,
     /// The running total up to the first record. Wraps.
-    dropped: u64,
+    base: u64,
     hits: VecDeque<Hit>,
 }
 
@@ -80,14 +80,14 @@ pub struct SlidingLogState {
 struct Hit {
     time: u64,
     /// The running total, this hit included. Wraps.
-    upto: u64,
+    cumulative: u64,
 }
 
 impl SlidingLog {
     /// An exact window.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, patience: Patience::unasked(quota.limit()) }
+        Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
@@ -95,7 +95,7 @@ impl SlidingLog {
     fn advance(&self, state: &mut SlidingLogState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         if step.elapsed >= period {
             // Everything is out; and the key's time need not go that far.
             state.hits.clear();
@@ -113,20 +113,20 @@ impl SlidingLog {
             if state.time.wrapping_sub(oldest.time) < self.quota.period_nanos() {
                 break;
             }
-            state.total -= oldest.upto.wrapping_sub(state.dropped);
-            state.dropped = oldest.upto;
+            state.total -= oldest.cumulative.wrapping_sub(state.base);
+            state.base = oldest.cumulative;
             state.hits.pop_front();
         }
     }
 
     /// Takes `units`, at most all, out of the oldest hits.
-    fn take_out(state: &mut SlidingLogState, units: u64) {
+    fn remove_oldest(state: &mut SlidingLogState, units: u64) {
         let units = units.min(state.total);
         state.total -= units;
-        state.dropped = state.dropped.wrapping_add(units);
+        state.base = state.base.wrapping_add(units);
         while state.hits.front().is_some_and(|oldest| {
             // At or before what is given back.
-            state.dropped.wrapping_sub(oldest.upto) <= units
+            state.base.wrapping_sub(oldest.cumulative) <= units
         }) {
             state.hits.pop_front();
         }
@@ -134,18 +134,18 @@ impl SlidingLog {
 
     /// Takes `units` out of the hit so long ago, and what it has not out of older ones: what others have used since then
     /// leaves no later for it. Work in proportion to the hits since then.
-    fn take_out_of(state: &mut SlidingLogState, units: u64, ago: u64) {
+    fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
         while left > 0 && at > 0 {
             at -= 1;
-            let before = if at == 0 { state.dropped } else { state.hits[at - 1].upto };
-            let held = state.hits[at].upto.wrapping_sub(before);
+            let before = if at == 0 { state.base } else { state.hits[at - 1].cumulative };
+            let held = state.hits[at].cumulative.wrapping_sub(before);
             let given = left.min(held);
             left -= given;
             state.total -= given;
             for hit in state.hits.range_mut(at..) {
-                hit.upto = hit.upto.wrapping_sub(given);
+                hit.cumulative = hit.cumulative.wrapping_sub(given);
             }
             if given == held {
                 state.hits.remove(at);
@@ -155,7 +155,7 @@ impl SlidingLog {
 
     /// The time until `short` units, at most all, are free again.
     fn until(&self, state: &SlidingLogState, short: u64) -> u64 {
-        let enough = state.hits.partition_point(|hit| hit.upto.wrapping_sub(state.dropped) < short);
+        let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < short);
         state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))
     }
 
@@ -187,12 +187,12 @@ impl SlidingLog {
 impl Algorithm for SlidingLog {
     type State = SlidingLogState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingLogState {
-        SlidingLogState { last: now, time: 0, total: 0, dropped: 0, hits: VecDeque::new() }
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingLogState {
+        SlidingLogState { last: now, time: 0, total: 0, base: 0, hits: VecDeque::new() }
     }
 
     #[inline]
-    fn seen(&self, state: &SlidingLogState) -> Nanos {
+    fn last_update(&self, state: &SlidingLogState) -> Nanos {
         state.last
     }
 
@@ -203,10 +203,11 @@ impl Algorithm for SlidingLog {
         }
         if cost > 0 {
             state.total += cost;
-            let upto = state.hits.back().map_or(state.dropped, |newest| newest.upto).wrapping_add(cost);
+            let cumulative =
+                state.hits.back().map_or(state.base, |newest| newest.cumulative).wrapping_add(cost);
             match state.hits.back_mut() {
-                Some(newest) if newest.time == state.time => newest.upto = upto,
-                _ => state.hits.push_back(Hit { time: state.time, upto }),
+                Some(newest) if newest.time == state.time => newest.cumulative = cumulative,
+                _ => state.hits.push_back(Hit { time: state.time, cumulative }),
             }
         }
         self.allow(state, behind)
@@ -223,22 +224,22 @@ impl Algorithm for SlidingLog {
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        Self::take_out(state, cost);
+        Self::remove_oldest(state, cost);
     }
 
     /// If it was taken within the last period.
-    fn give_back(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
-            Self::take_out_of(state, cost, state.last.since(taken));
+        if taken <= state.last && state.last.saturating_since(taken) < self.quota.period_nanos() {
+            Self::remove_at_age(state, cost, state.last.saturating_since(taken));
         }
     }
 
     /// Hits keep their instants, and count for the new period; of more than the new limit, the oldest are dropped.
-    fn adapt(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);
-        Self::take_out(state, state.total.saturating_sub(self.quota.limit()));
+        Self::remove_oldest(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
@@ -255,32 +256,32 @@ impl Algorithm for SlidingLog {
         }
         let time = state.time.wrapping_add(elapsed);
         let expired = state.hits.partition_point(|hit| time.wrapping_sub(hit.time) >= period);
-        let dropped = match expired.checked_sub(1) {
-            Some(last) => state.hits[last].upto.wrapping_sub(state.dropped),
+        let base = match expired.checked_sub(1) {
+            Some(last) => state.hits[last].cumulative.wrapping_sub(state.base),
             None => 0,
         };
-        Usage::of(state.total - dropped, self.quota.limit())
+        Usage::of(state.total - base, self.quota.limit())
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.quota.limit(), self.quota.period())
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.quota.limit(), self.quota.period())
     }
 
     fn ignores_burst(&self) -> bool {
         self.quota.has_burst()
     }
 
-    fn line(&self) -> Option<&dyn Line<SlidingLogState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<SlidingLogState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-impl Lends for SlidingLog {
+impl Window for SlidingLog {
     fn limit(&self) -> u64 {
         self.quota.limit()
     }
@@ -294,18 +295,18 @@ impl Lends for SlidingLog {
     }
 
     fn withdraw(&self, state: &mut SlidingLogState, units: u64, taken: Nanos) {
-        if taken > state.last || state.last.since(taken) >= self.quota.period_nanos() {
+        if taken > state.last || state.last.saturating_since(taken) >= self.quota.period_nanos() {
             return;
         }
         let units = units.min(state.total);
         state.total -= units;
-        let upto = state.dropped.wrapping_add(state.total);
+        let cumulative = state.base.wrapping_add(state.total);
         while let Some(newest) = state.hits.pop_back() {
-            let before = state.hits.back().map_or(state.dropped, |hit| hit.upto);
-            if before != upto && before.wrapping_sub(state.dropped) < state.total {
-                state.hits.push_back(Hit { upto, ..newest });
+            let before = state.hits.back().map_or(state.base, |hit| hit.cumulative);
+            if before != cumulative && before.wrapping_sub(state.base) < state.total {
+                state.hits.push_back(Hit { cumulative, ..newest });
             }
-            if before.wrapping_sub(state.dropped) <= state.total {
+            if before.wrapping_sub(state.base) <= state.total {
                 break;
             }
         }
@@ -320,5 +321,5 @@ impl Lends for SlidingLog {
     }
 }
 
-waits!(SlidingLog, "as many calls as the limit");
-waits_for_room!(SlidingLog, SlidingLogState);
+queue_methods!(SlidingLog, "as many calls as the limit");
+impl_window_queue!(SlidingLog, SlidingLogState);

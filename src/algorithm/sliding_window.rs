@@ -33,16 +33,16 @@
 
 use std::mem;
 
-use crate::algorithm::patience::waits;
-use crate::algorithm::room::waits_for_room;
-use crate::algorithm::time::step;
-use crate::algorithm::{Algorithm, Lends, Line, Patience, Policy};
+use crate::algorithm::clock_step::step;
+use crate::algorithm::queue_config::queue_methods;
+use crate::algorithm::window_queue::impl_window_queue;
+use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
 /// The most slices a window can have.
-const MOST: u64 = 1_000;
+const MAX_SLICES: u64 = 1_000;
 
 /// Never more than the limit in any period, wherever it is placed.
 ///
@@ -69,12 +69,12 @@ const MOST: u64 = 1_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
-    patience: Patience,
+    queue_config: QueueConfig,
     slices: u32,
     /// The length of a slice.
     width: u64,
     /// How far into the open slice the period of the oldest one ends.
-    edge: u64,
+    expiry_offset: u64,
 }
 
 /// What a [`SlidingWindow`] remembers of a key.
@@ -88,9 +88,9 @@ pub struct SlidingWindowState {
     /// The units in the open slice.
     open: u64,
     /// The newest of the closed slices, which are a ring.
-    newest: u32,
+    newest_index: u32,
     /// No slice of an age above it holds anything.
-    oldest: u32,
+    oldest_age: u32,
     closed: Box<[u64]>,
 }
 
@@ -98,7 +98,7 @@ impl SlidingWindow {
     /// A window of ten slices.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self::sliced(quota, Patience::unasked(quota.limit()), 10)
+        Self::sliced(quota, QueueConfig::acquire_only(quota.limit()), 10)
     }
 
     /// How finely the window slides: more slices give a unit back sooner, for 8 bytes each per key.
@@ -113,25 +113,31 @@ impl SlidingWindow {
     pub const fn slices(self, n: usize) -> Self {
         assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");
         assert!(
-            n as u64 <= MOST,
+            n as u64 <= MAX_SLICES,
             "a window of over 1,000 slices costs over 8 kB per key: give 1 to 1,000 slices"
         );
-        Self::sliced(self.quota, self.patience, n as u64)
+        Self::sliced(self.quota, self.queue_config, n as u64)
     }
 
-    const fn sliced(quota: Quota, patience: Patience, n: u64) -> Self {
+    const fn sliced(quota: Quota, queue_config: QueueConfig, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
         // No more slices than cover the period, so that the oldest ends its period within the open one.
         let slices = period.div_ceil(width);
-        Self { quota, patience, slices: slices as u32, width, edge: period - 1 - (slices - 1) * width }
+        Self {
+            quota,
+            queue_config,
+            slices: slices as u32,
+            width,
+            expiry_offset: period - 1 - (slices - 1) * width,
+        }
     }
 
     /// Brings the state up to `now`; how far the clock is behind the key's time.
     #[inline]
     fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         if state.total == 0 {
             return step.behind;
         }
@@ -139,10 +145,10 @@ impl SlidingWindow {
         if state.into >= self.width {
             self.close(state);
         }
-        if state.into >= self.edge {
-            let oldest = self.slot(state, self.slices);
-            state.total -= state.closed[oldest];
-            state.closed[oldest] = 0;
+        if state.into >= self.expiry_offset {
+            let oldest_age = self.slot(state, self.slices);
+            state.total -= state.closed[oldest_age];
+            state.closed[oldest_age] = 0;
         }
         step.behind
     }
@@ -153,15 +159,15 @@ impl SlidingWindow {
         state.into %= self.width;
         if passed > u64::from(self.slices) {
             state.closed.fill(0);
-            (state.total, state.open, state.oldest) = (0, 0, 0);
+            (state.total, state.open, state.oldest_age) = (0, 0, 0);
             return;
         }
-        if state.oldest > 0 || state.open > 0 {
-            state.oldest = (state.oldest + passed as u32).min(self.slices);
+        if state.oldest_age > 0 || state.open > 0 {
+            state.oldest_age = (state.oldest_age + passed as u32).min(self.slices);
         }
         for _ in 0..passed {
-            state.newest = (state.newest + 1) % self.slices;
-            state.total -= mem::replace(&mut state.closed[state.newest as usize], state.open);
+            state.newest_index = (state.newest_index + 1) % self.slices;
+            state.total -= mem::replace(&mut state.closed[state.newest_index as usize], state.open);
             state.open = 0;
         }
     }
@@ -169,58 +175,58 @@ impl SlidingWindow {
     /// Where the slice lies that is `age` slices (1 to `slices`) older than the open one.
     #[inline]
     fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
-        let back = state.newest + self.slices - (age - 1);
+        let back = state.newest_index + self.slices - (age - 1);
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
     /// The time until a slice's last instant is one period ago; `age` 0 is the open slice.
     #[inline]
-    fn free_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
+    fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
         // At most two periods, of at most 2^63 ns: no overflow.
         let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
         from_open.saturating_sub(u64::from(age) * self.width)
     }
 
-    /// The time until `short` units are free again.
-    fn until(&self, state: &mut SlidingWindowState, short: u64) -> u64 {
-        let (until, oldest) = self.free_after(state, short);
-        state.oldest = oldest;
+    /// The time until `deficit` units are free again.
+    fn until(&self, state: &mut SlidingWindowState, deficit: u64) -> u64 {
+        let (until, oldest_age) = self.free_after(state, deficit);
+        state.oldest_age = oldest_age;
         until
     }
 
-    /// The time until `short` units are free again, and the age of the oldest slice that holds anything.
-    fn free_after(&self, state: &SlidingWindowState, short: u64) -> (u64, u32) {
-        let mut oldest = state.oldest;
-        if state.total - state.open < short {
-            return (self.free_in(state, 0), oldest);
+    /// The time until `deficit` units are free again, and the age of the oldest slice that holds anything.
+    fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
+        let mut oldest_age = state.oldest_age;
+        if state.total - state.open < deficit {
+            return (self.expires_in(state, 0), oldest_age);
         }
         let mut freed = 0;
-        for age in (1..=oldest).rev() {
+        for age in (1..=oldest_age).rev() {
             let units = state.closed[self.slot(state, age)];
             if freed + units == 0 {
-                oldest = age - 1;
+                oldest_age = age - 1;
             }
             freed += units;
-            if freed >= short {
-                return (self.free_in(state, age), oldest);
+            if freed >= deficit {
+                return (self.expires_in(state, age), oldest_age);
             }
         }
-        (self.free_in(state, 0), oldest)
+        (self.expires_in(state, 0), oldest_age)
     }
 
     /// The time until every unit is free again.
     fn reset(&self, state: &SlidingWindowState) -> u64 {
         match (state.total, state.open) {
             (0, _) => 0,
-            (_, 1..) => self.free_in(state, 0),
-            (_, 0) => (1..=state.oldest)
+            (_, 1..) => self.expires_in(state, 0),
+            (_, 0) => (1..=state.oldest_age)
                 .find(|age| state.closed[self.slot(state, *age)] > 0)
-                .map_or(0, |newest| self.free_in(state, newest)),
+                .map_or(0, |newest_index| self.expires_in(state, newest_index)),
         }
     }
 
     /// Takes `units`, at most all, out of the oldest slices.
-    fn take_out(&self, state: &mut SlidingWindowState, units: u64) {
+    fn remove_oldest(&self, state: &mut SlidingWindowState, units: u64) {
         let mut left = units.min(state.total);
         state.total -= left;
         for age in (1..=self.slices).rev() {
@@ -234,7 +240,7 @@ impl SlidingWindow {
 
     /// Takes `units` out of the slice in which they were counted so long ago, and what it has not out of older ones: what
     /// others have used since then leaves no later for it.
-    fn take_out_of(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
+    fn remove_at_age(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
         let mut left = units;
         let mut age = 0;
         match ago.checked_sub(state.into + 1) {
@@ -258,7 +264,7 @@ impl SlidingWindow {
 
     /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open
     /// one.
-    fn slice_anew(&self, state: &mut SlidingWindowState, from: &Self) {
+    fn reslice(&self, state: &mut SlidingWindowState, from: &Self) {
         let mut new = self.empty(state.last);
         (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
         for age in 1..=from.slices {
@@ -274,7 +280,7 @@ impl SlidingWindow {
                 age => {
                     let slot = self.slot(&new, age);
                     new.closed[slot] += units;
-                    new.oldest = new.oldest.max(age);
+                    new.oldest_age = new.oldest_age.max(age);
                 }
             }
         }
@@ -283,14 +289,14 @@ impl SlidingWindow {
 
     fn empty(&self, now: Nanos) -> SlidingWindowState {
         let closed = vec![0; self.slices as usize].into_boxed_slice();
-        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest: 0, oldest: 0, closed }
+        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest_index: 0, oldest_age: 0, closed }
     }
 
     fn deny(&self, state: &mut SlidingWindowState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| {
-            let short = state.total - (limit - cost);
-            self.until(state, short).saturating_add(behind)
+            let deficit = state.total - (limit - cost);
+            self.until(state, deficit).saturating_add(behind)
         });
         Decision::deny(limit, limit - state.total, retry, self.reset(state).saturating_add(behind))
     }
@@ -305,12 +311,12 @@ impl SlidingWindow {
 impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> SlidingWindowState {
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
         self.empty(now)
     }
 
     #[inline]
-    fn seen(&self, state: &SlidingWindowState) -> Nanos {
+    fn last_update(&self, state: &SlidingWindowState) -> Nanos {
         state.last
     }
 
@@ -339,25 +345,25 @@ impl Algorithm for SlidingWindow {
     /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        self.take_out(state, cost);
+        self.remove_oldest(state, cost);
     }
 
     /// If it was taken within the last period.
-    fn give_back(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.since(taken) < self.quota.period_nanos() {
-            self.take_out_of(state, cost, state.last.since(taken));
+        if taken <= state.last && state.last.saturating_since(taken) < self.quota.period_nanos() {
+            self.remove_at_age(state, cost, state.last.saturating_since(taken));
         }
     }
 
     /// Units count until one new period after the last instant of the slice they were in; of more than the new limit,
     /// the oldest are dropped.
-    fn adapt(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
-            self.slice_anew(state, from);
+            self.reslice(state, from);
         }
-        self.take_out(state, state.total.saturating_sub(self.quota.limit()));
+        self.remove_oldest(state, state.total.saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
@@ -365,25 +371,25 @@ impl Algorithm for SlidingWindow {
         step.behind == 0 && self.reset(state) <= step.elapsed
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.quota.limit(), self.quota.period())
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.quota.limit(), self.quota.period())
     }
 
     fn ignores_burst(&self) -> bool {
         self.quota.has_burst()
     }
 
-    fn line(&self) -> Option<&dyn Line<SlidingWindowState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<SlidingWindowState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-impl Lends for SlidingWindow {
+impl Window for SlidingWindow {
     fn limit(&self) -> u64 {
         self.quota.limit()
     }
@@ -397,7 +403,7 @@ impl Lends for SlidingWindow {
     }
 
     fn withdraw(&self, state: &mut SlidingWindowState, units: u64, taken: Nanos) {
-        if taken > state.last || state.last.since(taken) >= self.quota.period_nanos() {
+        if taken > state.last || state.last.saturating_since(taken) >= self.quota.period_nanos() {
             return;
         }
         let mut left = units.min(state.total);
@@ -417,10 +423,10 @@ impl Lends for SlidingWindow {
         match units.checked_sub(self.quota.limit() - state.total) {
             None | Some(0) => 0,
             _ if units > self.quota.limit() => u64::MAX,
-            Some(short) => self.free_after(state, short).0,
+            Some(deficit) => self.free_after(state, deficit).0,
         }
     }
 }
 
-waits!(SlidingWindow, "as many calls as the limit");
-waits_for_room!(SlidingWindow, SlidingWindowState);
+queue_methods!(SlidingWindow, "as many calls as the limit");
+impl_window_queue!(SlidingWindow, SlidingWindowState);

@@ -37,10 +37,10 @@
 
 use std::time::Duration;
 
-use crate::algorithm::patience::waits;
-use crate::algorithm::rate::{Rate, div_rem, rescaled};
-use crate::algorithm::time::{earliest_slot, step};
-use crate::algorithm::{Algorithm, Departure, Line, Patience, Policy};
+use crate::algorithm::clock_step::{earliest_slot, step};
+use crate::algorithm::queue_config::queue_methods;
+use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
+use crate::algorithm::{Admission, Algorithm, QueueConfig, Queueing, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -76,7 +76,7 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
-    patience: Patience,
+    queue_config: QueueConfig,
     rate: Rate,
     empty: bool,
 }
@@ -95,7 +95,12 @@ impl TokenBucket {
     /// A bucket that holds the quota's burst, refilled at its rate, full at first.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, rate: Rate::of(quota), empty: false, patience: Patience::unasked(quota.capacity()) }
+        Self {
+            quota,
+            rate: Rate::of(quota),
+            empty: false,
+            queue_config: QueueConfig::acquire_only(quota.capacity()),
+        }
     }
 
     /// The bucket is empty when the limiter is built.
@@ -116,7 +121,7 @@ impl TokenBucket {
     #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         self.refill(state, step.elapsed);
         step.behind
     }
@@ -177,7 +182,7 @@ impl TokenBucket {
         // More than can be counted: so what flows in until the turn is counted first.
         let turn = self.turn(state, cost);
         let owed = self.missing(state) + self.rate.units(cost);
-        let missing = owed.saturating_sub(self.rate.grains(turn.since(state.last)));
+        let missing = owed.saturating_sub(self.rate.grains(turn.saturating_since(state.last)));
         let (used, part) = div_rem(missing, self.rate.period);
         // More is left at the end of time only.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
@@ -204,15 +209,15 @@ impl TokenBucket {
 impl Algorithm for TokenBucket {
     type State = TokenBucketState;
 
-    fn fresh(&self, built: Nanos, now: Nanos) -> TokenBucketState {
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
         let used = if self.empty { self.burst() } else { 0 };
         let mut state = TokenBucketState { last: now, used, part: 0 };
-        self.refill(&mut state, now.since(built));
+        self.refill(&mut state, now.saturating_since(created_at));
         state
     }
 
     #[inline]
-    fn seen(&self, state: &TokenBucketState) -> Nanos {
+    fn last_update(&self, state: &TokenBucketState) -> Nanos {
         state.last
     }
 
@@ -245,7 +250,7 @@ impl Algorithm for TokenBucket {
     }
 
     /// All that there is no room for is taken as used up: it is not owed.
-    fn absorb(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+    fn charge_saturating(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.used = state.used.saturating_add(cost);
         if state.used >= self.burst() {
@@ -254,10 +259,11 @@ impl Algorithm for TokenBucket {
     }
 
     /// As much as cannot have come back since.
-    fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
         self.advance(state, now);
         if taken <= state.last {
-            let grains = self.rate.units(cost).saturating_sub(self.rate.grains(state.last.since(taken)));
+            let grains =
+                self.rate.units(cost).saturating_sub(self.rate.grains(state.last.saturating_since(taken)));
             let (used, part) = div_rem(self.missing(state).saturating_sub(grains), self.rate.period);
             // No more than was missing.
             (state.used, state.part) = (used as u64, part);
@@ -265,9 +271,9 @@ impl Algorithm for TokenBucket {
     }
 
     /// As many tokens are missing as before, at most the new burst.
-    fn adapt(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);
-        state.part = rescaled(state.part, self.rate.period, from.rate.period);
+        state.part = rescale_ceil(state.part, self.rate.period, from.rate.period);
         if state.part == self.rate.period {
             // A whole token: it was rounded up.
             (state.used, state.part) = (state.used.saturating_add(1), 0);
@@ -282,31 +288,31 @@ impl Algorithm for TokenBucket {
         step.behind == 0 && self.rate.grains(step.elapsed) >= self.missing(state)
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.burst(), Duration::from_nanos(self.rate.time(self.burst())))
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.burst(), Duration::from_nanos(self.rate.time(self.burst())))
     }
 
-    fn window(&self, decision: &Decision) -> Option<Duration> {
+    fn header_window(&self, decision: &Decision) -> Option<Duration> {
         self.rate.window(decision)
     }
 
-    fn line(&self) -> Option<&dyn Line<TokenBucketState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<TokenBucketState>> {
         Some(self)
     }
 
     #[inline]
-    fn queues(&self) -> bool {
-        self.patience.is_asked()
+    fn holds_requests(&self) -> bool {
+        self.queue_config.holds_requests()
     }
 }
 
-waits!(TokenBucket, "as many calls as the burst");
+queue_methods!(TokenBucket, "as many calls as the burst");
 
 /// Calls leave when their tokens are there. Those are theirs from then on, however late a timer is; so nothing that
 /// flows in meanwhile is lost on a bucket that is full.
-impl Line<TokenBucketState> for TokenBucket {
-    fn patience(&self, _state: &TokenBucketState) -> Patience {
-        self.patience
+impl Queueing<TokenBucketState> for TokenBucket {
+    fn queue_config(&self, _state: &TokenBucketState) -> QueueConfig {
+        self.queue_config
     }
 
     fn capacity(&self, _state: &TokenBucketState) -> u64 {
@@ -326,7 +332,7 @@ impl Line<TokenBucketState> for TokenBucket {
     }
 
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
-        state.last.after(self.rate.time_of(self.until(state, cost.min(self.burst()))))
+        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }
 
     /// A call of more than the burst came by another rule than this: it leaves when it has all of it.
@@ -352,7 +358,7 @@ impl Line<TokenBucketState> for TokenBucket {
     }
 
     fn reset(&self, state: &TokenBucketState, now: Nanos) -> u64 {
-        state.last.after(self.rate.time_of(self.missing(state))).since(now)
+        state.last.saturating_add(self.rate.nanos_of(self.missing(state))).saturating_since(now)
     }
 
     fn keep(&self, state: &TokenBucketState) -> Option<TokenBucketState> {
@@ -361,7 +367,7 @@ impl Line<TokenBucketState> for TokenBucket {
 
     /// Beside others that keep nothing.
     fn take_back(&self, state: &mut TokenBucketState, cost: u64, released: Nanos) {
-        self.give_back(state, state.last, cost, released);
+        self.undo(state, state.last, cost, released);
     }
 
     fn restore(&self, state: &mut TokenBucketState, before: TokenBucketState) {
@@ -385,13 +391,13 @@ impl Line<TokenBucketState> for TokenBucket {
     /// more is owed than the bucket holds.
     ///
     /// A turn that is overdue by more than a few ticks is moved: what flows in meanwhile fills the bucket at most.
-    fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Departure {
+    fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Admission {
         let turn = self.turn(state, cost);
         if turn > now || turn == Nanos::MAX {
             self.observe(state, now);
             // The clock may have been set back; and of a turn at the end of time, only the state knows.
             if !self.is_due(state, cost) {
-                return Departure::NotYet;
+                return Admission::NotReady;
             }
         }
         let earliest = earliest_slot(now);
@@ -400,7 +406,7 @@ impl Line<TokenBucketState> for TokenBucket {
             self.observe(state, earliest);
         }
         self.owe(state, cost);
-        if is_late { Departure::Late } else { Departure::AsForeseen }
+        if is_late { Admission::Late } else { Admission::OnSchedule }
     }
 
     fn follow(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {

@@ -48,7 +48,7 @@ impl ManualClock {
 
     /// Moves the clock on. Saturates at 584 years.
     pub fn advance(&self, by: Duration) {
-        self.step(|now| now.after(Nanos::from(by).0));
+        self.step(|now| now.saturating_add(Nanos::from(by).0));
     }
 
     /// Sets the clock, forward or back.

@@ -55,13 +55,13 @@ impl Nanos {
 
     /// Nanoseconds from `earlier` to here; 0 if `earlier` is later.
     #[must_use]
-    pub const fn since(self, earlier: Self) -> u64 {
+    pub const fn saturating_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// The instant `nanos` later.
     #[must_use]
-    pub const fn after(self, nanos: u64) -> Self {
+    pub const fn saturating_add(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 }

@@ -37,9 +37,9 @@ impl Monotonic {
 
     pub(super) fn instant(&self, deadline: Nanos) -> Instant {
         // tokio's own "far future", for deadlines an Instant may not hold.
-        const FAR: Duration = Duration::from_secs(86_400 * 365 * 30);
+        const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365 * 30);
         let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
-        self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR)
+        self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)
     }
 }
 
@@ -96,9 +96,9 @@ mod tests {
         let clock = AnyClock::default();
         let before = clock.now();
         tokio::time::advance(Duration::from_millis(1_500)).await;
-        assert_eq!(clock.now().since(before), 1_500_000_000);
-        clock.sleep_until(before.after(4_000_000_000)).await;
-        assert_eq!(clock.now().since(before), 4_000_000_000);
+        assert_eq!(clock.now().saturating_since(before), 1_500_000_000);
+        clock.sleep_until(before.saturating_add(4_000_000_000)).await;
+        assert_eq!(clock.now().saturating_since(before), 4_000_000_000);
     }
 
     #[test]

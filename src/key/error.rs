@@ -27,15 +27,15 @@ enum Reason {
     Told(Cow<'static, str>),
     Forbidden(Cow<'static, str>),
     Invalid(Cow<'static, str>),
-    Peer(PeerRule),
+    Peer(PeerProblem),
     /// The name of its type.
     Extension(&'static str),
-    Header(HeaderRule, HeaderName),
+    Header(HeaderProblem, HeaderName),
 }
 
 /// What was wrong with the peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerRule {
+pub(super) enum PeerProblem {
     Missing,
     MissingExtension,
     NoAddress,
@@ -43,7 +43,7 @@ pub(super) enum PeerRule {
 
 /// What was wrong with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HeaderRule {
+pub(super) enum HeaderProblem {
     Missing,
     Twice,
     TooFew,
@@ -103,14 +103,14 @@ impl KeyError {
     pub fn is_invalid(&self) -> bool {
         match &self.reason {
             Reason::Invalid(_) => true,
-            Reason::Header(rule, _) => rule.is_invalid(),
+            Reason::Header(algorithm, _) => algorithm.is_invalid(),
             Reason::Told(_) | Reason::Forbidden(_) | Reason::Peer(_) | Reason::Extension(_) => false,
         }
     }
 
     /// Returns whether a list of addresses is shorter than the number of trusted hops, which may also be wrong.
     pub(crate) fn is_too_few(&self) -> bool {
-        matches!(self.reason, Reason::Header(HeaderRule::TooFew, _))
+        matches!(self.reason, Reason::Header(HeaderProblem::TooFew, _))
     }
 
     /// Returns the text that clients are sent.
@@ -128,13 +128,13 @@ impl KeyError {
     }
 
     #[cold]
-    pub(super) fn peer(rule: PeerRule) -> Self {
-        Self { reason: Reason::Peer(rule) }
+    pub(super) fn peer(algorithm: PeerProblem) -> Self {
+        Self { reason: Reason::Peer(algorithm) }
     }
 
     #[cold]
-    pub(super) fn header(rule: HeaderRule, name: &HeaderName) -> Self {
-        Self { reason: Reason::Header(rule, name.clone()) }
+    pub(super) fn header(algorithm: HeaderProblem, name: &HeaderName) -> Self {
+        Self { reason: Reason::Header(algorithm, name.clone()) }
     }
 
     /// A number below 32 for each kind of error, so that each can be told once.
@@ -142,15 +142,15 @@ impl KeyError {
         match &self.reason {
             Reason::Told(_) => 0,
             Reason::Forbidden(_) => 1,
-            Reason::Peer(rule) => 2 + *rule as u32,
+            Reason::Peer(algorithm) => 2 + *algorithm as u32,
             Reason::Extension(_) => 5,
             Reason::Invalid(_) => 6,
-            Reason::Header(rule, _) => 8 + *rule as u32,
+            Reason::Header(algorithm, _) => 8 + *algorithm as u32,
         }
     }
 }
 
-impl PeerRule {
+impl PeerProblem {
     fn text(self) -> &'static str {
         match self {
             Self::Missing if cfg!(feature = "axum") => {
@@ -175,7 +175,7 @@ impl PeerRule {
     }
 }
 
-impl HeaderRule {
+impl HeaderProblem {
     /// Returns whether the client is at fault. A header that a proxy sets is missing because of the configuration.
     fn is_invalid(self) -> bool {
         match self {
@@ -209,8 +209,8 @@ impl fmt::Display for KeyError {
                  `Router::layer`, it is added after this one; in a `ServiceBuilder`, before), or say with `.or(..)` \
                  or `.or_shared()` how requests without it are limited"
             ),
-            Reason::Peer(rule) => f.write_str(rule.text()),
-            Reason::Header(rule, name) => write!(f, "the header `{name}` {}", rule.text()),
+            Reason::Peer(algorithm) => f.write_str(algorithm.text()),
+            Reason::Header(algorithm, name) => write!(f, "the header `{name}` {}", algorithm.text()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use http::Request;
 
-use super::or::{Optional, Or};
+use super::or::{OptionalExtractor, Or};
 use super::{Global, KeyError, KeyExtractor};
 
 /// What an earlier layer put into the request's extensions, such as a signed-in user.
@@ -77,7 +77,7 @@ impl<T, F> Extension<T, F> {
     }
 }
 
-impl<B, T, F, Key> Optional<Request<B>> for Extension<T, F>
+impl<B, T, F, Key> OptionalExtractor<Request<B>> for Extension<T, F>
 where
     T: Send + Sync + 'static,
     F: Fn(&T) -> Key,

@@ -12,7 +12,7 @@
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | everyone together | [`Global`] |
 //! | one if it is there, else another | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
-//! | several of these at once | a tuple: `(PeerIp::new(), Method::safe())` |
+//! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
 //! What callers say of themselves, they can invent, and have a budget for each invention: limit by address, too, or
@@ -21,7 +21,7 @@
 //! # Not limited, not served, not known
 //!
 //! An extractor answers `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) makes it do so for
-//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that meet a [`Condition`], such as [`Paths`],
+//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that meet a [`RequestPredicate`], such as [`Paths`],
 //! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) has callers of some networks turned away with 403 before
 //! anything is counted.
 //!
@@ -51,35 +51,35 @@
 //! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the function
 //! returns.
 
-mod address;
-mod credential;
-mod endpoint;
 mod error;
 mod exempt;
 mod extension;
-mod first;
-mod function;
+mod first_of;
+mod from_fn;
 mod global;
-mod line;
-mod missing;
+mod header;
+mod ip;
+mod missing_key;
 mod or;
+mod request;
+mod single_header;
 mod tuple;
 
 use std::hash::Hash;
 
-pub use address::{ClientIp, Networks, PeerIp, TrustedProxies};
-pub use credential::{Bearer, Cookie, Header, HeaderKey, Secret};
-pub use endpoint::{GrpcMethod, GrpcService, Host, Method, MethodKey};
-#[cfg(feature = "axum")]
-pub use endpoint::{Route, RouteKey};
 pub use error::KeyError;
-pub use exempt::{Condition, GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
+pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight, RequestPredicate, Unless};
 pub use extension::Extension;
-pub use first::{Several, first_of};
-pub use function::{FromFn, from_fn};
+pub use first_of::{ExtractorTuple, first_of};
+pub use from_fn::{FromFn, from_fn};
 pub use global::Global;
-pub use missing::{Caller, MissingKey};
+pub use header::{Bearer, Cookie, Header, HeaderKey, SecretHash};
+pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
+pub use missing_key::{MissingKey, StoreKey};
 pub use or::{Or, OrKey};
+pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
+#[cfg(feature = "axum")]
+pub use request::{Route, RouteKey};
 
 /// Finds the key of a request.
 ///

@@ -5,7 +5,7 @@ use super::{KeyError, KeyExtractor};
 /// One extractor for requests that have what it looks for, another for those that have not. The other is
 /// asked in any case: whoever it does not [serve](super::PeerIp::deny) is not served.
 ///
-/// Made by [`first_of`](super::first_of), and by `or` on those that may find nothing, such as
+/// Made by [`first_of`](super::first_of()), and by `or` on those that may find nothing, such as
 /// [`Header::or`](super::Header::or).
 ///
 /// ```
@@ -65,7 +65,7 @@ pub enum OrKey<First, Second> {
     message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
     note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"
 )]
-pub trait Optional<Req>: KeyExtractor<Req> {
+pub trait OptionalExtractor<Req>: KeyExtractor<Req> {
     /// Returns the key, if what it is made of is there.
     ///
     /// # Errors
@@ -74,7 +74,9 @@ pub trait Optional<Req>: KeyExtractor<Req> {
     fn find(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 }
 
-impl<Req, First: Optional<Req>, Second: Optional<Req>> Optional<Req> for Or<First, Second> {
+impl<Req, First: OptionalExtractor<Req>, Second: OptionalExtractor<Req>> OptionalExtractor<Req>
+    for Or<First, Second>
+{
     fn find(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
         Ok(match self.first.find(request)? {
             Some(found) => Some(OrKey::First(found)),
@@ -85,7 +87,7 @@ impl<Req, First: Optional<Req>, Second: Optional<Req>> Optional<Req> for Or<Firs
 
 impl<Req, First, Second> KeyExtractor<Req> for Or<First, Second>
 where
-    First: Optional<Req>,
+    First: OptionalExtractor<Req>,
     Second: KeyExtractor<Req>,
 {
     type Key = OrKey<First::Key, Second::Key>;

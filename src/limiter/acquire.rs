@@ -10,7 +10,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryIdentity, MemoryStore, MemoryWait, Permit};
+use crate::store::{Acquired, Attempt, Context, MemoryKeyId, MemoryStore, Permit, QueuedAcquire};
 
 pin_project! {
     /// A pending [`RateLimiter::acquire`](super::RateLimiter::acquire).
@@ -43,7 +43,7 @@ impl<A: Algorithm> Future for Acquire<A> {
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
         let (decision, permit) = ready!(self.project().wait.poll_both(cx));
         // Held until it is released by hand.
-        drop(permit.unarmed());
+        drop(permit.disarmed());
         Poll::Ready(decision)
     }
 }
@@ -70,14 +70,14 @@ pin_project! {
     {
         Asking {
             context: Arc<Context<A, MemoryStore<A>>>,
-            key: MemoryIdentity,
+            key: MemoryKeyId,
             cost: u64,
-            rule: Option<A>,
+            algorithm: Option<A>,
             priority: bool,
             // The longest wait.
             within: Duration,
         },
-        Waiting { #[pin] wait: MemoryWait<A> },
+        PolicyWait { #[pin] wait: QueuedAcquire<A> },
         Done,
     }
 }
@@ -85,12 +85,12 @@ pin_project! {
 impl<A: Algorithm> AcquirePermit<A> {
     pub(super) fn new(
         context: Arc<Context<A, MemoryStore<A>>>,
-        key: MemoryIdentity,
+        key: MemoryKeyId,
         cost: u64,
-        rule: Option<A>,
+        algorithm: Option<A>,
         priority: bool,
     ) -> Self {
-        Self { stage: Stage::Asking { context, key, cost, rule, priority, within: Duration::MAX } }
+        Self { stage: Stage::Asking { context, key, cost, algorithm, priority, within: Duration::MAX } }
     }
 
     /// The same call, which waits at most `longest`. Before it is polled.
@@ -108,20 +108,21 @@ impl<A: Algorithm> AcquirePermit<A> {
         let mut this = self.project();
         loop {
             let decided = match this.stage.as_mut().project() {
-                StageProj::Asking { context, key, cost, rule, priority, within } => {
-                    let call = Call::with(*cost, rule.as_ref(), *priority).waiting().within(*within);
+                StageProj::Asking { context, key, cost, algorithm, priority, within } => {
+                    let call =
+                        Attempt::with(*cost, algorithm.as_ref(), *priority).wait().with_max_wait(*within);
                     match MemoryStore::enter(context, *key, call) {
-                        Answer::Now(decision) | Answer::Reserved(decision, _) => {
+                        Acquired::Ready(decision) | Acquired::Reserved(decision, _) => {
                             (decision, Permit::default())
                         }
-                        Answer::Holding(decision, permit) => (decision, permit),
-                        Answer::Later(wait) => {
-                            this.stage.set(Stage::Waiting { wait });
+                        Acquired::Held(decision, permit) => (decision, permit),
+                        Acquired::Pending(wait) => {
+                            this.stage.set(Stage::PolicyWait { wait });
                             continue;
                         }
                     }
                 }
-                StageProj::Waiting { mut wait } => match ready!(wait.as_mut().poll(cx)) {
+                StageProj::PolicyWait { mut wait } => match ready!(wait.as_mut().poll(cx)) {
                     Ok(decision) if decision.is_allowed() => (decision, wait.permit()),
                     Ok(decision) => (decision, Permit::default()),
                     Err(never) => match never {},

@@ -1,7 +1,7 @@
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
-use crate::store::{MemoryStore, OnFull, WhenClosed};
+use crate::store::{MemoryStore, OnClose, OnFull};
 
 /// Builds a [`RateLimiter`].
 #[derive(Clone, Debug)]
@@ -10,8 +10,8 @@ pub struct Builder<A> {
     algorithm: A,
     clock: AnyClock,
     max_keys: usize,
-    max_waiting: Option<usize>,
-    when_closed: WhenClosed,
+    max_queued: Option<usize>,
+    on_close: OnClose,
     on_full: OnFull,
 }
 
@@ -22,8 +22,8 @@ impl<A: Algorithm> Builder<A> {
             algorithm,
             clock,
             max_keys,
-            max_waiting: None,
-            when_closed: WhenClosed::default(),
+            max_queued: None,
+            on_close: OnClose::default(),
             on_full: OnFull::default(),
         }
     }
@@ -70,22 +70,22 @@ impl<A: Algorithm> Builder<A> {
     ///
     /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs
     /// 96 bytes here (a line grows by doubling: count 100 to 200), and its future, its request, its connection.
-    pub fn max_waiting(mut self, max_waiting: usize) -> Self {
-        self.max_waiting = Some(max_waiting);
+    pub fn max_queued(mut self, max_queued: usize) -> Self {
+        self.max_queued = Some(max_queued);
         self
     }
 
     /// What becomes of new calls once the limiter is [closed](RateLimiter::close): they are refused, unless set.
-    pub fn when_closed(mut self, when_closed: WhenClosed) -> Self {
-        self.when_closed = when_closed;
+    pub fn on_close(mut self, on_close: OnClose) -> Self {
+        self.on_close = on_close;
         self
     }
 
     /// The limiter. A key never seen counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        let Self { max_keys, max_waiting, when_closed, on_full, .. } = self;
-        let store = MemoryStore::with(&self.algorithm, max_keys, max_waiting, when_closed, on_full);
+        let Self { max_keys, max_queued, on_close, on_full, .. } = self;
+        let store = MemoryStore::with(&self.algorithm, max_keys, max_queued, on_close, on_full);
         RateLimiter::assemble(self.algorithm, self.clock, store)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::algorithm::{Algorithm, HasPriority, Tiered};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::store::{Answer, Call, Context, MemoryKey, MemoryStore, Part, Permit, Store};
+use crate::store::{Acquired, Attempt, Context, JointRequest, MemoryKey, MemoryStore, Permit, Store};
 
 pub use crate::store::LimiterStats;
 pub use acquire::{Acquire, AcquirePermit};
@@ -68,7 +68,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// A cost that can never fit is denied without a `retry_after`.
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        self.context.store().check(&self.context, key, Call::new(cost))
+        self.context.store().check(&self.context, key, Attempt::new(cost))
     }
 
     /// What [`check`](RateLimiter::check) would say now, taking nothing.
@@ -76,12 +76,12 @@ impl<A: Algorithm> RateLimiter<A> {
     /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
     /// is.
     pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
-        self.context.store().peek(&self.context, key, Call::new(1))
+        self.context.store().peek(&self.context, key, Attempt::new(1))
     }
 
     /// What [`check_n`](RateLimiter::check_n) would say now, taking nothing.
     pub fn peek_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        self.context.store().peek(&self.context, key, Call::new(cost))
+        self.context.store().peek(&self.context, key, Attempt::new(cost))
     }
 
     /// Takes one unit, waiting for it in the key's queue.
@@ -91,7 +91,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
     /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. (A window with
     /// [priority](crate::algorithm::Priority) lets only calls with priority wait.) An algorithm of one's own without a
-    /// [`line`](Algorithm::line) answers at once, as [`check`](RateLimiter::check) does.
+    /// [`queueing`](Algorithm::queueing) answers at once, as [`check`](RateLimiter::check) does.
     ///
     /// How many calls may wait, and how long:
     ///
@@ -99,7 +99,7 @@ impl<A: Algorithm> RateLimiter<A> {
     ///   or would have to wait longer, is denied at once. `queue(0)` never waits.
     /// - [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth): as many as the burst,
     ///   unless `queue(n)` says otherwise.
-    /// - Else as long as it takes, while the [total of the limiter](Builder::max_waiting) has room. **One key may then
+    /// - Else as long as it takes, while the [total of the limiter](Builder::max_queued) has room. **One key may then
     ///   take every place of that total**, and calls for other keys are denied where they would have to wait. Where
     ///   callers choose the keys, call `queue(n)` or `max_wait(d)`, or use
     ///   [`acquire_within`](RateLimiter::acquire_within).
@@ -173,7 +173,7 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// Only for algorithms that [have calls with priority](HasPriority): a window with
     /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`] and with a
-    /// [lockout](crate::algorithm::Blocking). For others it does not compile:
+    /// [lockout](crate::algorithm::Lockout). For others it does not compile:
     ///
     /// ```compile_fail,E0277
     /// # use tower_throttle::algorithm::FixedWindow;
@@ -189,7 +189,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// A call that is to be decided together with others.
-    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Part<'_> {
+    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         MemoryStore::part(&self.context, key, call)
     }
 
@@ -210,36 +210,42 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().stats()
     }
 
-    fn acquiring<K: Hash + ?Sized>(&self, key: &K, cost: u64, rule: Option<A>, priority: bool) -> Acquire<A> {
-        Acquire::new(self.asking(key, cost, rule, priority))
+    fn acquiring<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        cost: u64,
+        algorithm: Option<A>,
+        priority: bool,
+    ) -> Acquire<A> {
+        Acquire::new(self.asking(key, cost, algorithm, priority))
     }
 
     fn asking<K: Hash + ?Sized>(
         &self,
         key: &K,
         cost: u64,
-        rule: Option<A>,
+        algorithm: Option<A>,
         priority: bool,
     ) -> AcquirePermit<A> {
-        let key = self.context.store().identify(key);
-        AcquirePermit::new(Arc::clone(&self.context), key, cost, rule, priority)
+        let key = self.context.store().key_id(key);
+        AcquirePermit::new(Arc::clone(&self.context), key, cost, algorithm, priority)
     }
 
     /// Takes a permit that is held until it is dropped. Never waits.
     ///
-    /// For rules that [hold](Algorithm::holds) something, [`Concurrency`](crate::algorithm::Concurrency) and what is
+    /// For rules that [hold](Algorithm::needs_release) something, [`Concurrency`](crate::algorithm::Concurrency) and what is
     /// made of it; of others, the permit is empty.
     ///
     /// # Errors
     ///
     /// The denial.
-    pub fn permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Decision> {
-        self.permit_of(key, Call::new(1))
+    pub fn try_acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Decision> {
+        self.permit_of(key, Attempt::new(1))
     }
 
-    fn permit_of<K: Hash + ?Sized>(&self, key: &K, call: Call<'_, A>) -> Result<Permit, Decision> {
-        let key = self.context.store().identify(key);
-        match MemoryStore::enter_at_once(&self.context, key, call) {
+    fn permit_of<K: Hash + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Result<Permit, Decision> {
+        let key = self.context.store().key_id(key);
+        match MemoryStore::try_acquire(&self.context, key, call) {
             (decision, permit) if decision.is_allowed() => Ok(permit),
             (decision, _) => Err(decision),
         }
@@ -284,8 +290,8 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that
-    /// [holds](Algorithm::holds) something until they are over: by the limiter's rule as it is now. Of no effect on
-    /// other rules, and never more than the key holds. Not for calls with a [permit](RateLimiter::permit), which ends
+    /// [holds](Algorithm::needs_release) something until they are over: by the limiter's rule as it is now. Of no effect on
+    /// other rules, and never more than the key holds. Not for calls with a [permit](RateLimiter::try_acquire_permit), which ends
     /// them when it is dropped, and knows the rule that it was taken by: where totals are replaced by others, take
     /// permits.
     ///
@@ -300,11 +306,11 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
     pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        MemoryStore::release(&self.context, key, Call::new(cost));
+        MemoryStore::release(&self.context, key, Attempt::new(cost));
     }
 
     /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come;
-    /// or, if [so built](Builder::when_closed), those who come pass uncounted.
+    /// or, if [so built](Builder::on_close), those who come pass uncounted.
     ///
     /// For a server that shuts down: what it holds in line would keep it from ending. A layer answers 503, gRPC
     /// `UNAVAILABLE`. Calls in progress go on, and what was admitted before stays so. Such a denial is [told as
@@ -329,10 +335,10 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::close(&self.context);
     }
 
-    /// How many calls wait in line now, for all keys together. Never above [`max_waiting`](Builder::max_waiting).
+    /// How many calls wait in line now, for all keys together. Never above [`max_queued`](Builder::max_queued).
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.context.store().waiting()
+    pub fn queued(&self) -> usize {
+        self.context.store().queued()
     }
 
     /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
@@ -373,7 +379,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens come back later |
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. Of no effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): what is older than the new period is forgotten. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window is gone |
-    /// | a rule made of rules | each member of a tuple, and the rule within [`Blocking`](crate::algorithm::Blocking) and [`Priority`](crate::algorithm::Priority), by this table. A block lasts no longer than a new one would. Of [`Tiered`], the rule for calls that choose none; those that are chosen are the caller's |
+    /// | a rule made of rules | each member of a tuple, and the rule within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority), by this table. A block lasts no longer than a new one would. Of [`Tiered`], the rule for calls that choose none; those that are chosen are the caller's |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next turn stays as many intervals away |
     ///
     /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is
@@ -418,38 +424,38 @@ impl<A: Algorithm> RateLimiter<A> {
 
 impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
     /// Takes `cost` units by a rule of the call's own. Never waits.
-    pub fn check_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Decision {
-        let rule = Tiered::new(rule.clone());
-        self.context.store().check(&self.context, key, Call::new(cost).by(&rule))
+    pub fn check_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) -> Decision {
+        let algorithm = Tiered::new(algorithm.clone());
+        self.context.store().check(&self.context, key, Attempt::new(cost).with_algorithm(&algorithm))
     }
 
     /// What [`check_by`](RateLimiter::check_by) of cost 1 would say, taking nothing.
-    pub fn peek_by<K: Hash + ?Sized>(&self, rule: &A, key: &K) -> Decision {
-        let rule = Tiered::new(rule.clone());
-        self.context.store().peek(&self.context, key, Call::new(1).by(&rule))
+    pub fn peek_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K) -> Decision {
+        let algorithm = Tiered::new(algorithm.clone());
+        self.context.store().peek(&self.context, key, Attempt::new(1).with_algorithm(&algorithm))
     }
 
-    /// Takes a permit by a rule of the call's own. See [`permit`](RateLimiter::permit).
+    /// Takes a permit by a rule of the call's own. See [`permit`](RateLimiter::try_acquire_permit).
     ///
     /// # Errors
     ///
     /// The denial.
-    pub fn permit_by<K: Hash + ?Sized>(&self, rule: &A, key: &K) -> Result<Permit, Decision> {
-        let rule = Tiered::new(rule.clone());
-        self.permit_of(key, Call::new(1).by(&rule))
+    pub fn permit_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K) -> Result<Permit, Decision> {
+        let algorithm = Tiered::new(algorithm.clone());
+        self.permit_of(key, Attempt::new(1).with_algorithm(&algorithm))
     }
 
     /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) let in by that
     /// rule. See [`release`](RateLimiter::release).
-    pub fn release_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) {
-        let rule = Tiered::new(rule.clone());
-        MemoryStore::release(&self.context, key, Call::new(cost).by(&rule));
+    pub fn release_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) {
+        let algorithm = Tiered::new(algorithm.clone());
+        MemoryStore::release(&self.context, key, Attempt::new(cost).with_algorithm(&algorithm));
     }
 
     /// Takes `cost` units by a rule of the call's own, waiting for them in line. Cancel safe as, and panics as
     /// [`acquire`](RateLimiter::acquire).
-    pub fn acquire_by<K: Hash + ?Sized>(&self, rule: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
-        self.acquiring(key, cost, Some(Tiered::new(rule.clone())), false)
+    pub fn acquire_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
+        self.acquiring(key, cost, Some(Tiered::new(algorithm.clone())), false)
     }
 }
 
@@ -481,7 +487,7 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
 
     /// Takes what the call costs now, or later, as the store can.
     #[inline]
-    pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Call<'_, A>) -> Answer<S::Wait>
+    pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
     where
         S: Store<A, K>,
     {

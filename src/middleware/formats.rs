@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::field;
-use super::headers::{RATELIMIT, RATELIMIT_POLICY};
-use super::options::Reset;
-use super::responder::Report;
-use crate::algorithm::Unit;
+use super::response::PolicyReport;
+use super::response::headers::{RATELIMIT, RATELIMIT_POLICY};
+use super::response::options::ResetFormat;
+use super::response::structured_field;
+use crate::algorithm::QuotaUnit;
 use crate::clock::since_epoch;
 
 /// A version of draft-ietf-httpapi-ratelimit-headers.
@@ -23,16 +23,16 @@ pub(super) enum Draft {
 /// The names of three header fields: for the limit, for what remains, and for a time.
 ///
 /// ```
-/// use tower_throttle::middleware::{FieldNames, Fields, HttpResponder, Reset};
+/// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
 ///
-/// const NAMES: FieldNames = FieldNames::new("x-app-limit", "x-app-left", "x-app-reset", Reset::EpochSeconds);
-/// let responder = HttpResponder::new().fields([Fields::Custom(NAMES)]);
+/// const NAMES: FieldNames = FieldNames::new("x-app-limit", "x-app-left", "x-app-reset", ResetFormat::EpochSeconds);
+/// let responder = HttpResponder::new().headers([HeaderFormat::Custom(NAMES)]);
 /// # let _ = responder;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FieldNames {
     names: [&'static str; 3],
-    reset: Reset,
+    reset: ResetFormat,
 }
 
 impl FieldNames {
@@ -42,7 +42,12 @@ impl FieldNames {
     ///
     /// If one of them is no name of a header field, or has a letter in upper case. In a `const` it does not compile then.
     #[must_use]
-    pub const fn new(limit: &'static str, remaining: &'static str, time: &'static str, reset: Reset) -> Self {
+    pub const fn new(
+        limit: &'static str,
+        remaining: &'static str,
+        time: &'static str,
+        reset: ResetFormat,
+    ) -> Self {
         let names = [limit, remaining, time];
         let mut at = 0;
         while at < names.len() {
@@ -61,14 +66,14 @@ impl fmt::Debug for FieldNames {
 }
 
 /// `X-RateLimit-*`.
-pub(super) const fn x_rate_limit(reset: Reset) -> FieldNames {
+pub(super) const fn x_rate_limit(reset: ResetFormat) -> FieldNames {
     FieldNames { names: ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"], reset }
 }
 
 /// The three fields of draft 6.
 const DRAFT_06: FieldNames = FieldNames {
     names: ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
-    reset: Reset::DeltaSeconds,
+    reset: ResetFormat::DeltaSeconds,
 };
 
 /// What the policy that matters most says.
@@ -81,7 +86,7 @@ struct Most {
 
 impl Most {
     /// `wait`: on a refusal, when to come back, if that is known.
-    fn of(reports: &[Report<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
+    fn of(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()
             .filter(|report| !report.decision().is_allowed())
@@ -101,7 +106,7 @@ impl Most {
 /// Adds three fields of these names, unless one of them is there.
 pub(super) fn add_three(
     headers: &mut HeaderMap,
-    reports: &[Report<'_>],
+    reports: &[PolicyReport<'_>],
     FieldNames { names, reset }: FieldNames,
     wait: Option<Option<Duration>>,
 ) {
@@ -114,15 +119,19 @@ pub(super) fn add_three(
     headers.insert(remaining, HeaderValue::from(most.remaining));
     if let Some(span) = most.time {
         let seconds = match reset {
-            Reset::DeltaSeconds => field::whole_seconds(span),
-            Reset::EpochSeconds => field::whole_seconds(since_epoch().saturating_add(span)),
+            ResetFormat::DeltaSeconds => structured_field::whole_seconds(span),
+            ResetFormat::EpochSeconds => structured_field::whole_seconds(since_epoch().saturating_add(span)),
         };
         headers.insert(time, HeaderValue::from(seconds));
     }
 }
 
 /// Adds the four fields of draft 6.
-pub(super) fn add_draft_06(headers: &mut HeaderMap, reports: &[Report<'_>], wait: Option<Option<Duration>>) {
+pub(super) fn add_draft_06(
+    headers: &mut HeaderMap,
+    reports: &[PolicyReport<'_>],
+    wait: Option<Option<Duration>>,
+) {
     if headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
@@ -131,33 +140,38 @@ pub(super) fn add_draft_06(headers: &mut HeaderMap, reports: &[Report<'_>], wait
 }
 
 /// Adds the two fields of draft 7.
-pub(super) fn add_draft_07(headers: &mut HeaderMap, reports: &[Report<'_>], wait: Option<Option<Duration>>) {
+pub(super) fn add_draft_07(
+    headers: &mut HeaderMap,
+    reports: &[PolicyReport<'_>],
+    wait: Option<Option<Duration>>,
+) {
     let Some(most) = Most::of(reports, wait) else { return };
     if headers.contains_key(RATELIMIT) || headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
-    let [limit, remaining] = [most.limit, most.remaining].map(field::tame);
+    let [limit, remaining] = [most.limit, most.remaining].map(structured_field::tame);
     let mut text = format!("limit={limit}, remaining={remaining}");
     if let Some(span) = most.time {
-        text.push_str(&format!(", reset={}", field::tame(field::whole_seconds(span))));
+        text.push_str(&format!(", reset={}", structured_field::tame(structured_field::whole_seconds(span))));
     }
-    headers.insert(RATELIMIT, field::value(text.into_bytes()));
+    headers.insert(RATELIMIT, structured_field::value(text.into_bytes()));
     add_nameless_policies(headers, reports);
 }
 
 /// `RateLimit-Policy` as it was before policies had names: `100;w=60, 1000;w=3600`.
-fn add_nameless_policies(headers: &mut HeaderMap, reports: &[Report<'_>]) {
+fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) {
     let mut items = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {
         for (label, quota) in report.limits() {
             let policy = quota.unwrap_or(label.policy());
             let item = match policy.unit {
-                Unit::Requests => {
-                    let (quota, window) = (field::tame(policy.quota), field::seconds(policy.window));
-                    format!("{quota};w={}", field::tame(window))
+                QuotaUnit::Requests => {
+                    let (quota, window) =
+                        (structured_field::tame(policy.quota), structured_field::seconds(policy.window));
+                    format!("{quota};w={}", structured_field::tame(window))
                 }
                 // These have no window, which is required.
-                Unit::ConcurrentRequests => continue,
+                QuotaUnit::ConcurrentRequests => continue,
             };
             if !items.contains(&item) {
                 items.push(item);
@@ -165,6 +179,6 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[Report<'_>]) {
         }
     }
     if !items.is_empty() {
-        headers.insert(RATELIMIT_POLICY, field::value(items.join(", ").into_bytes()));
+        headers.insert(RATELIMIT_POLICY, structured_field::value(items.join(", ").into_bytes()));
     }
 }

@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::policies::{Policies, Settle, Waited};
-use super::responder::{Refusal, Responder};
+use super::policy::set::{PolicySet, SettlePolicies, WaitOutcome};
+use super::response::{Rejection, Responder};
 use crate::store::Permit;
 
 pin_project! {
@@ -24,11 +24,11 @@ pin_project! {
     pub struct ResponseFuture<Svc, Req, P, R>
     where
         Svc: Service<Req>,
-        P: Policies<Req>,
+        P: PolicySet<Req>,
         R: Responder<Req, Svc::Response, Svc::Error>,
     {
         #[pin]
-        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Told, Result<R::Response, R::Error>>,
+        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcome, Result<R::Response, R::Error>>,
         // An answer asks nobody any more.
         asked: Option<(Arc<P>, R)>,
     }
@@ -38,11 +38,11 @@ pin_project! {
     #[project = StageProj]
     enum Stage<H, F, D, T> {
         // Apart, so that a call that does not wait is not moved about with room for one that does.
-        Waiting { held: Pin<Box<H>> },
+        PolicyWait { held: Pin<Box<H>> },
         Calling {
             #[pin]
             response: F,
-            told: Option<D>,
+            outcome: Option<D>,
             permit: Permit,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
@@ -61,28 +61,28 @@ pin_project! {
 impl<Svc, Req, P, R> ResponseFuture<Svc, Req, P, R>
 where
     Svc: Service<Req>,
-    P: Policies<Req>,
+    P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error> + Clone,
 {
     #[inline]
     pub(super) fn calling(
         response: Svc::Future,
-        told: Option<P::Told>,
+        outcome: Option<P::Outcome>,
         permit: Permit,
         policies: &Arc<P>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, told, permit };
+        let stage = Stage::Calling { response, outcome, permit };
         Self { stage, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
     pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, policies: &Arc<P>, responder: &R) -> Self {
         let held = Box::pin(Held { wait, call: Some((ready, request)) });
-        Self { stage: Stage::Waiting { held }, asked: Some((Arc::clone(policies), responder.clone())) }
+        Self { stage: Stage::PolicyWait { held }, asked: Some((Arc::clone(policies), responder.clone())) }
     }
 
     #[inline]
-    pub(super) fn refused(
+    pub(super) fn reject(
         answer: Result<R::Response, R::Error>,
         drain: Option<Drain>,
         policies: &Arc<P>,
@@ -96,7 +96,7 @@ where
 impl<Svc, Req, P, R> Future for ResponseFuture<Svc, Req, P, R>
 where
     Svc: Service<Req>,
-    P: Policies<Req> + Settle<Svc::Response>,
+    P: PolicySet<Req> + SettlePolicies<Svc::Response>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
     type Output = Result<R::Response, R::Error>;
@@ -127,56 +127,60 @@ where
                 (_, None) => unreachable!("only an answer asks nobody"),
             };
             let answer = match this.stage.as_mut().project() {
-                StageProj::Waiting { held } => {
+                StageProj::PolicyWait { held } => {
                     let held = held.as_mut().project();
                     let waited = ready!(held.wait.poll(cx));
                     let Some((mut ready, mut request)) = held.call.take() else {
                         unreachable!("it calls once")
                     };
                     let refused = match waited.map(|waited| policies.waited(waited, &request)) {
-                        Ok(Waited::Admitted(told, permit)) => {
-                            policies.observe_wait(&told);
-                            policies.report(&told, |reports| responder.admit(&mut request, reports));
-                            if let Some(denial) = policies.shadow_denial(&told) {
-                                responder.mark(&mut request, denial);
+                        Ok(WaitOutcome::Admitted(outcome, permit)) => {
+                            policies.log_wait(&outcome);
+                            policies.report(&outcome, |reports| responder.on_admit(&mut request, reports));
+                            if let Some(denial) = policies.shadow_denial(&outcome) {
+                                responder.on_shadow_deny(&mut request, denial);
                             }
                             let response = ready.call(request);
-                            this.stage.set(Stage::Calling { response, told: Some(told), permit });
+                            this.stage.set(Stage::Calling { response, outcome: Some(outcome), permit });
                             continue;
                         }
-                        Ok(Waited::Denied(told)) => {
-                            policies.observe_denial(&told);
-                            policies
-                                .report(&told, |reports| responder.refused(&request, Refusal::Limit(reports)))
+                        Ok(WaitOutcome::Denied(outcome)) => {
+                            policies.log_denial(&outcome);
+                            policies.report(&outcome, |reports| {
+                                responder.reject(&request, Rejection::Limited(reports))
+                            })
                         }
                         Err(error) => {
                             let failure = policies.observe_failure(error.into());
-                            if policies.is_lenient() {
+                            if policies.fails_open() {
                                 let (response, permit) = (ready.call(request), Permit::default());
-                                this.stage.set(Stage::Calling { response, told: None, permit });
+                                this.stage.set(Stage::Calling { response, outcome: None, permit });
                                 continue;
                             }
-                            responder.refused(&request, Refusal::Store(failure))
+                            responder.reject(&request, Rejection::Store(failure))
                         }
                     };
                     let drain = responder.drain(request);
                     this.stage.set(Stage::Answered { answer: Some(refused), drain });
                     continue;
                 }
-                StageProj::Calling { response, told, permit } => match (ready!(response.poll(cx)), told) {
-                    (Ok(response), Some(told)) => {
-                        if policies.settles() {
-                            P::each(told, &mut |told| policies.settle(told, &response));
+                StageProj::Calling { response, outcome, permit } => {
+                    match (ready!(response.poll(cx)), outcome) {
+                        (Ok(response), Some(outcome)) => {
+                            if policies.settles() {
+                                P::each(outcome, &mut |outcome| policies.settle(outcome, &response));
+                            }
+                            let response =
+                                policies.report(outcome, |reports| responder.map_response(reports, response));
+                            Ok(match permit.is_empty() {
+                                true => response,
+                                false => responder.hold_permit(response, mem::take(permit)),
+                            })
                         }
-                        let response = policies.report(told, |reports| responder.admitted(reports, response));
-                        Ok(match permit.is_empty() {
-                            true => response,
-                            false => responder.hold(response, mem::take(permit)),
-                        })
+                        (Ok(response), None) => Ok(responder.map_response(&[], response)),
+                        (Err(error), _) => Err(responder.map_error(error)),
                     }
-                    (Ok(response), None) => Ok(responder.admitted(&[], response)),
-                    (Err(error), _) => Err(responder.failed(error)),
-                },
+                }
                 StageProj::Answered { .. } => unreachable!("it was told"),
             };
             this.stage.set(Stage::Answered { answer: None, drain: None });
@@ -188,7 +192,7 @@ where
 impl<Svc, Req, P, R> fmt::Debug for ResponseFuture<Svc, Req, P, R>
 where
     Svc: Service<Req>,
-    P: Policies<Req>,
+    P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

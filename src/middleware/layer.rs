@@ -3,14 +3,14 @@ use std::sync::Arc;
 
 use tower_layer::Layer;
 
-use super::counts::KeyCounts;
-use super::http::HttpResponder;
 use super::policy::Policy;
+use super::policy::key_stats::KeyStats;
+use super::policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
+use super::policy::shadow::Shadow;
+use super::response::http_responder::HttpResponder;
 use super::service::RateLimit;
-use super::shadow::Shadow;
-use super::terms::{Choice, Cost, One, Ranked, Settled};
 use crate::algorithm::{Algorithm, HasPriority, Tiered, TokenBucket};
-use crate::error::NameError;
+use crate::error::PolicyNameError;
 use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
@@ -25,7 +25,7 @@ use crate::store::MemoryStore;
 /// [costs](RateLimitLayer::cost), `R` makes the [answers](RateLimitLayer::responder), `S` keeps the state.
 ///
 /// See the [module documentation](super) for an example.
-pub struct RateLimitLayer<K, A: Algorithm, C = One, R = HttpResponder, S = MemoryStore<A>> {
+pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
     policy: Arc<Policy<K, A, C, S>>,
     responder: R,
 }
@@ -46,7 +46,7 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
     }
 }
 
-impl<K, A: Algorithm, S> RateLimitLayer<K, A, One, HttpResponder, S> {
+impl<K, A: Algorithm, S> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
     /// Limits by `key` and a limiter that others may share: other layers, or code that asks it directly.
     #[must_use]
     pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
@@ -54,7 +54,7 @@ impl<K, A: Algorithm, S> RateLimitLayer<K, A, One, HttpResponder, S> {
     }
 }
 
-impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
+impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, UnitCost, R, S> {
     /// What a request costs, in units of the quota; 1 unless set. A cost of 0 is always allowed.
     ///
     /// ```
@@ -65,11 +65,11 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, One, R, S> {
     ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
     /// ```
     #[must_use]
-    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, Cost<F>, R, S>
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, CostFn<F>, R, S>
     where
         F: Fn(&Req) -> u64,
     {
-        self.on(|_| Cost::new(cost))
+        self.on(|_| CostFn::new(cost))
     }
 }
 
@@ -95,7 +95,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
     /// let free = TokenBucket::new(Quota::per_minute(10));
     /// let paid = TokenBucket::new(Quota::per_minute(1_000));
     /// let by_user = Extension::<User, _>::new(|user| user.id);
-    /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).choose(
+    /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).tier(
     ///     move |request: &Request<axum::body::Body>, _key| {
     ///         let pays = request.extensions().get().is_some_and(|user: &User| user.pays);
     ///         if pays { paid.clone() } else { free.clone() }
@@ -104,12 +104,12 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn choose<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, Choice<C, F>, R, S>
+    pub fn tier<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, TierFn<C, F>, R, S>
     where
         K: KeyExtractor<Req>,
         F: Fn(&Req, &K::Key) -> A,
     {
-        self.on(|cost| Choice::new(cost, choose))
+        self.on(|cost| TierFn::new(cost, choose))
     }
 }
 
@@ -141,12 +141,12 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     ///
     /// So many may be in progress at a time as the limit allows: each is charged until its response is there.
     #[must_use]
-    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, Settled<C, F>, R>
+    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R>
     where
         F: Fn(&Res) -> Actual,
         Actual: Into<Option<u64>>,
     {
-        self.on(|terms| Settled::new(terms, actual))
+        self.on(|terms| SettleFn::new(terms, actual))
     }
 }
 
@@ -186,7 +186,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// Decides, counts, marks, and lets through: what would the limit do? nginx calls it dry run.
     ///
     /// A call that would be denied, or held in line, goes on at once; it is [counted](Shadow::denied), its request carries
-    /// the mark [`ShadowDenial`](super::ShadowDenial), and there is an event of level `debug` (feature `tracing`). Callers
+    /// the mark [`ShadowDenied`](super::ShadowDenied), and there is an event of level `debug` (feature `tracing`). Callers
     /// are told nothing. Denied calls are charged no more than ever. Turned [off](Shadow::set), the limit is enforced, with
     /// what was used until then. Joined with others, it neither denies nor hinders them, and is asked after they have let
     /// the call pass. Requests without a valid key, and callers that are not served, are refused all the same. A
@@ -222,7 +222,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// case.
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
-        let policy = Arc::unwrap_or_clone(self.policy).without_key(missing);
+        let policy = Arc::unwrap_or_clone(self.policy).on_missing_key(missing);
         Self { policy: Arc::new(policy), responder: self.responder }
     }
 
@@ -253,12 +253,12 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
     /// ```
     #[must_use]
-    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, Ranked<C, F>, R, S>
+    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, PriorityFn<C, F>, R, S>
     where
         A: HasPriority,
         F: Fn(&Req) -> bool,
     {
-        self.on(|terms| Ranked::new(terms, has_priority))
+        self.on(|terms| PriorityFn::new(terms, has_priority))
     }
 
     /// The policy's name in header fields and bodies; `default` unless set.
@@ -281,7 +281,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// # Errors
     ///
     /// If `name` is not 1 to 256 printable ASCII characters.
-    pub fn try_name(self, name: &str) -> Result<Self, NameError> {
+    pub fn try_name(self, name: &str) -> Result<Self, PolicyNameError> {
         let policy = Arc::unwrap_or_clone(self.policy).named(name)?;
         Ok(Self { policy: Arc::new(policy), responder: self.responder })
     }
@@ -302,7 +302,7 @@ impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
     /// How many requests had no key, and how many callers were turned away, of all clones of this layer. It goes up
     /// while requests go on: for a dashboard, not for sums.
     #[must_use]
-    pub fn key_counts(&self) -> KeyCounts {
+    pub fn key_stats(&self) -> KeyStats {
         self.policy.counters().counts()
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::layer::RateLimitLayer;
-use super::policies::{Names, sealed};
 use super::policy::Policy;
+use super::policy::and::And;
+use super::policy::set::{Deduplicate, sealed};
 use super::service::RateLimit;
-use super::together::Both;
 use crate::algorithm::Algorithm;
 
 /// Several policies in one layer, charged all or none. Made by [`and`](RateLimitLayer::and).
@@ -17,25 +17,25 @@ pub struct Layers<P, R> {
 }
 
 /// The policies of two layers, and who makes the answers.
-type And<L, O, R> = Layers<Both<<L as IntoPolicies>::Policies, <O as IntoPolicies>::Policies>, R>;
+type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;
 
 /// A layer whose policies can be joined with those of another.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no layer whose policies can be joined with those of another",
     note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
 )]
-pub trait IntoPolicies: sealed::Sealed {
+pub trait IntoPolicySet: sealed::Sealed {
     #[doc(hidden)]
-    type Policies: Names;
+    type PolicySet: Deduplicate;
 
     #[doc(hidden)]
-    fn into_policies(self) -> Self::Policies;
+    fn into_policy_set(self) -> Self::PolicySet;
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicies for RateLimitLayer<K, A, C, R, S> {
-    type Policies = Policy<K, A, C, S>;
+impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
+    type PolicySet = Policy<K, A, C, S>;
 
-    fn into_policies(self) -> Policy<K, A, C, S> {
+    fn into_policy_set(self) -> Policy<K, A, C, S> {
         Arc::unwrap_or_clone(self.into_parts().0)
     }
 }
@@ -43,10 +43,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicies for RateLimitLayer<K, 
 impl<K, A: Algorithm, C, R, S> sealed::Sealed for RateLimitLayer<K, A, C, R, S> {}
 impl<P, R> sealed::Sealed for Layers<P, R> {}
 
-impl<P: Names + Clone, R> IntoPolicies for Layers<P, R> {
-    type Policies = P;
+impl<P: Deduplicate + Clone, R> IntoPolicySet for Layers<P, R> {
+    type PolicySet = P;
 
-    fn into_policies(self) -> P {
+    fn into_policy_set(self) -> P {
         Arc::unwrap_or_clone(self.policies)
     }
 }
@@ -63,7 +63,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// both lines: what is behind sees at most what each line lets out, but not as evenly as one line alone would.
     /// The state must be in memory. What each layer is told by itself, as [`unless`](RateLimitLayer::unless) and
     /// [`missing_key`](RateLimitLayer::missing_key), it is told before; a clone kept from before tells its
-    /// [`key_counts`](RateLimitLayer::key_counts).
+    /// [`key_stats`](RateLimitLayer::key_stats).
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;
@@ -75,18 +75,18 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn and<O: IntoPolicies>(self, other: O) -> And<Self, O, R> {
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
         let (policy, responder) = self.into_parts();
-        let policies = Both::new(Arc::unwrap_or_clone(policy), other.into_policies());
+        let policies = And::new(Arc::unwrap_or_clone(policy), other.into_policy_set());
         Layers { policies: Arc::new(policies), responder }
     }
 }
 
-impl<P: Names + Clone, R> Layers<P, R> {
+impl<P: Deduplicate + Clone, R> Layers<P, R> {
     /// All must allow. See [`RateLimitLayer::and`].
     #[must_use]
-    pub fn and<O: IntoPolicies>(self, other: O) -> And<Self, O, R> {
-        let policies = Both::new(Arc::unwrap_or_clone(self.policies), other.into_policies());
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
+        let policies = And::new(Arc::unwrap_or_clone(self.policies), other.into_policy_set());
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }

@@ -28,52 +28,36 @@
 //! service's error type: it answers, in forms that can be chosen. [`ErrorResponder`] serves services that are not HTTP.
 
 mod accept;
-mod answer;
 mod body;
-mod counts;
 mod drain;
-mod error;
-mod field;
 mod formats;
 mod future;
-mod grpc;
-mod head;
-mod headers;
-mod http;
-mod jitter;
-mod label;
 mod layer;
 mod layers;
-mod options;
-mod policies;
 mod policy;
-mod problem;
-mod responder;
+mod response;
 mod service;
-mod shadow;
-mod status;
-mod terms;
-mod together;
-mod told;
 mod waits;
 
-pub use answer::{Answer, Custom, IntoBody, Standard};
 pub use body::ResponseBody;
-pub use counts::KeyCounts;
 pub use drain::{Drain, DrainBody, LeaveUnread, UnreadBody};
-pub use error::{Error, ErrorResponder};
 pub use formats::FieldNames;
 pub use future::ResponseFuture;
-pub use head::Head;
-pub use http::HttpResponder;
 pub use layer::RateLimitLayer;
-pub use layers::{IntoPolicies, Layers};
-pub use options::{BodyFormat, Fields, Grpc, Reset, When};
-pub use policies::{Member, Policies, Settle};
+pub use layers::{IntoPolicySet, Layers};
 pub use policy::Policy;
-pub use responder::{Refusal, Report, Responder, StoreFailure};
+pub use policy::and::And;
+pub use policy::key_stats::KeyStats;
+pub use policy::outcome::Outcome;
+pub use policy::request_options::{
+    CostFn, PriorityFn, RequestOptions, SettleFn, SettleResponse, TierFn, UnitCost,
+};
+pub use policy::set::{JointPolicy, PolicySet, SettlePolicies};
+pub use policy::shadow::{Shadow, ShadowDenied};
+pub use response::error::{Error, ErrorResponder};
+pub use response::http_responder::HttpResponder;
+pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, ResetFormat, SendHeaders};
+pub use response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse};
+pub use response::request_head::RequestHead;
+pub use response::{PolicyReport, Rejection, Responder, StoreError};
 pub use service::RateLimit;
-pub use shadow::{Shadow, ShadowDenial};
-pub use terms::{Choice, Cost, One, Ranked, Settled, Settles, Terms};
-pub use together::Both;
-pub use told::Told;

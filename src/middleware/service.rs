@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::future::ResponseFuture;
-use super::policies::{Policies, Settle, Verdict};
-use super::responder::{Refusal, Responder};
+use super::policy::set::{PolicySet, SettlePolicies, Verdict};
+use super::response::{Rejection, Responder};
 use crate::store::Permit;
 
 /// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).
@@ -39,7 +39,7 @@ impl<Svc, P, R> RateLimit<Svc, P, R> {
 impl<Svc, Req, P, R> Service<Req> for RateLimit<Svc, P, R>
 where
     Svc: Service<Req> + Clone,
-    P: Policies<Req> + Settle<Svc::Response>,
+    P: PolicySet<Req> + SettlePolicies<Svc::Response>,
     R: Responder<Req, Svc::Response, Svc::Error> + Clone,
 {
     type Response = R::Response;
@@ -47,23 +47,23 @@ where
     type Future = ResponseFuture<Svc, Req, P, R>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
-        self.inner.poll_ready(cx).map_err(|error| self.responder.failed(error))
+        self.inner.poll_ready(cx).map_err(|error| self.responder.map_error(error))
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
         let policies = &self.policies;
-        let refused = match policies.decide(&request, &|| self.responder.patience(&request)) {
+        let refused = match policies.decide(&request, &|| self.responder.max_wait(&request)) {
             Verdict::Pass => {
                 let response = self.inner.call(request);
                 return ResponseFuture::calling(response, None, Permit::default(), policies, &self.responder);
             }
-            Verdict::Admitted(told, permit) => {
-                policies.report(&told, |reports| self.responder.admit(&mut request, reports));
-                if let Some(denial) = policies.shadow_denial(&told) {
-                    self.responder.mark(&mut request, denial);
+            Verdict::Admitted(outcome, permit) => {
+                policies.report(&outcome, |reports| self.responder.on_admit(&mut request, reports));
+                if let Some(denial) = policies.shadow_denial(&outcome) {
+                    self.responder.on_shadow_deny(&mut request, denial);
                 }
                 let response = self.inner.call(request);
-                return ResponseFuture::calling(response, Some(told), permit, policies, &self.responder);
+                return ResponseFuture::calling(response, Some(outcome), permit, policies, &self.responder);
             }
             Verdict::Later(wait) => {
                 // The service that was readied is the one to be called; the clone is readied for the next.
@@ -71,13 +71,14 @@ where
                 let ready = mem::replace(&mut self.inner, clone);
                 return ResponseFuture::waiting(wait, ready, request, policies, &self.responder);
             }
-            Verdict::Denied(told) => {
-                policies.observe_denial(&told);
-                policies.report(&told, |reports| self.responder.refused(&request, Refusal::Limit(reports)))
+            Verdict::Denied(outcome) => {
+                policies.log_denial(&outcome);
+                policies
+                    .report(&outcome, |reports| self.responder.reject(&request, Rejection::Limited(reports)))
             }
-            Verdict::NoKey(error) => self.responder.refused(&request, Refusal::Key(error)),
+            Verdict::NoKey(error) => self.responder.reject(&request, Rejection::Key(error)),
         };
-        ResponseFuture::refused(refused, self.responder.drain(request), policies, &self.responder)
+        ResponseFuture::reject(refused, self.responder.drain(request), policies, &self.responder)
     }
 }
 

@@ -6,11 +6,11 @@ use http::{HeaderMap, StatusCode};
 
 use super::accept::prefers_html;
 use super::drain::DrainBody;
-use super::headers::Waits;
-use super::http::HttpResponder;
-use super::jitter::jitter;
-use super::options::{BodyFormat, Options};
-use super::responder::Refusal;
+use super::response::Rejection;
+use super::response::headers::Waits;
+use super::response::http_responder::HttpResponder;
+use super::response::jitter::jitter;
+use super::response::options::{BodyFormat, Options};
 
 impl<F, D> HttpResponder<F, D> {
     /// What `Retry-After` says where a wait helps but nothing tells how long it is: of calls in progress, of a limiter that
@@ -34,7 +34,7 @@ impl<F, D> HttpResponder<F, D> {
 
     /// The status of a refusal for which no wait helps, since the request costs more than a limit can ever admit; 429
     /// unless set. Many clients retry any 429: 413 keeps them from it. gRPC callers and answers of one's own are not
-    /// concerned; those ask [`Refusal::never_fits`].
+    /// concerned; those ask [`Rejection::unsatisfiable_cost`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
@@ -90,30 +90,30 @@ pub struct Shape {
 
 impl Options {
     /// How the waits of a refusal are reported.
-    pub(super) fn waits(&self, refusal: &Refusal<'_>) -> Waits {
-        let wait = refusal.retry_after();
+    pub(super) fn waits(&self, rejection: &Rejection<'_>) -> Waits {
+        let wait = rejection.retry_after();
         let extra = wait.map_or(Duration::ZERO, |_| jitter(self.jitter));
         let wait = wait.map(|wait| wait.saturating_add(extra).min(self.longest_wait));
         Waits { wait, extra, longest: self.longest_wait }
     }
 
     /// What `Retry-After` says where nothing tells how long; `None` where no wait helps, or the key is the problem.
-    pub(super) fn hint(&self, refusal: &Refusal<'_>) -> Option<Duration> {
-        if matches!(refusal, Refusal::Key(_)) || refusal.never_fits() {
+    pub(super) fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
+        if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;
         }
-        let hint = self.retry_after_unknown?.max(refusal.known_wait().unwrap_or_default());
+        let hint = self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default());
         Some(hint.saturating_add(jitter(self.jitter)).min(self.longest_wait))
     }
 
-    pub(super) fn shape(&self, refusal: &Refusal<'_>, headers: &HeaderMap) -> Shape {
-        let (status, format) = match refusal.never_fits() {
+    pub(super) fn shape(&self, rejection: &Rejection<'_>, headers: &HeaderMap) -> Shape {
+        let (status, format) = match rejection.unsatisfiable_cost() {
             true => (self.never_fits_status, self.never_fits_body.unwrap_or(self.body)),
-            false => (refusal.status(), self.body),
+            false => (rejection.status(), self.body),
         };
         let format = match format {
-            BodyFormat::ByAccept if prefers_html(headers) => BodyFormat::Plain,
-            BodyFormat::ByAccept => BodyFormat::Problem,
+            BodyFormat::ByAccept if prefers_html(headers) => BodyFormat::PlainText,
+            BodyFormat::ByAccept => BodyFormat::ProblemJson,
             chosen => chosen,
         };
         Shape { status, format }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, Patience};
+use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, QueueConfig};
 use crate::quota::Quota;
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,45 +19,45 @@ struct Bench {
 
 impl Bench {
     fn new(bucket: LeakyBucket) -> Self {
-        let state = bucket.fresh(Nanos::ZERO, Nanos::ZERO);
-        Self { bucket, state, queue: Queue::new(Crowd::new(100)) }
+        let state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
+        Self { bucket, state, queue: Queue::new(Semaphore::new(100)) }
     }
 
     fn release(&mut self, at: u64) {
         self.queue.release(&self.bucket, &mut self.state, Nanos(at), &mut Vec::new());
     }
 
-    fn enter(&mut self, at: u64, cost: u64) -> Entered {
+    fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
         self.release(at);
-        let comer = Comer::new(Nanos(at), cost);
-        self.queue.enter(&self.bucket, &mut self.state, comer, &mut Vec::new())
+        let arrival = Arrival::new(Nanos(at), cost);
+        self.queue.try_enqueue(&self.bucket, &mut self.state, arrival, &mut Vec::new())
     }
 
     fn ticket(&mut self, at: u64, cost: u64) -> u64 {
-        match self.enter(at, cost) {
-            Entered::Waits(ticket) => ticket,
+        match self.try_enqueue(at, cost) {
+            Enqueued::Queued(ticket) => ticket,
             other => panic!("{other:?}"),
         }
     }
 
     fn decided(&mut self, at: u64) -> Decision {
-        match self.enter(at, 1) {
-            Entered::Decided(decision) => decision,
+        match self.try_enqueue(at, 1) {
+            Enqueued::Decided(decision) => decision,
             other => panic!("{other:?}"),
         }
     }
 
-    fn ask(&mut self, at: u64, ticket: u64) -> Turn {
+    fn ask(&mut self, at: u64, ticket: u64) -> PollTurn {
         self.release(at);
         self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
     }
 
-    fn abandon(&mut self, ticket: u64) {
-        self.queue.abandon(&self.bucket, &mut self.state, ticket, &mut Vec::new());
+    fn cancel(&mut self, ticket: u64) {
+        self.queue.cancel(&self.bucket, &mut self.state, ticket, &mut Vec::new());
     }
 
     fn passes(&mut self, at: u64, ticket: u64) -> bool {
-        matches!(self.ask(at, ticket), Turn::Now(..))
+        matches!(self.ask(at, ticket), PollTurn::Ready(..))
     }
 }
 
@@ -76,11 +76,11 @@ fn five_at_one_instant() {
     let first = bench.decided(0);
     assert!(first.is_allowed());
     assert_eq!((first.limit(), first.remaining()), (4, 3));
-    let tickets = [(); 3].map(|()| bench.ticket(0, 1));
+    let next_ticket = [(); 3].map(|()| bench.ticket(0, 1));
     let fifth = bench.decided(0);
     assert!(!fifth.is_allowed());
     assert_eq!(fifth.retry_after(), Some(Duration::from_millis(100)));
-    for (n, ticket) in (1..).zip(tickets) {
+    for (n, ticket) in (1..).zip(next_ticket) {
         assert!(!bench.passes(n * 100 * MS - 1, ticket));
         assert!(bench.passes(n * 100 * MS, ticket));
     }
@@ -92,18 +92,18 @@ fn those_behind_one_who_leaves_move_up() {
     let mut bench = Bench::new(ten_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-    bench.abandon(second);
+    bench.cancel(second);
     assert!(bench.passes(100 * MS, first));
     assert!(bench.passes(200 * MS, third));
 }
 
 #[test]
-fn a_release_that_nobody_took_gives_its_slot_back() {
+fn an_unobserved_release_gives_its_slot_back() {
     let mut bench = Bench::new(ten_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
     bench.release(100 * MS);
-    bench.abandon(first);
+    bench.cancel(first);
     assert!(bench.passes(100 * MS, second));
 }
 
@@ -113,14 +113,14 @@ fn a_slot_is_not_given_back_once_another_has_followed() {
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
     bench.release(2 * MS);
-    bench.abandon(first);
+    bench.cancel(first);
     assert!(bench.passes(2 * MS, second));
     assert!(!bench.passes(3 * MS - 1, third));
     assert!(bench.passes(3 * MS, third));
 }
 
 #[test]
-fn a_line_moves_on_though_its_first_waiter_is_never_polled() {
+fn a_queue_advances_though_its_first_waiter_is_never_polled() {
     let mut bench = Bench::new(thousand_a_second());
     assert!(bench.decided(0).is_allowed());
     let [_asleep, second] = [(); 2].map(|()| bench.ticket(0, 1));
@@ -131,11 +131,11 @@ fn a_line_moves_on_though_its_first_waiter_is_never_polled() {
 fn overdue_slots_are_released_at_once() {
     let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
     assert!(bench.decided(0).is_allowed());
-    let tickets = [(); 10].map(|()| bench.ticket(0, 1));
+    let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
     // The timer ticks in milliseconds: five slots have passed.
     bench.release(MS);
     assert_eq!(bench.queue.released.len(), 5);
-    assert!(bench.passes(2 * MS, tickets[9]));
+    assert!(bench.passes(2 * MS, next_ticket[9]));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_cost_holds_back_the_next() {
 }
 
 #[test]
-fn whoever_would_wait_too_long_is_refused_at_once() {
+fn a_call_that_would_wait_too_long_is_rejected_at_once() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(9).max_wait(Duration::from_millis(150));
     let mut bench = Bench::new(bucket);
     let first = bench.decided(0);
@@ -175,7 +175,7 @@ fn a_clock_set_back_does_not_hold_those_who_came_before() {
 }
 
 #[test]
-fn without_a_queue_nobody_waits() {
+fn without_a_queue_no_call_waits() {
     for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
         let mut bench = Bench::new(bucket);
         assert!(bench.decided(0).is_allowed());
@@ -194,9 +194,9 @@ struct Gate {
 /// The time, and when the next may leave.
 type Times = (Nanos, Nanos);
 
-impl Line<Times> for Gate {
-    fn patience(&self, _: &Times) -> Patience {
-        Patience::asked(100_000)
+impl Queueing<Times> for Gate {
+    fn queue_config(&self, _: &Times) -> QueueConfig {
+        QueueConfig::enabled(100_000)
     }
 
     fn capacity(&self, _: &Times) -> u64 {
@@ -217,7 +217,7 @@ impl Line<Times> for Gate {
 
     fn leave(&self, (now, next): &mut Times, _: Nanos, cost: u64) {
         self.leaves.set(self.leaves.get() + 1);
-        *next = now.after(cost);
+        *next = now.saturating_add(cost);
     }
 
     fn passing(&self, times: &Times, _: Nanos) -> u64 {
@@ -240,19 +240,19 @@ impl Line<Times> for Gate {
 
 /// What most calls cost beside a line is the same, however long it is: even where timers are late, and those who were let go give up.
 #[test]
-fn a_line_is_not_thought_through_for_each_who_comes_and_goes() {
+fn arrivals_and_cancellations_do_not_recompute_the_projection() {
     for length in [100_u64, 10_000] {
         let (gate, mut state) = (Gate::default(), (Nanos(0), Nanos(0)));
-        let mut queue = Queue::new(Crowd::new(100_000));
+        let mut queue = Queue::new(Semaphore::new(100_000));
         let mut wake = Vec::new();
         let mut enter = |queue: &mut Queue<Times>, state: &mut Times, now| {
             queue.release(&gate, state, Nanos(now), &mut wake);
-            match queue.enter(&gate, state, Comer::new(Nanos(now), 1), &mut wake) {
-                Entered::Waits(ticket) => ticket,
-                Entered::Decided(_) => 0,
+            match queue.try_enqueue(&gate, state, Arrival::new(Nanos(now), 1), &mut wake) {
+                Enqueued::Queued(ticket) => ticket,
+                Enqueued::Decided(_) => 0,
             }
         };
-        let tickets: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
+        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
         assert_eq!(gate.leaves.get() as u64, length + 1, "each once: in deed, or in thought");
 
         // One is let go each ten nanoseconds: ten times as late as it might have been.
@@ -262,18 +262,24 @@ fn a_line_is_not_thought_through_for_each_who_comes_and_goes() {
             assert!(gate.leaves.get() <= 2, "{before}: one leaves, and one comes: {}", gate.leaves.get());
         }
         // Those who were let go and not told give up, one after another: the next is let go in its stead.
-        for ticket in &tickets[1..20] {
+        for ticket in &next_ticket[1..20] {
             gate.leaves.take();
-            queue.abandon(&gate, &mut state, *ticket, &mut Vec::new());
+            queue.cancel(&gate, &mut state, *ticket, &mut Vec::new());
             queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());
             assert!(gate.leaves.get() <= 2, "one goes for one: {}", gate.leaves.get());
         }
         // Who must know when its turn comes thinks it through, once.
         gate.leaves.take();
-        let comer = Comer { patience: 1, ..Comer::new(Nanos(200), 1) };
-        assert!(matches!(queue.enter(&gate, &mut state, comer, &mut Vec::new()), Entered::Decided(_)));
+        let arrival = Arrival { max_wait: 1, ..Arrival::new(Nanos(200), 1) };
+        assert!(matches!(
+            queue.try_enqueue(&gate, &mut state, arrival, &mut Vec::new()),
+            Enqueued::Decided(_)
+        ));
         assert!(gate.leaves.take() as u64 >= length - 40);
-        assert!(matches!(queue.enter(&gate, &mut state, comer, &mut Vec::new()), Entered::Decided(_)));
+        assert!(matches!(
+            queue.try_enqueue(&gate, &mut state, arrival, &mut Vec::new()),
+            Enqueued::Decided(_)
+        ));
         assert!(gate.leaves.take() <= 1, "and the next knows it");
     }
 }

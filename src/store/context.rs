@@ -9,21 +9,21 @@ use crate::sync::{PoisonError, RwLock};
 #[derive(Debug)]
 pub struct Context<A, S> {
     /// The rule it was built with: of most limiters, for ever.
-    first: A,
+    initial: A,
     replaced: AtomicBool,
-    newest: RwLock<Option<A>>,
+    replacement: RwLock<Option<A>>,
     clock: AnyClock,
-    built: Nanos,
+    created_at: Nanos,
     store: S,
 }
 
 impl<A: Algorithm, S> Context<A, S> {
     pub(crate) fn new(algorithm: A, clock: AnyClock, store: S) -> Self {
         Self {
-            built: clock.now(),
-            first: algorithm,
+            created_at: clock.now(),
+            initial: algorithm,
             replaced: AtomicBool::new(false),
-            newest: RwLock::new(None),
+            replacement: RwLock::new(None),
             clock,
             store,
         }
@@ -33,11 +33,11 @@ impl<A: Algorithm, S> Context<A, S> {
     #[inline]
     pub fn algorithm(&self) -> Cow<'_, A> {
         if !self.is_replaced() {
-            return Cow::Borrowed(&self.first);
+            return Cow::Borrowed(&self.initial);
         }
-        match &*self.newest.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(newest) => Cow::Owned(newest.clone()),
-            None => Cow::Borrowed(&self.first),
+        match &*self.replacement.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(replacement) => Cow::Owned(replacement.clone()),
+            None => Cow::Borrowed(&self.initial),
         }
     }
 
@@ -49,9 +49,9 @@ impl<A: Algorithm, S> Context<A, S> {
 
     /// Replaces the rule, after `change`. One at a time.
     pub(crate) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
-        let mut newest = self.newest.write().unwrap_or_else(PoisonError::into_inner);
+        let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&algorithm);
-        *newest = Some(algorithm);
+        *replacement = Some(algorithm);
         self.replaced.store(true, Ordering::Release);
         result
     }
@@ -62,13 +62,13 @@ impl<A: Algorithm, S> Context<A, S> {
     }
 
     /// When the limiter was built: a key never seen counts as idle since then.
-    pub fn built(&self) -> Nanos {
-        self.built
+    pub fn created_at(&self) -> Nanos {
+        self.created_at
     }
 
     /// The state of a key never seen.
-    pub fn fresh(&self, now: Nanos) -> A::State {
-        self.algorithm().fresh(self.built, now)
+    pub fn new_state(&self, now: Nanos) -> A::State {
+        self.algorithm().new_state(self.created_at, now)
     }
 
     /// Where the keys' state lives.

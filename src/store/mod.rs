@@ -12,7 +12,7 @@
 //! [`MemoryStore`], which every limiter has by default, asks for `Hash` only, which must be [prefix-free](MemoryKey). A store on other machines would ask for
 //! a stable text form as well: neither a random seed nor std's `Hash` is the same on two machines.
 //!
-//! A store may answer at once or later: see [`Answer`]. The in-memory one answers at once, and later only to calls
+//! A store may answer at once or later: see [`Acquired`]. The in-memory one answers at once, and later only to calls
 //! that queue.
 
 mod context;
@@ -31,9 +31,9 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub use context::Context;
-pub(crate) use memory::{AllDecided, Identity as MemoryIdentity, Together, decide as decide_together};
-pub use memory::{Decided, Few, Part, TogetherWait};
-pub use memory::{LimiterStats, MemoryKey, MemoryStore, MemoryWait, OnFull, WhenClosed};
+pub(crate) use memory::{AllDecisions, JointOutcome, KeyId as MemoryKeyId, decide as decide_joint};
+pub use memory::{Decided, Few, JointRequest, JointWait};
+pub use memory::{LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
 pub use permit::Permit;
 pub use reservation::Reservation;
 
@@ -42,8 +42,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The module's documentation holds the contract. A layer asks for the keys of [`Caller`](crate::key::Caller)s: a store for
-/// layers is one for `Caller<K>`, or for any key.
+/// The module's documentation holds the contract. A layer asks for the keys of [`StoreKey`](crate::key::StoreKey)s: a store for
+/// layers is one for `StoreKey<K>`, or for any key.
 pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// Why the store could not decide. A denial is no error.
     type Error: Into<BoxError>;
@@ -54,28 +54,28 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
     /// units or has not.
     type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
 
-    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::line), a call
-    /// waits that [asks](Call::waits) to, or if the rule [says so](Algorithm::queues), and no longer than its
-    /// [patience](Call::patience).
+    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::queueing), a call
+    /// waits that [asks](Attempt::may_wait) to, or if the rule [says so](Algorithm::holds_requests), and no longer than its
+    /// [patience](Attempt::max_wait).
     ///
-    /// Where the rule [holds](Algorithm::holds) something, a call that is let in at once is [`Answer::Holding`] a
-    /// [`Permit`]: whose end [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_shared);
+    /// Where the rule [holds](Algorithm::needs_release) something, a call that is let in at once is [`Acquired::Held`] a
+    /// [`Permit`]: whose end [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_total);
     /// one that has waited is asked for its [permit](Store::permit).
     ///
-    /// A call that [asks](Call::wants_reservation) for a [`Reservation`], so that it can be settled, and is let in at
-    /// once is [`Answer::Reserved`]; one that has waited is asked for its [reservation](Store::reservation). A store
+    /// A call that [asks](Attempt::wants_reservation) for a [`Reservation`], so that it can be settled, and is let in at
+    /// once is [`Acquired::Reserved`]; one that has waited is asked for its [reservation](Store::reservation). A store
     /// that cannot settle calls gives none.
     ///
     /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Call<'_, A>) -> Answer<Self::Wait>;
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait>;
 
-    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::holds)
+    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::needs_release)
     /// something. Asked once. Nothing, unless implemented.
     fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
         Permit::default()
     }
 
-    /// Returns the reservation of a call that waited and was let in, if it [asked](Call::wants_reservation) for one and
+    /// Returns the reservation of a call that waited and was let in, if it [asked](Attempt::wants_reservation) for one and
     /// can be settled. Called once. `None`, so that the charge stands, unless implemented.
     fn reservation(_wait: Pin<&mut Self::Wait>) -> Option<Reservation> {
         None
@@ -84,48 +84,48 @@ pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
 
 /// What a call asks for.
 #[derive(Debug)]
-pub struct Call<'a, A> {
+pub struct Attempt<'a, A> {
     cost: u64,
-    rule: Option<&'a A>,
+    algorithm: Option<&'a A>,
     priority: bool,
-    waits: bool,
-    patience: u64,
+    may_wait: bool,
+    max_wait: u64,
     reserves: bool,
 }
 
-impl<'a, A: Algorithm> Call<'a, A> {
+impl<'a, A: Algorithm> Attempt<'a, A> {
     /// So many units, by the limiter's rule.
     #[must_use]
     pub fn new(cost: u64) -> Self {
-        Self { cost, rule: None, priority: false, waits: false, patience: u64::MAX, reserves: false }
+        Self { cost, algorithm: None, priority: false, may_wait: false, max_wait: u64::MAX, reserves: false }
     }
 
-    pub(crate) fn with(cost: u64, rule: Option<&'a A>, priority: bool) -> Self {
-        Self { rule, priority, ..Self::new(cost) }
+    pub(crate) fn with(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
+        Self { algorithm, priority, ..Self::new(cost) }
     }
 
     /// The same call, which waits though the rule was not told to let calls wait.
     #[must_use]
-    pub fn waiting(self) -> Self {
-        Self { waits: true, ..self }
+    pub fn wait(self) -> Self {
+        Self { may_wait: true, ..self }
     }
 
     /// The same call, which waits so long at most.
     #[must_use]
-    pub fn within(self, patience: Duration) -> Self {
-        Self { patience: Nanos::from(patience).0, ..self }
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait: Nanos::from(max_wait).0, ..self }
     }
 
     /// The same call, with priority.
     #[must_use]
-    pub fn first(self) -> Self {
+    pub fn with_priority(self) -> Self {
         Self { priority: true, ..self }
     }
 
     /// The same call, by another rule than the limiter's.
     #[must_use]
-    pub fn by(self, rule: &'a A) -> Self {
-        Self { rule: Some(rule), ..self }
+    pub fn with_algorithm(self, algorithm: &'a A) -> Self {
+        Self { algorithm: Some(algorithm), ..self }
     }
 
     /// The same call, which asks for a [`Reservation`], so that it can be settled.
@@ -148,14 +148,14 @@ impl<'a, A: Algorithm> Call<'a, A> {
 
     /// Whether it waits where the rule was not told to let calls wait.
     #[must_use]
-    pub fn waits(&self) -> bool {
-        self.waits
+    pub fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// How long it waits at most; `None`: as long as the rule lets it.
     #[must_use]
-    pub fn patience(&self) -> Option<Duration> {
-        (self.patience < u64::MAX).then(|| Duration::from_nanos(self.patience))
+    pub fn max_wait(&self) -> Option<Duration> {
+        (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))
     }
 
     /// Whether it asks for a [`Reservation`].
@@ -166,28 +166,28 @@ impl<'a, A: Algorithm> Call<'a, A> {
 
     /// The rule it goes by, if that is not the limiter's.
     #[must_use]
-    pub fn rule(&self) -> Option<&'a A> {
-        self.rule
+    pub fn algorithm(&self) -> Option<&'a A> {
+        self.algorithm
     }
 }
 
-impl<A> Clone for Call<'_, A> {
+impl<A> Clone for Attempt<'_, A> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<A> Copy for Call<'_, A> {}
+impl<A> Copy for Attempt<'_, A> {}
 
 /// A decision, or the promise of one.
 #[derive(Debug)]
-pub enum Answer<W> {
+pub enum Acquired<W> {
     /// Decided at once.
-    Now(Decision),
+    Ready(Decision),
     /// Let in at once, holding something until it is over.
-    Holding(Decision, Permit),
+    Held(Decision, Permit),
     /// Let in at once; its cost can be settled later.
     Reserved(Decision, Reservation),
     /// To be decided.
-    Later(W),
+    Pending(W),
 }

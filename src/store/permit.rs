@@ -4,33 +4,33 @@ use smallvec::{SmallVec, smallvec};
 
 /// What a call holds until it is over: given back when this is dropped.
 ///
-/// Of rules that [hold](crate::algorithm::Algorithm::holds) something, as
+/// Of rules that [hold](crate::algorithm::Algorithm::needs_release) something, as
 /// [`Concurrency`](crate::algorithm::Concurrency); others' permits are empty. May be sent to another thread, kept in
 /// a response's body, or dropped during a panic: wherever it ends, what it stands for is free again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit {
     /// A word in each call, of which most hold nothing.
-    held: Option<Box<Held>>,
+    held: Option<Box<Inner>>,
 }
 
-struct Held {
-    ends: SmallVec<[End; 1]>,
+struct Inner {
+    on_drop: SmallVec<[OnDrop; 1]>,
     armed: bool,
 }
 
-type End = Box<dyn FnOnce() + Send + Sync>;
+type OnDrop = Box<dyn FnOnce() + Send + Sync>;
 
 impl Permit {
     /// A permit that does this when it is dropped. For authors of stores.
     pub fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
-        let end: End = Box::new(end);
-        Self { held: Some(Box::new(Held { ends: smallvec![end], armed: true })) }
+        let end: OnDrop = Box::new(end);
+        Self { held: Some(Box::new(Inner { on_drop: smallvec![end], armed: true })) }
     }
 
     /// The same for a call that was not let in yet: until it is [armed](Permit::armed), nothing happens when it is
     /// dropped.
-    pub(crate) fn unarmed(self) -> Self {
+    pub(crate) fn disarmed(self) -> Self {
         self.arm(false)
     }
 
@@ -48,7 +48,7 @@ impl Permit {
     /// What both hold, which are armed.
     pub(crate) fn and(mut self, mut other: Self) -> Self {
         match (&mut self.held, other.held.take()) {
-            (Some(held), Some(mut more)) => held.ends.append(&mut more.ends),
+            (Some(held), Some(mut more)) => held.on_drop.append(&mut more.on_drop),
             (held, more) => *held = held.take().or(more),
         }
         self
@@ -64,7 +64,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(mut held) = self.held.take().filter(|held| held.armed)
-            && let Some(end) = held.ends.pop()
+            && let Some(end) = held.on_drop.pop()
         {
             // Should this one panic, the others end all the same.
             let _others = Self { held: Some(held) };

@@ -114,7 +114,7 @@ fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
         assert!(limiter.check("first").is_allowed());
         assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 5);
         assert!(!limiter.peek(&newcomer).is_allowed());
-        // The first is as good as new and makes room; one unit has come back.
+        // The first is fresh and makes room; one unit has come back.
         clock.advance(HOUR / 5);
         assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 1);
         assert_eq!(limiter.len(), 1, "it has a place of its own now");
@@ -194,7 +194,7 @@ fn a_key_that_is_reset_is_as_new_and_takes_no_place() {
 }
 
 #[test]
-fn resetting_one_key_for_ever_does_not_grow() {
+fn repeated_reset_of_one_key_does_not_grow() {
     let (limiter, _clock) = limiter(bucket(), 1_000);
     assert_eq!(admitted(&limiter, 0..500), 500);
     let again = || {
@@ -210,7 +210,7 @@ fn resetting_one_key_for_ever_does_not_grow() {
 }
 
 #[test]
-fn keys_that_come_and_go_for_ever_do_not_grow() {
+fn keys_that_come_and_go_repeatedly_do_not_grow() {
     let (limiter, clock) = limiter(bucket(), 1_000);
     let mut key = 0_u32;
     let mut come_and_go = || {
@@ -227,7 +227,7 @@ fn keys_that_come_and_go_for_ever_do_not_grow() {
     assert!(limiter.len() < 500);
 }
 
-/// The table may forget a key that is as good as new, since that changes no answer: also not when the clock steps back.
+/// The table may forget a key that is fresh, since that changes no answer: also not when the clock steps back.
 #[test]
 fn forgetting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
     for strangers in [0, 2] {

@@ -122,7 +122,7 @@ impl Chromium {
             Ok(process) => Self { process, directory },
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
-                panic!("chromium cannot be started: {error}. This test needs one: run `tests/install`");
+                panic!("chromium cannot be started: {error}. This test needs one: run `tests/install-deps`");
             }
         }
     }

@@ -93,7 +93,7 @@ fn read(answer: &Value) -> (u64, [Option<&str>; 3]) {
 
 const POLICY: Option<&str> = Some("\"default\";q=2;w=3600");
 
-fn told(left: u64) -> Option<&'static str> {
+fn reported(left: u64) -> Option<&'static str> {
     Some(["\"default\";r=0;t=3600", "\"default\";r=1;t=3600"][left as usize])
 }
 
@@ -110,12 +110,12 @@ async fn with_cors_outside_a_page_reads_the_refusal_and_preflights_are_not_count
     let (other, other_came) = service(|routes| routes.layer(self::limit()).layer(cors(&page.origin))).await;
     let answers = page.fetches(&[preflighted(&server, 4), simple(&server, 1), simple(&other, 3)]).await;
     for (at, left) in [(0, 1), (1, 0)] {
-        assert_eq!(read(&answers[at]), (200, [told(left), POLICY, None]), "{:?}", answers[at]);
+        assert_eq!(read(&answers[at]), (200, [reported(left), POLICY, None]), "{:?}", answers[at]);
         assert_eq!(answers[at]["text"], "put");
     }
     for at in [2, 3, 4] {
         let answer = &answers[at];
-        assert_eq!(read(answer), (429, [told(0), POLICY, Some("3600")]), "{answer:?}");
+        assert_eq!(read(answer), (429, [reported(0), POLICY, Some("3600")]), "{answer:?}");
         let problem: Value = serde_json::from_str(answer["text"].as_str().unwrap()).unwrap();
         assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["default"])));
         assert_eq!(answer["headers"]["content-type"], "application/problem+json");
@@ -148,7 +148,7 @@ async fn with_cors_inside_a_page_sees_a_failure_of_the_network() {
         service(|routes| routes.layer(forgotten()).layer(limit().unless(Preflight))).await;
     let answers = page.fetches(&[preflighted(&server, 2), simple(&other, 3), preflighted(&unless, 3)]).await;
     // The first preflight and the call after it have used up everything: the second call was not even made.
-    assert_eq!(read(&answers[0]), (200, [told(0), POLICY, None]));
+    assert_eq!(read(&answers[0]), (200, [reported(0), POLICY, None]));
     assert_opaque(&answers[1]);
     assert_eq!(came.counts(), (2, 1));
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{FieldNames, Fields, HttpResponder, Reset, When};
+use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat, SendHeaders};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::run::script;
@@ -32,8 +32,8 @@ fn url(server: &Server) -> String {
 }
 
 /// What node's parser, and Python's, read of answers to a call that is admitted with four left, and to one that is refused.
-async fn read(fields: &[Fields]) -> [[Value; 2]; 2] {
-    let responder = HttpResponder::new().fields(fields.iter().copied());
+async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
+    let responder = HttpResponder::new().headers(fields.iter().copied());
     let mut read = Vec::new();
     for program in ["parse.mjs", "parse.py"] {
         let servers = [app(responder, 5).await, app(responder, 0).await];
@@ -66,7 +66,8 @@ fn assert_read([node, python]: &[[Value; 2]; 2]) {
 
 #[tokio::test]
 async fn octokit_waits_until_the_next_unit() {
-    let server = app(HttpResponder::new().fields([Fields::XRateLimit(Reset::default())]), 0).await;
+    let server =
+        app(HttpResponder::new().headers([HeaderFormat::XRateLimit(ResetFormat::default())]), 0).await;
     let [seconds] = script("octokit.mjs", &[&url(&server)]).await.try_into().unwrap();
     // 25.5 seconds, rounded up, and the one that it adds; not 127.5, when all five are there.
     let seconds = seconds.as_u64().expect("it was told");
@@ -75,18 +76,18 @@ async fn octokit_waits_until_the_next_unit() {
 
 #[tokio::test]
 async fn x_ratelimit_is_read() {
-    assert_read(&read(&[Fields::XRateLimit(Reset::EpochSeconds)]).await);
+    assert_read(&read(&[HeaderFormat::XRateLimit(ResetFormat::EpochSeconds)]).await);
 }
 
 #[tokio::test]
 async fn draft_6_is_read() {
-    assert_read(&read(&[Fields::Draft06]).await);
+    assert_read(&read(&[HeaderFormat::Draft06]).await);
 }
 
 #[tokio::test]
 async fn draft_7_is_read() {
     // Python's parser knows of no combined field.
-    let [node, _] = read(&[Fields::Draft07]).await;
+    let [node, _] = read(&[HeaderFormat::Draft07]).await;
     for (read, remaining) in node.iter().zip([4, 0]) {
         assert_eq!((&read["limit"], &read["remaining"]), (&json!(5), &json!(remaining)), "{read}");
         assert!(is_about(&read["seconds"], 26), "{read}");
@@ -95,7 +96,7 @@ async fn draft_7_is_read() {
 
 #[tokio::test]
 async fn draft_11_is_read() {
-    let [_, python] = read(&[Fields::Draft11]).await;
+    let [_, python] = read(&[HeaderFormat::Draft11]).await;
     let policy = json!([["api", 5, 128]]);
     assert_eq!(python[0]["named"], json!([policy, [["api", 4, 102]]]), "{}", python[0]);
     assert_eq!(python[1]["named"], json!([policy, [["api", 0, 26]]]), "{}", python[1]);
@@ -109,15 +110,15 @@ async fn custom_names_are_read() {
         "x-rate-limit-limit",
         "x-rate-limit-remaining",
         "x-rate-limit-reset",
-        Reset::EpochSeconds,
+        ResetFormat::EpochSeconds,
     );
-    assert_read(&read(&[Fields::Custom(NAMES)]).await);
+    assert_read(&read(&[HeaderFormat::Custom(NAMES)]).await);
 }
 
 #[tokio::test]
 async fn the_wait_in_milliseconds_is_read_by_an_sdk() {
     let sdk = |[_, python]: [[Value; 2]; 2]| python.map(|read| read["sdk"].clone());
-    let fields = [Fields::Draft11, Fields::RetryAfterMs];
+    let fields = [HeaderFormat::Draft11, HeaderFormat::RetryAfterMs];
     assert_eq!(sdk(read(&fields).await), [Value::Null, json!(25.5)]);
     assert_eq!(sdk(read(&fields[..1]).await), [Value::Null, json!(26.0)]);
 }
@@ -125,8 +126,12 @@ async fn the_wait_in_milliseconds_is_read_by_an_sdk() {
 #[tokio::test]
 async fn a_wait_is_reported_up_to_a_bound() {
     let bound = Duration::from_millis(1_500);
-    let all = [Fields::Draft11, Fields::RetryAfterMs, Fields::XRateLimit(Reset::DeltaSeconds)];
-    let server = app(HttpResponder::new().fields(all).max_reported_wait(bound), 0).await;
+    let all = [
+        HeaderFormat::Draft11,
+        HeaderFormat::RetryAfterMs,
+        HeaderFormat::XRateLimit(ResetFormat::DeltaSeconds),
+    ];
+    let server = app(HttpResponder::new().headers(all).max_reported_wait(bound), 0).await;
     let answer = support::get(server.address, Version::Http1, "/").await;
     assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 2));
     assert_eq!(answer.header("retry-after-ms"), "1500");
@@ -139,7 +144,7 @@ async fn a_wait_is_reported_up_to_a_bound() {
 #[tokio::test]
 async fn fields_may_come_on_admitted_answers_only() {
     for (left, is_told) in [(1, true), (0, false)] {
-        let server = app(HttpResponder::new().when(When::OnAdmission), left).await;
+        let server = app(HttpResponder::new().send_headers(SendHeaders::OnAdmission), left).await;
         let answer = support::get(server.address, Version::Http1, "/").await;
         assert_eq!((answer.has("ratelimit"), answer.has("ratelimit-policy")), (is_told, is_told));
         assert_eq!(answer.has("retry-after"), !is_told);
@@ -149,10 +154,10 @@ async fn fields_may_come_on_admitted_answers_only() {
 #[tokio::test]
 async fn of_several_drafts_the_last_one_is_sent_and_policies_without_names_are_a_list() {
     let both = (TokenBucket::new(quota()), TokenBucket::new(Quota::per_hour(100)));
-    let layer = RateLimitLayer::new(Global, both).responder(HttpResponder::new().fields([
-        Fields::Draft11,
-        Fields::Draft06,
-        Fields::Draft07,
+    let layer = RateLimitLayer::new(Global, both).responder(HttpResponder::new().headers([
+        HeaderFormat::Draft11,
+        HeaderFormat::Draft06,
+        HeaderFormat::Draft07,
     ]));
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await;
     let answer = support::get(server.address, Version::Http1, "/").await;

@@ -18,7 +18,7 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{BodyFormat, Fields, Reset};
+use tower_throttle::middleware::{BodyFormat, HeaderFormat, ResetFormat};
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::run::{run, script};
@@ -84,7 +84,7 @@ async fn curl_gets_in_at_its_first_retry() {
 /// An app in which another call is in progress, until half a second after the first refusal.
 async fn occupied(responder: HttpResponder) -> Server {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
-    let permit = Arc::new(Mutex::new(Some(limiter.permit(&()).unwrap())));
+    let permit = Arc::new(Mutex::new(Some(limiter.try_acquire_permit(&()).unwrap())));
     let release = move |response: Response| {
         if response.status() == 429
             && let Some(permit) = permit.lock().unwrap().take()
@@ -102,9 +102,9 @@ async fn occupied(responder: HttpResponder) -> Server {
 
 #[tokio::test]
 async fn where_nothing_tells_how_long_urllib3_comes_back_after_a_second() {
-    let told = occupied(HttpResponder::new()).await;
+    let reported = occupied(HttpResponder::new()).await;
     let untold = occupied(HttpResponder::new().retry_after_unknown(None)).await;
-    let servers = [told, untold];
+    let servers = [reported, untold];
     let urls = urls(&servers);
     let answers = script("retry.py", &["3", &urls[0], &urls[1]]).await;
     assert_eq!(answers, [json!([200, [429]]), json!([429, [429, 429, 429]])]);
@@ -114,7 +114,7 @@ async fn where_nothing_tells_how_long_urllib3_comes_back_after_a_second() {
 async fn the_hint_is_in_retry_after_only_and_can_be_chosen() {
     let hint = Duration::from_secs(7);
     let limiter = RateLimiter::new(Concurrency::per_key(1));
-    let _permit = limiter.permit(&()).unwrap();
+    let _permit = limiter.try_acquire_permit(&()).unwrap();
     let closed = RateLimiter::new(TokenBucket::new(Quota::per_second(1)));
     closed.close();
     let app = |responder: HttpResponder| {
@@ -126,7 +126,10 @@ async fn the_hint_is_in_retry_after_only_and_can_be_chosen() {
     for (responder, seconds) in
         [(HttpResponder::new(), 1), (HttpResponder::new().retry_after_unknown(Some(hint)), 7)]
     {
-        let server = app(responder.fields([Fields::Draft11, Fields::XRateLimit(Reset::DeltaSeconds)])).await;
+        let server =
+            app(responder
+                .headers([HeaderFormat::Draft11, HeaderFormat::XRateLimit(ResetFormat::DeltaSeconds)]))
+            .await;
         for (path, status) in [("/busy", 429), ("/closed", 503)] {
             let answer = ask(server.address, Version::Http1, path).await;
             assert_eq!((answer.status.as_u16(), answer.retry_after()), (status, seconds), "{answer:?}");
@@ -149,7 +152,7 @@ async fn a_cost_that_never_fits_is_not_retried_where_its_status_says_so() {
     let bare = app(HttpResponder::new()).await;
     let chosen = HttpResponder::new()
         .never_fits_status(StatusCode::PAYLOAD_TOO_LARGE)
-        .never_fits_body(BodyFormat::Plain);
+        .never_fits_body(BodyFormat::PlainText);
     let chosen = app(chosen).await;
     let problem = app(HttpResponder::new().never_fits_status(StatusCode::PAYLOAD_TOO_LARGE)).await;
     for (server, status) in [(&bare, 429), (&chosen, 413), (&problem, 413)] {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// What `tests/install` makes.
+/// What `tests/install-deps` makes.
 const PYTHON: &str = "target/python/bin/python";
 
 /// Before this, a client has ended, or hangs.
@@ -44,11 +44,11 @@ pub(crate) async fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> Strin
     }
     let running = command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(PATIENCE, running).await.expect("the client hangs");
-    let output = output.unwrap_or_else(|error| panic!("{program:?}: {error}: run tests/install"));
+    let output = output.unwrap_or_else(|error| panic!("{program:?}: {error}: run tests/install-deps"));
     let complaints = String::from_utf8_lossy(&output.stderr);
     let is_installed =
         !["ModuleNotFoundError", "ERR_MODULE_NOT_FOUND"].iter().any(|what| complaints.contains(what));
-    assert!(is_installed, "something is missing: run tests/install\n{complaints}");
+    assert!(is_installed, "something is missing: run tests/install-deps\n{complaints}");
     assert!(output.status.success(), "{program:?} {arguments:?}: {}\n{complaints}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }

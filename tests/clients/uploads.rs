@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{Standard, UnreadBody};
+use tower_throttle::middleware::{DefaultRejection, UnreadBody};
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::run::script;
@@ -30,7 +30,7 @@ const COUNT: usize = 200;
 const CLIENTS: [&str; 5] = ["http.client", "requests", "httpx", "aiohttp", "node"];
 
 /// A server whose limit is used up.
-async fn refusing<D>(responder: HttpResponder<Standard, D>) -> Server
+async fn refusing<D>(responder: HttpResponder<DefaultRejection, D>) -> Server
 where
     D: UnreadBody<Body> + Clone + Send + Sync + 'static,
 {
@@ -57,7 +57,7 @@ async fn upload(client: &str, server: SocketAddr, sizes: &[usize]) -> Vec<Value>
     }
 }
 
-async fn assert_none_is_lost<D>(responder: HttpResponder<Standard, D>, sizes: &[usize])
+async fn assert_none_is_lost<D>(responder: HttpResponder<DefaultRejection, D>, sizes: &[usize])
 where
     D: UnreadBody<Body> + Clone + Send + Sync + 'static,
 {

@@ -119,9 +119,9 @@ async fn assert_tells_the_wait(address: SocketAddr, clock: &ManualClock) {
         let status = caller.call(method, "abc").await.unwrap_err();
         let wait = THIRD - THIRD / 2;
         assert_eq!(read(&status), Told::new(Some(wait), &["thirds"], Some(167)), "{method}");
-        let told = status.get_details_retry_info().unwrap().retry_delay.unwrap();
+        let reported = status.get_details_retry_info().unwrap().retry_delay.unwrap();
 
-        clock.advance(told - Duration::from_nanos(1));
+        clock.advance(reported - Duration::from_nanos(1));
         let status = caller.call(method, "abc").await.unwrap_err();
         assert_eq!(read(&status), Told::new(Some(Duration::from_nanos(1)), &["thirds"], Some(1)), "{method}");
         clock.advance(Duration::from_nanos(1));

@@ -8,8 +8,8 @@ use prost::bytes::Bytes;
 use tonic::{Code, Status};
 use tonic_types::{StatusExt, pb};
 
+use crate::frames::one;
 use crate::protobuf;
-use crate::wire::one;
 
 const TYPES: &str = "type.googleapis.com/google.rpc.";
 
@@ -30,17 +30,17 @@ impl Told {
 
 /// Reads a refusal that is `RESOURCE_EXHAUSTED`, from its headers: each of its parts must say the same.
 #[track_caller]
-pub(crate) fn told(headers: &HeaderMap) -> Told {
+pub(crate) fn reported(headers: &HeaderMap) -> Told {
     // As the protocol wants it: decimal, and base64 without padding.
     assert_eq!(one(headers, "grpc-status"), Some("8"), "{headers:?}");
     let encoded = one(headers, "grpc-status-details-bin").unwrap_or_else(|| panic!("{headers:?}"));
     assert!(!encoded.ends_with('='), "{headers:?}");
     let status = Status::from_header_map(headers).unwrap();
-    let told = read(&status);
+    let reported = read(&status);
     assert_eq!(protobuf::base64(status.details()), encoded);
-    let names: Vec<_> = told.names.iter().map(String::as_str).collect();
-    assert_eq!(protobuf::denied(told.wait, &names), encoded, "{told:?}");
-    told
+    let names: Vec<_> = reported.names.iter().map(String::as_str).collect();
+    assert_eq!(protobuf::denied(reported.wait, &names), encoded, "{reported:?}");
+    reported
 }
 
 /// Reads a refusal as a client got it.
@@ -90,8 +90,8 @@ pub(crate) fn read(status: &Status) -> Told {
     });
     if let Some(wait) = wait {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-        if let Some(told) = one(&headers, "retry-after") {
-            assert_eq!(told, seconds.clamp(1, i32::MAX as u64).to_string(), "{wait:?}");
+        if let Some(reported) = one(&headers, "retry-after") {
+            assert_eq!(reported, seconds.clamp(1, i32::MAX as u64).to_string(), "{wait:?}");
         }
         // Up to a minute, in milliseconds, rounded up.
         let is_short = wait <= Duration::from_secs(60);

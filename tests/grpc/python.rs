@@ -27,13 +27,13 @@ use crate::service::{Echo, METHODS, SAY, SPELL, builder, limit, serve};
 /// So long that no client comes back in time, unless it is told when.
 const NEVER: &str = "600";
 
-/// What `tests/install` makes.
+/// What `tests/install-deps` makes.
 const PYTHON: &str = "target/python/bin/python";
 
 async fn run(arguments: &[&str]) -> Output {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = home.join(PYTHON);
-    assert!(python.exists(), "there is no {PYTHON}: run tests/install");
+    assert!(python.exists(), "there is no {PYTHON}: run tests/install-deps");
     let mut command = Command::new(python);
     command.arg(home.join("tests/grpc/client.py")).args(arguments);
     // What others have set for Python, or for gRPC, is not what is tested.
@@ -53,7 +53,7 @@ async fn python(server: SocketAddr, method: &str, calls: usize, retries: usize, 
     let output = run(&[&server, method, &calls, &retries, backoff]).await;
     let complaints = String::from_utf8_lossy(&output.stderr);
     let is_installed = !complaints.contains("ModuleNotFoundError");
-    assert!(is_installed, "{PYTHON} lacks what client.py imports: run tests/install\n{complaints}");
+    assert!(is_installed, "{PYTHON} lacks what client.py imports: run tests/install-deps\n{complaints}");
     assert!(output.status.success(), "{}\n{complaints}", output.status);
     output
         .stdout
@@ -63,20 +63,20 @@ async fn python(server: SocketAddr, method: &str, calls: usize, retries: usize, 
 }
 
 /// The value of a metadata line that is there once.
-fn line<'a>(told: &'a Value, name: &str) -> Option<&'a str> {
-    let lines = told["lines"].as_array().unwrap();
+fn line<'a>(reported: &'a Value, name: &str) -> Option<&'a str> {
+    let lines = reported["lines"].as_array().unwrap();
     let mut values = lines.iter().filter(|line| line[0] == name).map(|line| line[1].as_str().unwrap());
     let value = values.next();
-    assert_eq!(values.next(), None, "{told}");
+    assert_eq!(values.next(), None, "{reported}");
     value
 }
 
 #[track_caller]
-fn assert_is_refused(told: &Value, wait: Value, names: Value, pushback: Option<&str>) {
-    assert_eq!(told["code"], "RESOURCE_EXHAUSTED", "{told}");
-    assert_eq!(told["message"], "rate limit exceeded", "{told}");
-    assert_eq!((&told["wait"], &told["names"]), (&wait, &names), "{told}");
-    assert_eq!(line(told, "grpc-retry-pushback-ms"), pushback, "{told}");
+fn assert_is_refused(reported: &Value, wait: Value, names: Value, pushback: Option<&str>) {
+    assert_eq!(reported["code"], "RESOURCE_EXHAUSTED", "{reported}");
+    assert_eq!(reported["message"], "rate limit exceeded", "{reported}");
+    assert_eq!((&reported["wait"], &reported["names"]), (&wait, &names), "{reported}");
+    assert_eq!(line(reported, "grpc-retry-pushback-ms"), pushback, "{reported}");
 }
 
 fn per(limit: u64, period: Duration) -> TokenBucket {
@@ -91,8 +91,8 @@ async fn it_reads_the_details_by_its_own_means() {
     let layer = limit(per(1, wait), &clock).name(name).and(limit(per(1, wait / 2), &clock).name("other"));
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     for method in METHODS {
-        let told = python(server.address, method, 2, 0, NEVER).await;
-        let [admitted, refused] = told.as_slice() else { panic!("{told:?}") };
+        let reported = python(server.address, method, 2, 0, NEVER).await;
+        let [admitted, refused] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!(admitted["answers"], json!(answer(method, "abc")));
         assert_is_refused(refused, json!([3, 141_592_653]), json!([name, "other"]), Some("3142"));
         assert_eq!(line(refused, "retry-after"), Some("4"));
@@ -105,9 +105,9 @@ async fn it_reads_that_a_limiter_is_closed() {
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new());
     layer.limiter().close();
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
-    let [told] = python(server.address, SAY, 1, 3, NEVER).await.try_into().unwrap();
-    assert_eq!((&told["code"], &told["message"]), (&json!("UNAVAILABLE"), &json!("shutting down")));
-    assert_eq!((&told["wait"], &told["names"]), (&Value::Null, &Value::Null));
+    let [reported] = python(server.address, SAY, 1, 3, NEVER).await.try_into().unwrap();
+    assert_eq!((&reported["code"], &reported["message"]), (&json!("UNAVAILABLE"), &json!("shutting down")));
+    assert_eq!((&reported["wait"], &reported["names"]), (&Value::Null, &Value::Null));
 }
 
 /// What a server sees of its clients: calls, which are tried several times.
@@ -175,8 +175,8 @@ async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
     for method in METHODS {
         let log = Log::default();
         let server = logging!(log, layer.clone(), true);
-        for told in python(server.address, method, CALLS, 3, NEVER).await {
-            let answers: Vec<String> = serde_json::from_value(told["answers"].clone()).unwrap();
+        for reported in python(server.address, method, CALLS, 3, NEVER).await {
+            let answers: Vec<String> = serde_json::from_value(reported["answers"].clone()).unwrap();
             match method {
                 SAY | SPELL => assert_eq!(answers, answer(method, "abc")),
                 // Of a stream that it sends once more, grpcio loses the end now and then, whoever refused it.
@@ -187,9 +187,9 @@ async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
         assert_eq!(calls.len(), CALLS);
         for attempts in calls {
             let [first, second] = attempts.as_slice() else { panic!("{attempts:?}") };
-            let told = Duration::from_millis(first.pushback.unwrap().try_into().unwrap());
+            let reported = Duration::from_millis(first.pushback.unwrap().try_into().unwrap());
             let waited = second.asked - first.answered.unwrap();
-            assert!(waited >= told && waited < told + Duration::from_secs(10), "{attempts:?}");
+            assert!(waited >= reported && waited < reported + Duration::from_secs(10), "{attempts:?}");
             assert_eq!((second.previous, second.pushback), (1, None));
         }
     }
@@ -200,8 +200,8 @@ macro_rules! assert_first_retries_are_served {
     ($($algorithm:expr),+ $(,)?) => {$({
         let log = Log::default();
         let server = logging!(log, RateLimitLayer::new(Global, $algorithm), true);
-        let [told] = python(server.address, SAY, 1, 3, NEVER).await.try_into().unwrap();
-        assert_eq!(told["answers"], json!(["abc"]), "{told}");
+        let [reported] = python(server.address, SAY, 1, 3, NEVER).await.try_into().unwrap();
+        assert_eq!(reported["answers"], json!(["abc"]), "{reported}");
         let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
         assert_eq!(previous, [0, 1], "{}", stringify!($algorithm));
     })+};
@@ -227,8 +227,8 @@ async fn it_does_not_come_back_where_that_never_helps() {
     for method in [SAY, SPELL] {
         let log = Log::default();
         let server = logging!(log, layer.clone(), false);
-        for told in python(server.address, method, 2, 3, "0.01").await {
-            assert_is_refused(&told, Value::Null, json!(["default"]), Some("-1"));
+        for reported in python(server.address, method, 2, 3, "0.01").await {
+            assert_is_refused(&reported, Value::Null, json!(["default"]), Some("-1"));
         }
         assert!(log.calls().iter().all(|attempts| attempts.len() == 1), "{:?}", log.calls());
     }
@@ -240,9 +240,9 @@ async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
     assert!(layer.limiter().check(&()).is_allowed());
     let log = Log::default();
     let server = logging!(log, layer, false);
-    let [told] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
+    let [reported] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
     // It learns how long, and does not come back by itself.
-    assert_is_refused(&told, json!([60, 1]), json!(["default"]), Some("-1"));
+    assert_is_refused(&reported, json!([60, 1]), json!(["default"]), Some("-1"));
     let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
     assert_eq!(previous, [0]);
 }
@@ -252,7 +252,7 @@ async fn what_is_told_holds_for_a_limit_around_one_service() {
     let layer = RateLimitLayer::new(Global, per(1, Duration::from_millis(500)));
     let server = serve!(builder().add_service(layer.layer(Echo::default())));
     // The second comes too early, the third after it was let in, and all are served.
-    for told in python(server.address, SPELL, 4, 3, NEVER).await {
-        assert_eq!(told["answers"], json!(["a", "b", "c"]), "{told}");
+    for reported in python(server.address, SPELL, 4, 3, NEVER).await {
+        assert_eq!(reported["answers"], json!(["a", "b", "c"]), "{reported}");
     }
 }

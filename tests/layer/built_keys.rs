@@ -73,7 +73,7 @@ async fn of_what_is_asked_for() {
     assert_reaches!(hosts(), |by: &Host| by.key("A.example."), host("a.example:80"));
     assert_reaches!(hosts(), |by: &Host| by.key("unknown.example"), host("other.example"));
     assert_reaches!(Method::new(), |by: &Method| by.key(&http::Method::HEAD), get("/"));
-    assert_reaches!(Method::safe(), |by: &Method| by.key(&http::Method::OPTIONS), get("/"));
+    assert_reaches!(Method::by_safety(), |by: &Method| by.key(&http::Method::OPTIONS), get("/"));
     let services = || GrpcService::known(["a.A"]);
     assert_reaches!(services(), |by: &GrpcService| by.key("a.A"), get("/a.A/X"));
     assert_reaches!(services(), |by: &GrpcService| by.key("b.B"), get("/c.C/X"));
@@ -141,8 +141,8 @@ async fn of_tuples() {
     let request = || with(from("192.0.2.1"), "authorization", "Bearer t0ken");
     let (peer, token) = (PeerIp::new(), Bearer::new());
     assert_reaches!(
-        (peer.clone(), token, Method::safe()),
-        |_: &_| (peer.key(ip("192.0.2.1")), token.key("t0ken"), Method::safe().key(&http::Method::GET)),
+        (peer.clone(), token, Method::by_safety()),
+        |_: &_| (peer.key(ip("192.0.2.1")), token.key("t0ken"), Method::by_safety().key(&http::Method::GET)),
         request()
     );
     // A layer that leaves some requests out has the key of the extractor that it was given.

@@ -12,7 +12,7 @@ use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Extension, Global, GrpcHealth, GrpcReflection, Header, KeyError, KeyExtractor,
     Method, Networks, Paths, PeerIp, Preflight, TrustedProxies, first_of,
 };
-use tower_throttle::middleware::KeyCounts;
+use tower_throttle::middleware::KeyStats;
 use tower_throttle::{ErrorResponder, MissingKey, Quota, RateLimitLayer, RateLimiter};
 
 pub(crate) type Http = Request<Full<Bytes>>;
@@ -81,8 +81,8 @@ async fn a_request_without_a_key_is_refused_and_the_body_names_nothing() {
     assert!(!answer.body.contains("into_make_service_with_connect_info"), "{}", answer.body);
     assert!(answer.headers.get("retry-after").is_none() && answer.headers.get("ratelimit").is_none());
     assert_eq!(layer.limiter().len(), 0);
-    let counts = layer.key_counts();
-    assert_eq!((counts.rejected, counts.shared, counts.passed, counts.forbidden), (1, 0, 0, 0));
+    let counts = layer.key_stats();
+    assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (1, 0, 0, 0));
 }
 
 #[tokio::test]
@@ -98,9 +98,9 @@ async fn those_without_a_key_may_share_one_budget_or_pass() {
     assert!(answer.headers.get("ratelimit").is_none(), "it was not limited");
     assert_eq!(statuses!(pass, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4")), [200, 200, 200, 429]);
     // Clones of a layer count together.
-    let (shared, pass) = (shared.clone().name("other").key_counts(), pass.key_counts());
-    assert_eq!((shared.rejected, shared.shared, shared.passed), (0, 2, 0));
-    assert_eq!((pass.rejected, pass.shared, pass.passed), (0, 0, 3));
+    let (shared, pass) = (shared.clone().name("other").key_stats(), pass.key_stats());
+    assert_eq!((shared.rejected, shared.shared, shared.unlimited), (0, 2, 0));
+    assert_eq!((pass.rejected, pass.shared, pass.unlimited), (0, 0, 3));
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn of_joined_layers_each_does_with_missing_keys_what_it_was_told_to() {
     let rejects = RateLimitLayer::new(PeerIp::new(), at_once(1));
     let watched = rejects.clone();
     assert_eq!(statuses!(all().and(rejects), get("/"), get("/")), [500, 500]);
-    assert_eq!(watched.key_counts().rejected, 2);
+    assert_eq!(watched.key_stats().rejected, 2);
     let passes = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Pass);
     assert_eq!(statuses!(all().and(passes), get("/"), get("/"), get("/")), [200, 200, 429]);
     let shares = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);
@@ -119,7 +119,7 @@ async fn of_joined_layers_each_does_with_missing_keys_what_it_was_told_to() {
 #[tokio::test]
 async fn callers_without_a_key_go_by_the_limiters_own_rule() {
     let layer = RateLimitLayer::new(PeerIp::new(), Tiered::new(at_once(1)))
-        .choose(|_: &Http, _| at_once(3))
+        .tier(|_: &Http, _| at_once(3))
         .missing_key(MissingKey::Shared);
     assert_eq!(statuses!(layer, get("/"), get("/")), [200, 429]);
     let known = || from("1.2.3.4");
@@ -158,7 +158,7 @@ async fn a_key_that_the_layer_finds_is_the_same_to_the_limiter() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_served_is_told_so_before_anything_is_counted() {
+async fn a_forbidden_caller_is_rejected_before_anything_is_counted() {
     let denied = Networks::new(["6.6.0.0/16"]).unwrap();
     let layer =
         RateLimitLayer::new(PeerIp::new().deny(denied.clone()), at_once(1)).missing_key(MissingKey::Pass);
@@ -170,7 +170,7 @@ async fn whoever_is_not_served_is_told_so_before_anything_is_counted() {
     assert!(!answer.body.contains("6.6"), "{}", answer.body);
     assert!(answer.headers.get("retry-after").is_none() && answer.headers.get("ratelimit").is_none());
     assert_eq!(layer.limiter().len(), 0);
-    assert_eq!(layer.key_counts().forbidden, 1);
+    assert_eq!(layer.key_stats().forbidden, 1);
 
     let grpc = ask(&layer, with(from("::ffff:6.6.6.6"), "content-type", "application/grpc")).await;
     assert_eq!((grpc.status, grpc.headers["grpc-status"].as_bytes()), (200, &b"7"[..]));
@@ -188,7 +188,7 @@ async fn whoever_is_not_served_is_told_so_before_anything_is_counted() {
 }
 
 #[tokio::test]
-async fn nobody_gets_round_a_deny_list_by_what_they_send() {
+async fn a_deny_list_cannot_be_bypassed_by_headers() {
     let peer = || PeerIp::new().deny(Networks::new(["6.6.6.6"]).unwrap());
     let token = |peer: &str| with(from(peer), "authorization", "Bearer abc");
     let layer = RateLimitLayer::new(first_of((Bearer::new(), peer())), at_once(1));
@@ -209,7 +209,7 @@ async fn nobody_gets_round_a_deny_list_by_what_they_send() {
 }
 
 #[tokio::test]
-async fn whoever_a_joined_layer_does_not_serve_is_told_that_and_not_that_a_key_is_missing() {
+async fn forbidden_by_a_joined_layer_takes_precedence_over_a_missing_key() {
     let denies = || RateLimitLayer::new(PeerIp::new().deny(Networks::new(["6.6.6.6"]).unwrap()), at_once(1));
     let by_token = || RateLimitLayer::new(Bearer::new(), at_once(1)).missing_key(MissingKey::Pass);
     let twice = || with(with(from("6.6.6.6"), "authorization", "Bearer a"), "authorization", "Bearer b");
@@ -323,7 +323,7 @@ async fn parts_of_a_key_stay_apart() {
 
 #[tokio::test]
 async fn reading_and_writing_may_have_a_budget_each() {
-    let layer = RateLimitLayer::new((PeerIp::new(), Method::safe()), at_once(1));
+    let layer = RateLimitLayer::new((PeerIp::new(), Method::by_safety()), at_once(1));
     let ask =
         |method: &str| with_peer(Request::builder().method(method).body(Full::default()).unwrap(), "1.2.3.4");
     assert_eq!(statuses!(layer, ask("GET"), ask("HEAD"), ask("POST"), ask("ANY")), [200, 429, 200, 429]);
@@ -402,7 +402,7 @@ fn what_a_caller_said_is_not_printed() {
 #[test]
 fn counts_begin_at_nothing() {
     let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_second(1)));
-    assert_eq!(layer.key_counts(), KeyCounts::default());
+    assert_eq!(layer.key_stats(), KeyStats::default());
 }
 
 #[cfg(feature = "axum")]

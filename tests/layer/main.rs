@@ -1,19 +1,19 @@
 //! The layer around services: alone, joined with others, among tower's own, and in front of stores that answer later.
 
-mod block;
+mod and;
+mod and_with_queue;
 mod built_keys;
-mod close;
-mod compose;
-mod edges;
-mod ends;
-mod fields;
-mod joined;
+mod custom_store;
+mod headers;
+mod joint_edge_cases;
 mod keys;
+mod lockout;
 mod mistakes;
+mod permit_release;
+mod readiness;
 mod service;
-mod stack;
-mod store;
+mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
-mod together;
 mod unread;
+mod with_tower_layers;

@@ -14,7 +14,7 @@ use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWind
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp, from_fn};
 use tower_throttle::middleware::{
-    One, Policy, RateLimit, Refusal, Report, Responder, ResponseBody, ResponseFuture,
+    Policy, PolicyReport, RateLimit, Rejection, Responder, ResponseBody, ResponseFuture, UnitCost,
 };
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -189,7 +189,7 @@ impl App {
 
 #[tokio::test]
 async fn bodies_may_differ_and_errors_stay_what_they_are() {
-    let layer: RateLimitLayer<Global, TokenBucket, One, HttpResponder> =
+    let layer: RateLimitLayer<Global, TokenBucket, UnitCost, HttpResponder> =
         RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2)));
     let mut app = App { service: layer.layer(Plain) };
     let response: Response<ResponseBody<Full<Bytes>>> = app.call("/").await.unwrap();
@@ -250,23 +250,23 @@ impl<E> Responder<String, String, E> for Telling {
     type Response = String;
     type Error = E;
 
-    fn admitted(&self, reports: &[Report<'_>], response: String) -> String {
+    fn map_response(&self, reports: &[PolicyReport<'_>], response: String) -> String {
         format!("{response}, {}", said(reports))
     }
 
-    fn failed(&self, error: E) -> E {
+    fn map_error(&self, error: E) -> E {
         error
     }
 
-    fn refused(&self, request: &String, refusal: Refusal<'_>) -> Result<String, E> {
+    fn reject(&self, request: &String, refusal: Rejection<'_>) -> Result<String, E> {
         match refusal {
-            Refusal::Limit(reports) => Ok(format!("not {request}, {}", said(reports))),
+            Rejection::Limited(reports) => Ok(format!("not {request}, {}", said(reports))),
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn said(reports: &[Report<'_>]) -> String {
+fn said(reports: &[PolicyReport<'_>]) -> String {
     let said = reports.iter().map(|report| {
         let (policy, decision) = (report.policy(), report.decision());
         let window = report.window().map(|window| window.as_secs());

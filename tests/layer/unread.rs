@@ -20,10 +20,10 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{BodyFormat, Head, Refusal, Responder, ResponseBody};
+use tower_throttle::middleware::{BodyFormat, Rejection, RequestHead, Responder, ResponseBody};
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::Hand;
+use crate::support::PolledByHand;
 
 const KIB: u64 = 1_024;
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
@@ -160,10 +160,10 @@ async fn an_answer_that_closes_by_itself_says_so_once() {
         ("Upgrade, Close", vec!["Upgrade, Close"]),
         ("x-hop", vec!["x-hop", "close"]),
     ] {
-        let answer = move |_: &Refusal<'_>, _: &Head<'_>| {
+        let answer = move |_: &Rejection<'_>, _: &RequestHead<'_>| {
             Response::builder().header(CONNECTION, own).body("").unwrap()
         };
-        let responder = HttpResponder::new().answer(answer);
+        let responder = HttpResponder::new().rejection_response(answer);
         let answer = refusing(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
         assert_eq!(connection(&answer), expected);
 
@@ -176,7 +176,7 @@ async fn an_answer_that_closes_by_itself_says_so_once() {
 
 /// What a body is drained for: whether the connection is kept, how many frames were read, and how long it took.
 async fn drained(max_bytes: u64, headers: &[(HeaderName, &str)], body: Upload) -> (bool, usize, Duration) {
-    let service = refusing(HttpResponder::new().body(BodyFormat::Plain).drain(max_bytes, HALF_A_SECOND));
+    let service = refusing(HttpResponder::new().body(BodyFormat::PlainText).drain(max_bytes, HALF_A_SECOND));
     let start = Instant::now();
     let answer = service.oneshot(post(headers, body.clone())).await.unwrap();
     assert_eq!(answer.status(), 429);
@@ -233,7 +233,7 @@ async fn only_so_many_bodies_are_drained_at_the_same_time() {
         let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
         let mut never_ending = || {
             let body = Upload::new(1, 2).slow(Duration::from_secs(60));
-            let mut call = Hand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));
+            let mut call = PolledByHand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));
             let is_answered = call.poll();
             (call, is_answered)
         };
@@ -269,7 +269,7 @@ async fn a_request_that_is_refused_while_it_waits_is_drained_then() {
     let mut service = layer.layer(inner);
     assert_eq!(service.call(post(&[], Upload::new(1, 0))).await.unwrap().status(), 200);
     let body = Upload::new(1, 2);
-    let mut call = Hand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body.clone())));
+    let mut call = PolledByHand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body.clone())));
     assert!(!call.poll() && body.frames_read() == 0);
     limiter.close();
     assert!(call.run());

@@ -19,7 +19,7 @@ use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_throttle::RateLimitLayer;
 use tower_throttle::key::Method as ByMethod;
 
-use crate::bare::{Connection, KINDS, boxed, end, serve, text};
+use crate::hyper_only::{Connection, KINDS, boxed, end, serve, text};
 use crate::support::{Server, VERSIONS, read_until, request, send};
 use crate::{Fed, at_last, data, limit, limiter, trailers, used_up};
 
@@ -273,13 +273,13 @@ async fn a_head_is_answered_as_a_get_but_for_the_body() {
         let app = || Router::new().route("/", get(|| async { "hello" }));
         let server = Server::start(app().layer(limit(4))).await;
         let ask = |method| send(server.address, version, request(method, "/"));
-        let told = |answer: &crate::support::Answer| {
+        let reported = |answer: &crate::support::Answer| {
             let length = answer.header("content-length").to_owned();
             (answer.status, length, answer.header("ratelimit-policy").to_owned(), answer.has("retry-after"))
         };
         for status in [200, 200, 429, 429] {
             let [got, head] = [ask(Method::GET).await, ask(Method::HEAD).await];
-            assert_eq!((got.status.as_u16(), told(&got)), (status, told(&head)), "{version:?}");
+            assert_eq!((got.status.as_u16(), reported(&got)), (status, reported(&head)), "{version:?}");
             assert_eq!(got.body.len().to_string(), got.header("content-length"));
             assert!(head.body.is_empty(), "{head:?}");
             if version == crate::support::Version::Http2 {

@@ -2,15 +2,15 @@
 //! layer works: in each place of an axum app, in bare hyper servers, with other layers on either side.
 #![cfg(feature = "axum")]
 
-mod bare;
+mod axum_placement;
 mod bodies;
-mod order;
-mod places;
-mod stack;
+mod guide_recipe;
+mod hyper_only;
+mod layer_order;
 #[path = "../support/mod.rs"]
 mod support;
-mod tunnels;
-mod waits;
+mod timeouts;
+mod upgrades;
 
 use std::hash::Hash;
 use std::io;

@@ -1,9 +1,9 @@
 //! Models of what threads do to a limiter at once, and all that they need.
 
+pub(crate) mod clock;
 pub(crate) mod explorer;
-pub(crate) mod line;
+pub(crate) mod harness;
 pub(crate) mod models;
-pub(crate) mod pair;
-pub(crate) mod stage;
-pub(crate) mod time;
-pub(crate) mod twin;
+pub(crate) mod mutants;
+pub(crate) mod queue_model;
+pub(crate) mod two_limiters;

@@ -15,10 +15,10 @@ use tower_throttle::key::from_fn;
 use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use super::line::{INTERVAL, Line, Real, ten_a_second};
-use super::pair::{BUDGETS, Key, Keys, Pair, call};
-use super::stage::{Stage, Told, all, judge};
-use super::time::{Strict, Time};
+use super::clock::{Strict, Time};
+use super::harness::{Stage, Told, all, judge};
+use super::queue_model::{INTERVAL, Line, Real, ten_a_second};
+use super::two_limiters::{BUDGETS, Key, Keys, Pair, call};
 
 /// Some join and stay, others give up. As many turns come as have stayed, and no more: all have left then, and no slot is over.
 pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
@@ -27,11 +27,11 @@ pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
     stay: u32,
 ) {
     let stage = Stage::new(line, &keys);
-    let (tells, told) = mpsc::channel();
+    let (tells, reported) = mpsc::channel();
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| (0..stay).map(|_| *key)).collect();
     let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
-    Told::default().wait(&told, stayers.len(), 0);
+    Told::default().wait(&reported, stayers.len(), 0);
     assert!(all(quit).iter().all(Option::is_none), "no turn has come");
     (0..stay).for_each(|_| stage.turn(&keys));
     judge(&all(stayers));
@@ -45,13 +45,13 @@ pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
 ) {
     const STAY: u32 = 2;
     let stage = Stage::new(line, &keys);
-    let (tells, told) = mpsc::channel();
+    let (tells, reported) = mpsc::channel();
     let turns = stage.clone();
     let ticker = thread::spawn(move || turns.turn(&keys));
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| [*key; STAY as usize]).collect();
     let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
-    Told::default().wait(&told, stayers.len(), 0);
+    Told::default().wait(&reported, stayers.len(), 0);
     ticker.join().unwrap();
     let mut passed: Vec<_> = all(quit).into_iter().flatten().collect();
     (0..STAY).for_each(|_| stage.turn(&keys));
@@ -78,9 +78,9 @@ pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, lat
     let drops = thread::spawn(move || drop(untold));
     let line = stage.line.clone();
     let checks = thread::spawn(move || line.check(0));
-    let (tells, told) = mpsc::channel();
+    let (tells, reported) = mpsc::channel();
     let stays = stage.stays(0, tells);
-    Told::default().wait(&told, 1, 0);
+    Told::default().wait(&reported, 1, 0);
     drops.join().unwrap();
     if checks.join().unwrap() {
         stage.turn(&[0]);
@@ -102,7 +102,7 @@ pub(crate) enum Act {
 /// Two calls join, a third passes or not, and somebody interferes: units are counted exactly, and each leaves at its turn, looked after by nobody.
 pub(crate) fn somebody_interferes<C: Time>(act: Act) {
     let stage = Stage::new(Real::new::<C>, &[0]);
-    let (tells, told) = mpsc::channel();
+    let (tells, reported) = mpsc::channel();
     let limiter = stage.line.0.clone();
     let acts = thread::spawn(move || match act {
         Act::Nothing => {}
@@ -121,7 +121,7 @@ pub(crate) fn somebody_interferes<C: Time>(act: Act) {
     let mut gone = usize::from(came_back && !passed);
     let mut due = vec![Duration::ZERO; gone];
     let mut so_far = Told::default();
-    so_far.wait(&told, 2, gone);
+    so_far.wait(&reported, 2, gone);
     for turn in 1.. {
         if gone == 2 {
             break;
@@ -132,7 +132,7 @@ pub(crate) fn somebody_interferes<C: Time>(act: Act) {
         }
         gone += 1;
         due.push(interval * turn);
-        so_far.wait(&told, 2, gone);
+        so_far.wait(&reported, 2, gone);
     }
     let mut delays: Vec<_> = all(stayers).into_iter().map(|passed| passed.delay).collect();
     delays.sort();

@@ -58,7 +58,7 @@ fn assert_denied(answer: &Answer, name: &str, (q, w): (u64, u64), retry_after: u
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exactly_a_burst_passes_and_the_rest_is_told_when_to_come_back() {
     const BURST: usize = 20;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for version in VERSIONS {
         let clock = ManualClock::new();
         // One in ten seconds.
@@ -93,13 +93,13 @@ async fn exactly_a_burst_passes_and_the_rest_is_told_when_to_come_back() {
             StatusCode::TOO_MANY_REQUESTS,
             "{version:?}"
         );
-        told.push((denied[0].told(), denied[0].body.clone(), early.told()));
+        reported.push((denied[0].reported(), denied[0].body.clone(), early.reported()));
     }
-    assert_eq!(told[0], told[1], "both versions say the same");
+    assert_eq!(reported[0], reported[1], "both versions say the same");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_as_long_as_retry_after_says_is_served() {
+async fn a_caller_that_waits_for_retry_after_is_served() {
     for version in VERSIONS {
         // The layer as its users write it, with the real clock.
         let app = hello().layer(RateLimitLayer::per_ip(Quota::per_second(1).burst(5)));
@@ -373,7 +373,7 @@ async fn a_head_request_is_told_what_a_get_is() {
         assert_eq!(call(Method::GET).await.text(), "hello");
         let (get, head) = (call(Method::GET).await, call(Method::HEAD).await);
         assert_eq!(head.status, StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(head.told(), get.told());
+        assert_eq!(head.reported(), get.reported());
         assert_eq!(head.header("content-length"), get.body.len().to_string());
         assert!(head.body.is_empty());
     }

@@ -3,7 +3,7 @@
 #[cfg(feature = "axum")]
 mod axum;
 #[cfg(feature = "axum")]
-mod hangup;
+mod client_disconnect;
 mod queue;
 #[cfg(feature = "axum")]
 mod streaming;

@@ -18,7 +18,7 @@ use tower_throttle::key::{Header, from_fn};
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Client1, Hand, Random, Server, request};
+use crate::support::{Client1, PolledByHand, Random, Server, request};
 
 const MS: Duration = Duration::from_millis(1);
 const NS: Duration = Duration::from_nanos(1);
@@ -138,10 +138,10 @@ fn slots_are_exact_to_the_nanosecond_for_an_hour() {
         let clock = ManualClock::new();
         let limiter =
             RateLimiter::builder(LeakyBucket::new(Quota::per_second(limit))).clock(clock.clone()).build();
-        assert!(Hand::new(limiter.acquire("key")).poll());
+        assert!(PolledByHand::new(limiter.acquire("key")).poll());
         let mut before = 0_u64;
         for n in 1..=3_600 * limit {
-            let mut next = Hand::new(limiter.acquire("key"));
+            let mut next = PolledByHand::new(limiter.acquire("key"));
             assert!(!next.poll());
             let slot = (n * 1_000_000_000).div_ceil(limit);
             clock.advance(Duration::from_nanos(slot - before - 1));
@@ -177,22 +177,22 @@ async fn who_comes_first_leaves_first() {
 }
 
 #[test]
-fn whoever_would_wait_too_long_is_refused_at_once() {
+fn a_call_that_would_wait_too_long_is_rejected_at_once() {
     let clock = ManualClock::new();
     let bucket = ten_a_second().queue(100).max_wait(MS * 250);
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
-    let mut first = Hand::new(limiter.acquire("key"));
+    let mut first = PolledByHand::new(limiter.acquire("key"));
     assert!(first.poll());
     let first = first.output.unwrap();
     assert_eq!((first.limit(), first.remaining()), (3, 2));
-    let mut waiting = [Hand::new(limiter.acquire("key")), Hand::new(limiter.acquire("key"))];
+    let mut waiting = [PolledByHand::new(limiter.acquire("key")), PolledByHand::new(limiter.acquire("key"))];
     assert!(waiting.iter_mut().all(|call| !call.poll()));
     let refused = now(&limiter, 1).unwrap();
     assert_eq!((refused.is_allowed(), refused.retry_after()), (false, Some(MS * 50)));
     clock.advance(MS * 50 - NS);
     assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(NS));
     clock.advance(NS);
-    let mut waits = Hand::new(limiter.acquire("key"));
+    let mut waits = PolledByHand::new(limiter.acquire("key"));
     assert!(!waits.poll());
     // Step by step: the schedule keeps up with the clock.
     for _ in 0..4 {
@@ -207,7 +207,7 @@ fn whoever_would_wait_too_long_is_refused_at_once() {
 }
 
 #[test]
-fn without_a_queue_nobody_waits() {
+fn without_a_queue_no_call_waits() {
     for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -267,7 +267,7 @@ async fn keys_do_not_wait_for_each_other() {
 
 /// The answer of `acquire`, if it comes at once.
 fn now(limiter: &RateLimiter<LeakyBucket>, cost: u64) -> Option<Decision> {
-    let mut call = Hand::new(limiter.acquire_n("key", cost));
+    let mut call = PolledByHand::new(limiter.acquire_n("key", cost));
     call.poll();
     call.output
 }
@@ -277,7 +277,7 @@ fn a_check_while_somebody_waits_is_denied_and_tells_when_the_line_is_empty() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(9)).clock(clock.clone()).build();
     assert!(now(&limiter, 1).unwrap().is_allowed());
-    let mut waiting = [1, 4, 1].map(|cost| Hand::new(limiter.acquire_n("key", cost)));
+    let mut waiting = [1, 4, 1].map(|cost| PolledByHand::new(limiter.acquire_n("key", cost)));
     assert!(waiting.iter_mut().all(|call| !call.poll()));
     clock.advance(MS * 30);
     // 70 ms to the first, which takes one interval, the next four, the last one.
@@ -297,7 +297,7 @@ fn a_check_while_somebody_waits_is_denied_and_tells_when_the_line_is_empty() {
     clock.advance(NS);
     assert_eq!((limiter.peek("key").is_allowed(), limiter.peek("key").remaining()), (true, 1));
     assert!(limiter.check("key").is_allowed());
-    assert!(waiting.iter_mut().all(Hand::run));
+    assert!(waiting.iter_mut().all(PolledByHand::run));
     assert!(!limiter.check("key").is_allowed());
 }
 
@@ -306,7 +306,7 @@ fn a_reset_lets_the_first_of_the_line_go_and_the_others_follow_one_by_one() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(20)).clock(clock.clone()).build();
     assert!(now(&limiter, 1).unwrap().is_allowed());
-    let mut line: VecDeque<_> = (0..20).map(|_| Hand::new(limiter.acquire("key"))).collect();
+    let mut line: VecDeque<_> = (0..20).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
     assert!(line.iter_mut().all(|call| !call.poll()));
     let mut leave = |at: &str| {
         assert!(line.pop_front().unwrap().run(), "the first is late, {at}");
@@ -332,7 +332,7 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
         clock.set(Duration::from_secs(100));
         let limiter = RateLimiter::builder(ten_a_second().queue(5)).clock(clock.clone()).build();
         assert!(now(&limiter, 1).unwrap().is_allowed());
-        let mut line = [(); 4].map(|()| Hand::new(limiter.acquire("key")));
+        let mut line = [(); 4].map(|()| PolledByHand::new(limiter.acquire("key")));
         assert!(line.iter_mut().all(|call| !call.poll()));
         clock.set(Duration::from_secs(100) - back);
         assert!(line.iter_mut().all(|call| !call.run()), "stepping back by {back:?} lets nobody in");
@@ -345,7 +345,7 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
             }
         }
         // Nor does whoever comes later wait longer.
-        let mut next = Hand::new(limiter.acquire("key"));
+        let mut next = PolledByHand::new(limiter.acquire("key"));
         let mut waited = Duration::ZERO;
         while !next.poll() {
             clock.advance(MS);
@@ -372,7 +372,7 @@ struct World {
 }
 
 struct Waiting {
-    call: Hand<Acquire<LeakyBucket>>,
+    call: PolledByHand<Acquire<LeakyBucket>>,
     cost: u64,
     arrived: u128,
 }
@@ -454,7 +454,7 @@ impl World {
 
     fn acquire(&mut self, cost: u64) {
         let turn = self.turn();
-        let mut call = Hand::new(self.limiter.acquire_n("key", cost));
+        let mut call = PolledByHand::new(self.limiter.acquire_n("key", cost));
         call.poll();
         let wait = turn - self.now;
         let at_once = cost == 0 || self.line.is_empty() && wait == 0;
@@ -600,7 +600,7 @@ fn as_many_are_let_in_as_remain() {
             // Costs nothing, says how things stand.
             let remaining = now(&world.limiter, 0).unwrap().remaining();
             let mut calls: Vec<_> =
-                (0..=remaining).map(|_| Hand::new(world.limiter.acquire("key"))).collect();
+                (0..=remaining).map(|_| PolledByHand::new(world.limiter.acquire("key"))).collect();
             for (n, call) in (0..).zip(&mut calls) {
                 call.poll();
                 let let_in = call.output.is_none_or(|decision| decision.is_allowed());
@@ -614,11 +614,11 @@ fn as_many_are_let_in_as_remain() {
 fn what_remains_and_what_is_told_of_the_reset_is_true_of_an_admission() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(3)).clock(clock.clone()).build();
-    let mut waiting: Vec<Hand<Acquire<LeakyBucket>>> = Vec::new();
+    let mut waiting: Vec<PolledByHand<Acquire<LeakyBucket>>> = Vec::new();
     let first = now(&limiter, 1).unwrap();
     assert_eq!((first.remaining(), first.reset_after()), (3, MS * 100));
     for _ in 0..3 {
-        let mut call = Hand::new(limiter.acquire("key"));
+        let mut call = PolledByHand::new(limiter.acquire("key"));
         assert!(!call.poll());
         waiting.push(call);
     }
@@ -684,7 +684,7 @@ async fn nothing_is_kept_of_a_line_that_is_gone() {
         assert!(limiter.len() <= 50);
         sleep(MS * 500).await;
     }
-    // All keys are as good as new: each finds a place of its own, and may wait.
+    // All keys are fresh: each finds a place of its own, and may wait.
     let mut calls = JoinSet::new();
     for key in 0..50 {
         for _ in 0..4 {
@@ -695,7 +695,7 @@ async fn nothing_is_kept_of_a_line_that_is_gone() {
 }
 
 #[tokio::test]
-async fn over_a_socket_nobody_is_early_and_the_median_is_at_most_five_milliseconds_late() {
+async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milliseconds_late() {
     const ROUNDS: usize = 7;
     let layer = RateLimitLayer::new(Header::new("x-round").unwrap(), ten_a_second().queue(3));
     let limited = axum::Router::new().route("/", axum::routing::get(|| async {})).layer(layer);

@@ -121,12 +121,12 @@ impl Stage {
 
     /// Whether another would be let in now. Asked without a socket between, so that it is now.
     fn is_free(&self) -> bool {
-        self.limiter.permit(USER).is_ok()
+        self.limiter.try_acquire_permit(USER).is_ok()
     }
 
     async fn gets_free(&self, what: &str) {
         at_last(what, async {
-            while self.limiter.permit(USER).is_err() {
+            while self.limiter.try_acquire_permit(USER).is_err() {
                 sleep(Duration::from_millis(1)).await;
             }
         })
@@ -304,7 +304,7 @@ async fn a_client_that_hangs_up_in_the_middle_frees_its_permit() {
                 feed.send(Piece::Data("a")).ok().unwrap();
                 text(streams.body_mut()).await;
             }
-            assert!(stage.limiter.permit(USER).is_err());
+            assert!(stage.limiter.try_acquire_permit(USER).is_err());
             connection.close();
             stage.gets_free("a connection that is closed").await;
             assert!(feed.is_closed(), "the body is gone");
@@ -349,7 +349,7 @@ async fn a_client_that_hangs_up_before_the_answer_frees_its_permit() {
         let calls = connection.clone();
         let call = tokio::spawn(async move { drop(calls.send(Method::GET, "/never").await) });
         at_last("the call", async {
-            while limiter.permit(&()).is_ok() {
+            while limiter.try_acquire_permit(&()).is_ok() {
                 sleep(Duration::from_millis(1)).await;
             }
         })
@@ -359,7 +359,7 @@ async fn a_client_that_hangs_up_before_the_answer_frees_its_permit() {
             connection.close();
         }
         at_last("the end", async {
-            while limiter.permit(&()).is_err() {
+            while limiter.try_acquire_permit(&()).is_err() {
                 sleep(Duration::from_millis(1)).await;
             }
         })
@@ -427,7 +427,7 @@ async fn a_panic_that_is_caught_outside_gives_the_permit_back_before_the_answer(
         let connection = Connection::open(server.address, version).await;
         for _ in 0..3 {
             assert_eq!(connection.get("/panics").await.status(), 500);
-            assert!(limiter.permit(&()).is_ok());
+            assert!(limiter.try_acquire_permit(&()).is_ok());
         }
     }
 }
@@ -464,7 +464,7 @@ async fn an_upgrade_gives_the_permit_back() {
     let mut byte = [0];
     at_last("an echo", stream.read_exact(&mut byte)).await.unwrap();
     assert_eq!(&byte, b"!");
-    assert!(limiter.permit(&()).is_ok());
+    assert!(limiter.try_acquire_permit(&()).is_ok());
 }
 
 /// A reader that is slow holds its permit: what is not sent is not over.
@@ -496,7 +496,7 @@ struct Line {
 impl Line {
     async fn waits(&self, count: usize) {
         at_last(&format!("{count} wait"), async {
-            while self.stage.limiter.waiting() != count {
+            while self.stage.limiter.queued() != count {
                 sleep(Duration::from_millis(1)).await;
             }
         })
@@ -550,9 +550,9 @@ async fn the_next_in_line_passes_when_the_body_before_it_has_ended() {
         for left in [1, 0] {
             whole(streams).await;
             streams = at_last("its turn", calls.pop_front().unwrap()).await.unwrap();
-            assert_eq!((streams.status().as_u16(), line.stage.limiter.waiting()), (200, left), "{version:?}");
+            assert_eq!((streams.status().as_u16(), line.stage.limiter.queued()), (200, left), "{version:?}");
             assert!(calls.iter().all(|call| !call.is_finished()), "one at a time, in order");
-            assert!(line.stage.limiter.permit(USER).is_err());
+            assert!(line.stage.limiter.try_acquire_permit(USER).is_err());
             drop(feeds.pop_front());
         }
         whole(streams).await;
@@ -579,7 +579,7 @@ async fn a_wait_that_is_too_long_ends_with_429() {
         let refused = at_last("a refusal", waits).await.unwrap();
         assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
         assert_eq!(refused.headers()["content-type"], "application/problem+json");
-        assert_eq!(line.stage.limiter.waiting(), 0);
+        assert_eq!(line.stage.limiter.queued(), 0);
         drop(streams);
     }
 }
@@ -592,7 +592,8 @@ async fn the_total_counts_streams_of_all_users() {
     let server = Server::start(app(&feeds).layer(layer)).await;
     let stage = Stage { server, limiter, feeds };
     let connection = stage.connect(Version::Http2).await;
-    let others = [stage.limiter.permit("ben").unwrap(), stage.limiter.permit("cleo").unwrap()];
+    let others =
+        [stage.limiter.try_acquire_permit("ben").unwrap(), stage.limiter.try_acquire_permit("cleo").unwrap()];
     let _feed = stage.feed();
     let streams = connection.get("/stream").await;
     assert_eq!(connection.get("/text").await.status(), 429);
@@ -652,10 +653,10 @@ async fn a_handler_is_told_how_long_its_request_was_held() {
     let clock = ManualClock::new();
     let line = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let limiter = RateLimiter::builder(line).clock(clock.clone()).build();
-    let told = |axum::Extension(decision): axum::Extension<Decision>| async move {
+    let reported = |axum::Extension(decision): axum::Extension<Decision>| async move {
         format!("{} ms", decision.delay().as_millis())
     };
-    let app = Router::new().route("/", get(told)).layer(
+    let app = Router::new().route("/", get(reported)).layer(
         RateLimitLayer::with_limiter(Global, limiter.clone())
             .and(RateLimitLayer::new(Global, TokenBucket::new(Quota::per_day(50)))),
     );
@@ -667,7 +668,7 @@ async fn a_handler_is_told_how_long_its_request_was_held() {
         .map(tokio::spawn)
         .collect();
     at_last("both wait", async {
-        while limiter.waiting() < 2 {
+        while limiter.queued() < 2 {
             sleep(Duration::from_millis(1)).await;
         }
     })

@@ -50,7 +50,7 @@ impl TickingClock {
 impl Clock for TickingClock {
     fn now(&self) -> Nanos {
         let ticked = self.ticked.fetch_add(self.step, Ordering::SeqCst);
-        self.manual.now().after(ticked + self.step)
+        self.manual.now().saturating_add(ticked + self.step)
     }
 
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -262,16 +262,16 @@ impl Answer {
     }
 
     /// What a limiter has to say of it, beside the status and the body: names in order, with their values.
-    pub(crate) fn told(&self) -> Vec<(String, String)> {
+    pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
-        let mut told: Vec<_> = self
+        let mut reported: Vec<_> = self
             .headers
             .iter()
             .filter(|(name, _)| ours.contains(&name.as_str()))
             .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
             .collect();
-        told.sort();
-        told
+        reported.sort();
+        reported
     }
 }
 
@@ -371,14 +371,14 @@ impl Wake for Alarm {
 }
 
 /// A future polled by hand, as an executor would: when its waker was woken.
-pub(crate) struct Hand<F: Future> {
+pub(crate) struct PolledByHand<F: Future> {
     future: Option<Pin<Box<F>>>,
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) output: Option<F::Output>,
     pub(crate) polls: usize,
 }
 
-impl<F: Future> Hand<F> {
+impl<F: Future> PolledByHand<F> {
     pub(crate) fn new(future: F) -> Self {
         Self { future: Some(Box::pin(future)), alarm: Alarm::ringing(), output: None, polls: 0 }
     }

@@ -41,9 +41,9 @@ mod slot;
 use std::time::Duration;
 
 use self::slot::Slot;
-use crate::algorithm::rate::{Rate, div_rem, rescaled};
-use crate::algorithm::time::{earliest_slot, step};
-use crate::algorithm::{Algorithm, Departure, Line, Overflow, Patience, Policy};
+use crate::algorithm::clock_step::{earliest_slot, step};
+use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
+use crate::algorithm::{Admission, Algorithm, QueueConfig, QueueOverflow, Queueing, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -82,7 +82,7 @@ use crate::quota::Quota;
 pub struct LeakyBucket {
     quota: Quota,
     rate: Rate,
-    patience: Patience,
+    queue_config: QueueConfig,
     capacity: u64,
 }
 
@@ -98,50 +98,50 @@ impl LeakyBucket {
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let places = quota.capacity();
-        let patience = Patience::asked(places);
-        Self { quota, rate: Rate::of(quota), patience, capacity: places.saturating_add(1) }
+        let queue_config = QueueConfig::enabled(places);
+        Self { quota, rate: Rate::of(quota), queue_config, capacity: places.saturating_add(1) }
     }
 
     /// How many calls may wait, per key. 0: none, whoever cannot leave at once is refused.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
-        self.patience = self.patience.queue(places);
+        self.queue_config = self.queue_config.queue(places);
         self.measured()
     }
 
     /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.patience = self.patience.within(max_wait);
+        self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
     /// Who is refused when the line is full; whoever comes, unless set.
     #[must_use]
-    pub const fn overflow(mut self, overflow: Overflow) -> Self {
-        self.patience = self.patience.overflowing(overflow);
+    pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
+        self.queue_config = self.queue_config.with_overflow(overflow);
         self
     }
 
     fn measured(mut self) -> Self {
-        let patience = self.patience;
-        self.capacity = patience.places().min(self.intervals(patience.max_wait())).saturating_add(1);
+        let queue_config = self.queue_config;
+        self.capacity = queue_config.places().min(self.intervals(queue_config.max_wait())).saturating_add(1);
         self
     }
 
     /// The grains from `now`, at most the key's time, until the next slot.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        state.next.until().saturating_add(self.rate.grains(state.last.since(now)))
+        state.next.until().saturating_add(self.rate.grains(state.last.saturating_since(now)))
     }
 
     /// The slot at `instant`, which is not after the key's time.
     fn slot(&self, state: &LeakyBucketState, instant: Nanos) -> Slot {
-        Slot::NOW.sooner(self.rate.grains(state.last.since(instant)))
+        Slot::NOW.sooner(self.rate.grains(state.last.saturating_since(instant)))
     }
 
     /// The grains until nothing is left of it, and the clock has caught up.
     fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        self.until(state, now).max(self.rate.grains(state.last.since(now)))
+        self.until(state, now).max(self.rate.grains(state.last.saturating_since(now)))
     }
 
     fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
@@ -162,12 +162,12 @@ impl LeakyBucket {
 impl Algorithm for LeakyBucket {
     type State = LeakyBucketState;
 
-    fn fresh(&self, _built: Nanos, now: Nanos) -> LeakyBucketState {
+    fn new_state(&self, _created_at: Nanos, now: Nanos) -> LeakyBucketState {
         LeakyBucketState { last: now, next: Slot::NOW }
     }
 
     #[inline]
-    fn seen(&self, state: &LeakyBucketState) -> Nanos {
+    fn last_update(&self, state: &LeakyBucketState) -> Nanos {
         state.last
     }
 
@@ -199,22 +199,23 @@ impl Algorithm for LeakyBucket {
     /// Moves the next slot up, but not to before now.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
-        if !state.next.has_come() {
+        if !state.next.is_due() {
             state.next = state.next.sooner(self.rate.units(cost)).max(Slot::NOW);
         }
     }
 
     /// As much as cannot have come back since.
-    fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
         self.observe(state, now);
-        if taken <= state.last && !state.next.has_come() {
-            let grains = self.rate.units(cost).saturating_sub(self.rate.grains(state.last.since(taken)));
+        if taken <= state.last && !state.next.is_due() {
+            let grains =
+                self.rate.units(cost).saturating_sub(self.rate.grains(state.last.saturating_since(taken)));
             state.next = state.next.sooner(grains).max(Slot::NOW);
         }
     }
 
     /// The next slot is not before it would be, had the call left now.
-    fn absorb(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
+    fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
             state.next = state.next.max(Slot::NOW.later(self.rate.units(cost)));
@@ -222,11 +223,12 @@ impl Algorithm for LeakyBucket {
     }
 
     /// The next slot stays as many intervals away as it was.
-    fn adapt(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
         from.observe(state, now);
         let (new, old) = (self.rate.period, from.rate.period);
         let (intervals, rest) = div_rem(state.next.until(), old);
-        let away = intervals.saturating_mul(u128::from(new)).saturating_add(rescaled(rest, new, old).into());
+        let away =
+            intervals.saturating_mul(u128::from(new)).saturating_add(rescale_ceil(rest, new, old).into());
         state.next = Slot::NOW.later(away);
     }
 
@@ -235,22 +237,22 @@ impl Algorithm for LeakyBucket {
         self.observe(&mut state, now) == now && self.is_due(&state, 1)
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(self.capacity, Duration::from_nanos(self.rate.time(self.capacity)))
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(self.capacity, Duration::from_nanos(self.rate.time(self.capacity)))
     }
 
-    fn window(&self, decision: &Decision) -> Option<Duration> {
+    fn header_window(&self, decision: &Decision) -> Option<Duration> {
         self.rate.window(decision)
     }
 
-    fn line(&self) -> Option<&dyn Line<LeakyBucketState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<LeakyBucketState>> {
         Some(self)
     }
 }
 
-impl Line<LeakyBucketState> for LeakyBucket {
-    fn patience(&self, _state: &LeakyBucketState) -> Patience {
-        self.patience
+impl Queueing<LeakyBucketState> for LeakyBucket {
+    fn queue_config(&self, _state: &LeakyBucketState) -> QueueConfig {
+        self.queue_config
     }
 
     fn capacity(&self, _state: &LeakyBucketState) -> u64 {
@@ -266,30 +268,30 @@ impl Line<LeakyBucketState> for LeakyBucket {
     }
 
     fn turn(&self, state: &LeakyBucketState, _cost: u64) -> Nanos {
-        if state.next.is_endless() {
+        if state.next.is_saturated() {
             return Nanos::MAX;
         }
-        if state.next.has_come() {
-            let (past, _) = div_rem(state.next.since(), self.rate.limit);
+        if state.next.is_due() {
+            let (past, _) = div_rem(state.next.overdue(), self.rate.limit);
             return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
         }
-        state.last.after(self.rate.time_of(state.next.until()))
+        state.last.saturating_add(self.rate.nanos_of(state.next.until()))
     }
 
     fn is_due(&self, state: &LeakyBucketState, _cost: u64) -> bool {
-        state.next.has_come()
+        state.next.is_due()
     }
 
     /// At its slot, unless that is overdue by more than a few ticks: then the schedule moves.
-    fn depart(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+    fn depart(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
         let seen = self.observe(state, now);
         if !self.is_due(state, cost) {
-            return Departure::NotYet;
+            return Admission::NotReady;
         }
         let slot = state.next.max(self.slot(state, arrived));
         let earliest = self.slot(state, earliest_slot(seen));
         state.next = slot.max(earliest).later(self.rate.units(cost));
-        if slot < earliest { Departure::Late } else { Departure::AsForeseen }
+        if slot < earliest { Admission::Late } else { Admission::OnSchedule }
     }
 
     fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
@@ -303,7 +305,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
     /// Slots follow on each other without a gap.
     fn unfollow(&self, state: &mut LeakyBucketState, cost: u64) -> bool {
         // What was too much to count cannot be taken off.
-        if state.next.is_endless() {
+        if state.next.is_saturated() {
             return false;
         }
         state.next = state.next.sooner(self.rate.units(cost));
@@ -316,7 +318,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
 
     /// Beside others that keep nothing.
     fn take_back(&self, state: &mut LeakyBucketState, cost: u64, released: Nanos) {
-        self.give_back(state, state.last, cost, released);
+        self.undo(state, state.last, cost, released);
     }
 
     fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {
@@ -327,11 +329,11 @@ impl Line<LeakyBucketState> for LeakyBucket {
         if wait == u64::MAX {
             return u64::MAX;
         }
-        if state.next.is_endless() {
+        if state.next.is_saturated() {
             return 0;
         }
         let first = state.next.until();
-        let behind = self.rate.grains(state.last.since(now));
+        let behind = self.rate.grains(state.last.saturating_since(now));
         let latest = self.rate.grains(wait).checked_sub(behind);
         let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
         let (intervals, _) = div_rem(spare, self.rate.period);
@@ -350,7 +352,7 @@ impl Line<LeakyBucketState> for LeakyBucket {
         // Set back, the schedule goes along with the clock.
         let step = step(state.last, now, self.quota.period_nanos());
         state.next = state.next.sooner(self.rate.grains(step.elapsed));
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         state.last
     }
 }

@@ -1,7 +1,7 @@
 /// When the next call may leave, in grains from the key's time on; before that, it might have left already. In words,
 /// so that it takes no more room than it needs.
 ///
-/// As a number, counted from [`LONGEST_AGO`] grains before the key's time: so what is to come may take nearly all of
+/// As a number, counted from [`EPOCH_OFFSET`] grains before the key's time: so what is to come may take nearly all of
 /// it, for that can be as long as time is. What has gone by need not, for it is owed to those only who wait, and is
 /// forgotten above that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,10 +10,10 @@ pub(super) struct Slot {
     low: u64,
 }
 
-const LONGEST_AGO: u128 = 1 << 96;
+const EPOCH_OFFSET: u128 = 1 << 96;
 
 impl Slot {
-    pub(super) const NOW: Self = Self::new(LONGEST_AGO);
+    pub(super) const NOW: Self = Self::new(EPOCH_OFFSET);
 
     const fn new(count: u128) -> Self {
         Self { high: (count >> 64) as u64, low: count as u64 }
@@ -27,28 +27,28 @@ impl Slot {
         Self::new(self.count().saturating_add(grains))
     }
 
-    /// So many grains before; or as many of them as can be counted, but a slot [beyond that](Slot::is_endless) stays
+    /// So many grains before; or as many of them as can be counted, but a slot [beyond that](Slot::is_saturated) stays
     /// there.
     pub(super) const fn sooner(self, grains: u128) -> Self {
-        if self.is_endless() { self } else { Self::new(self.count().saturating_sub(grains)) }
+        if self.is_saturated() { self } else { Self::new(self.count().saturating_sub(grains)) }
     }
 
-    pub(super) const fn has_come(self) -> bool {
-        self.count() <= LONGEST_AGO
+    pub(super) const fn is_due(self) -> bool {
+        self.count() <= EPOCH_OFFSET
     }
 
     /// Whether it is further away than can be counted: beyond the end of time.
-    pub(super) const fn is_endless(self) -> bool {
+    pub(super) const fn is_saturated(self) -> bool {
         self.count() == u128::MAX
     }
 
     /// How far away it is; nothing, if it has come.
     pub(super) const fn until(self) -> u128 {
-        self.count().saturating_sub(LONGEST_AGO)
+        self.count().saturating_sub(EPOCH_OFFSET)
     }
 
     /// How long ago it was; nothing, if it has not come.
-    pub(super) const fn since(self) -> u128 {
-        LONGEST_AGO.saturating_sub(self.count())
+    pub(super) const fn overdue(self) -> u128 {
+        EPOCH_OFFSET.saturating_sub(self.count())
     }
 }

@@ -19,8 +19,8 @@
 //!
 //!   T ┤------ fresh permits            cf·T ┤                 ╱
 //!     │                                     │               ╱
-//!   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the bend: warm_up
-//!     0   stored   1 s                      0    bend          max      area left of it: warm_up / 2
+//!   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the threshold: warm_up
+//!     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
 //! ```
 //!
 //! A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at
@@ -42,27 +42,27 @@
 //!
 //! **Cost.** Constant time, 48 bytes a key.
 
-mod reserve;
+mod stored_permits;
 #[cfg(test)]
 mod tests;
-mod wide;
+mod wide_math;
 
 use std::time::Duration;
 
-use self::reserve::{FINE, Reserve};
-use self::wide::product_over;
+use self::stored_permits::{FRACTION_BITS, StoredPermits};
+use self::wide_math::mul_div_ceil;
+use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::rate::{Rate, div_rem};
-use crate::algorithm::time::{earliest_slot, step};
-use crate::algorithm::{Algorithm, Departure, Line, Overflow, Patience, Policy};
+use crate::algorithm::{Admission, Algorithm, QueueConfig, QueueOverflow, Queueing, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-const MOST_COLD: f64 = 1_000.0;
+const MAX_COLD_FACTOR: f64 = 1_000.0;
 /// The farthest turn: centuries of centuries away, in fine units.
-const END: u128 = 1 << 126;
+const MAX_FIXED: u128 = 1 << 126;
 /// 2^-8 of a nanosecond.
-const MARGIN: u128 = 1 << (FINE - 8);
+const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 
 /// Guava's rate limiters: paced calls, stored permits, and the caller pays for the one before.
 ///
@@ -81,11 +81,11 @@ const MARGIN: u128 = 1 << (FINE - 8);
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::new(Smooth::bursty(Quota::per_second(5)));
-/// let mut waits = Vec::new();
+/// let mut queue_methods = Vec::new();
 /// for cost in [1, 10, 1] {
-///     waits.push(limiter.acquire_n("upstream", cost).await.delay());
+///     queue_methods.push(limiter.acquire_n("upstream", cost).await.delay());
 /// }
-/// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
+/// assert_eq!(queue_methods, [0, 200, 2_000].map(Duration::from_millis));
 /// # }
 /// ```
 ///
@@ -98,10 +98,10 @@ const MARGIN: u128 = 1 << (FINE - 8);
 pub struct Smooth {
     quota: Quota,
     rate: Rate,
-    reserve: Reserve,
-    patience: Patience,
+    stored_permits: StoredPermits,
+    queue_config: QueueConfig,
     /// The most that is stored, in fine units.
-    most: u128,
+    max_stored: u128,
     /// The most that `check` lets in at one instant.
     at_once: u64,
     /// The most that `acquire` does.
@@ -123,7 +123,7 @@ impl Smooth {
     /// when the limiter is built, and the first call is free.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
-        Self::with(quota, Reserve::Bursty)
+        Self::with(quota, StoredPermits::Bursty)
     }
 
     /// Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come down
@@ -133,20 +133,20 @@ impl Smooth {
     #[must_use]
     pub fn warming_up(quota: Quota, warm_up: Duration) -> Self {
         let warm_up = Nanos::from(warm_up).0.min(i64::MAX as u64);
-        Self::with(quota, Reserve::warming_up(warm_up, 3))
+        Self::with(quota, StoredPermits::warming_up(warm_up, 3))
     }
 
-    fn with(quota: Quota, reserve: Reserve) -> Self {
-        let (rate, patience) = (Rate::of(quota), Patience::asked(quota.capacity()));
-        Self { quota, rate, reserve, patience, most: 0, at_once: 0, capacity: 0 }.measured()
+    fn with(quota: Quota, stored_permits: StoredPermits) -> Self {
+        let (rate, queue_config) = (Rate::of(quota), QueueConfig::enabled(quota.capacity()));
+        Self { quota, rate, stored_permits, queue_config, max_stored: 0, at_once: 0, capacity: 0 }.measured()
     }
 
     fn measured(mut self) -> Self {
-        self.most = self.reserve.most();
-        self.at_once = self.with_stored(self.most);
-        let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.most };
-        let room = self.room(&full, Nanos::ZERO, self.patience.max_wait());
-        self.capacity = self.at_once.saturating_add(self.patience.places()).min(room);
+        self.max_stored = self.stored_permits.max_stored();
+        self.at_once = self.burst_of(self.max_stored);
+        let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.max_stored };
+        let room = self.room(&full, Nanos::ZERO, self.queue_config.max_wait());
+        self.capacity = self.at_once.saturating_add(self.queue_config.places()).min(room);
         self
     }
 
@@ -161,17 +161,17 @@ impl Smooth {
     #[must_use]
     pub fn cold_factor(mut self, factor: f64) -> Self {
         assert!(
-            (1.0..=MOST_COLD).contains(&factor),
+            (1.0..=MAX_COLD_FACTOR).contains(&factor),
             "a cold factor of {factor} does not slow down: give 1 to 1000"
         );
-        self.reserve = self.reserve.colder(factor);
+        self.stored_permits = self.stored_permits.with_cold_factor(factor);
         self.measured()
     }
 
     /// How many calls may wait, per key; the quota's burst unless set. 0: none.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
-        self.patience = self.patience.queue(places);
+        self.queue_config = self.queue_config.queue(places);
         self.measured()
     }
 
@@ -179,32 +179,33 @@ impl Smooth {
     /// timeout.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.patience = self.patience.within(max_wait);
+        self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
     /// Who is refused when the line is full; whoever comes, unless set.
     #[must_use]
-    pub const fn overflow(mut self, overflow: Overflow) -> Self {
-        self.patience = self.patience.overflowing(overflow);
+    pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
+        self.queue_config = self.queue_config.with_overflow(overflow);
         self
     }
 
     /// The time of `units` at the interval, rounded up.
-    fn time_of(&self, units: u128) -> u128 {
+    fn nanos_of(&self, units: u128) -> u128 {
         let grains = units.saturating_mul(u128::from(self.rate.period));
         let (nanos, rest) = div_rem(grains, self.rate.limit);
-        if nanos >= END >> FINE {
-            return END;
+        if nanos >= MAX_FIXED >> FRACTION_BITS {
+            return MAX_FIXED;
         }
-        (nanos << FINE) + (u128::from(rest) << FINE).div_ceil(u128::from(self.rate.limit))
+        (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(self.rate.limit))
     }
 
     /// Stores the time from `next` to `now`, if there is any.
     fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
         let now = fine(now);
         if now > state.next {
-            state.stored = self.most.min(state.stored + self.reserve.stores(now - state.next));
+            state.stored =
+                self.max_stored.min(state.stored + self.stored_permits.accrued_in(now - state.next));
             state.next = now;
         }
     }
@@ -215,61 +216,63 @@ impl Smooth {
     }
 
     fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
-        self.turn(state, 1).since(now)
+        self.turn(state, 1).saturating_since(now)
     }
 
     /// When a call may leave that has so many units before it.
-    fn turn_after(&self, state: &SmoothState, units: u64) -> Nanos {
+    fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
         if units == 0 {
             return self.turn(state, 1);
         }
         let (mut state, seen) = (state.clone(), state.last);
         self.catch_up(&mut state, seen);
-        let next = state.next.saturating_add(self.spend(&mut state.stored, u128::from(units)));
+        let next = state.next.saturating_add(self.withdraw(&mut state.stored, u128::from(units)));
         ceil(self.exact(next))
     }
 
     /// The time until the key is as if never seen.
     fn full(&self, state: &SmoothState, now: Nanos) -> u64 {
-        ceil(state.next.saturating_add(self.reserve.until(self.most - state.stored))).since(now)
+        ceil(state.next.saturating_add(self.stored_permits.until(self.max_stored - state.stored)))
+            .saturating_since(now)
     }
 
     /// When a call may leave whose turn is computed to be `next`. What was rounded up fills the store a little later,
     /// and a store that is less full is less cold: so a turn that is not exact is taken a little later than computed.
     fn exact(&self, next: u128) -> u128 {
-        let is_exact = next.is_multiple_of(1 << FINE) || matches!(self.reserve, Reserve::Bursty);
+        let is_exact =
+            next.is_multiple_of(1 << FRACTION_BITS) || matches!(self.stored_permits, StoredPermits::Bursty);
         if is_exact { next } else { next.saturating_add(MARGIN) }
     }
 
     /// How many calls of cost 1 pass at once: those that cost nothing, and one that the next will pay for.
-    fn with_stored(&self, stored: u128) -> u64 {
-        self.reserve.free(stored, self.time_of(1)).saturating_add(1)
+    fn burst_of(&self, stored: u128) -> u64 {
+        self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }
 
     /// Takes `units`; the time until the next call may leave.
-    fn spend(&self, stored: &mut u128, units: u128) -> u128 {
-        self.reserve.spend(stored, self.time_of(units))
+    fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
+        self.stored_permits.withdraw(stored, self.nanos_of(units))
     }
 }
 
 fn fine(now: Nanos) -> u128 {
-    u128::from(now.0) << FINE
+    u128::from(now.0) << FRACTION_BITS
 }
 
 fn ceil(fine: u128) -> Nanos {
-    Nanos(u64::try_from(fine.div_ceil(1 << FINE)).unwrap_or(u64::MAX))
+    Nanos(u64::try_from(fine.div_ceil(1 << FRACTION_BITS)).unwrap_or(u64::MAX))
 }
 
 impl Algorithm for Smooth {
     type State = SmoothState;
 
-    fn fresh(&self, built: Nanos, now: Nanos) -> SmoothState {
-        let stored = self.reserve.at_first();
-        SmoothState { last: now, next: fine(built.min(now)), stored }
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> SmoothState {
+        let stored = self.stored_permits.initial();
+        SmoothState { last: now, next: fine(created_at.min(now)), stored }
     }
 
     #[inline]
-    fn seen(&self, state: &SmoothState) -> Nanos {
+    fn last_update(&self, state: &SmoothState) -> Nanos {
         state.last
     }
 
@@ -305,68 +308,71 @@ impl Algorithm for Smooth {
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let seen = fine(self.observe(state, now));
         // Of a turn that is beyond reckoning, nothing is known to take off.
-        if state.next > seen && state.next < END {
-            let charged = self.time_of(u128::from(cost));
+        if state.next > seen && state.next < MAX_FIXED {
+            let charged = self.nanos_of(u128::from(cost));
             let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
             state.next = state.next.saturating_sub(given).max(seen);
         }
     }
 
     /// As much as cannot have come back since.
-    fn give_back(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
         let seen = fine(self.observe(state, now));
-        if taken <= state.last && state.next > seen && state.next < END {
-            let charged = self.time_of(u128::from(cost)).saturating_sub(1);
-            let given = charged.saturating_sub(fine(Nanos(state.last.since(taken))));
+        if taken <= state.last && state.next > seen && state.next < MAX_FIXED {
+            let charged = self.nanos_of(u128::from(cost)).saturating_sub(1);
+            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(taken))));
             state.next = state.next.saturating_sub(given).max(seen);
         }
     }
 
     /// The next turn is not before it would be, had the call left now.
-    fn absorb(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+    fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let seen = self.observe(state, now);
         match self.is_due(state, 1) {
             true if cost > 0 => self.leave(state, seen, cost),
-            _ => state.next = state.next.max(fine(seen).saturating_add(self.time_of(cost.into())).min(END)),
+            _ => {
+                state.next =
+                    state.next.max(fine(seen).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
+            }
         }
     }
 
     /// The next turn stays as many intervals away as it was, and the store as full.
-    fn adapt(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
+    fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let seen = from.observe(state, now);
         from.catch_up(state, seen);
         let seen = fine(seen);
         let (new, old) = (self.rate, from.rate);
         let times = u128::from(new.period) * u128::from(old.limit);
-        let away = product_over(state.next - seen, times, 1, &[new.limit, old.period], 0);
-        state.next = seen.saturating_add(away).min(END);
-        state.stored = self.reserve.refill(state.stored, from.reserve);
+        let away = mul_div_ceil(state.next - seen, times, 1, &[new.limit, old.period], 0);
+        state.next = seen.saturating_add(away).min(MAX_FIXED);
+        state.stored = self.stored_permits.refill(state.stored, from.stored_permits);
     }
 
     fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {
         let mut state = state.clone();
         let seen = self.observe(&mut state, now);
         self.catch_up(&mut state, seen);
-        seen == now && self.is_due(&state, 1) && state.stored == self.most
+        seen == now && self.is_due(&state, 1) && state.stored == self.max_stored
     }
 
-    fn policy(&self) -> Policy {
+    fn policy(&self) -> QuotaPolicy {
         let quota = self.capacity;
-        Policy::new(quota, Duration::from_nanos(self.rate.time(quota)))
+        QuotaPolicy::new(quota, Duration::from_nanos(self.rate.time(quota)))
     }
 
-    fn window(&self, decision: &Decision) -> Option<Duration> {
+    fn header_window(&self, decision: &Decision) -> Option<Duration> {
         self.rate.window(decision)
     }
 
-    fn line(&self) -> Option<&dyn Line<SmoothState>> {
+    fn queueing(&self) -> Option<&dyn Queueing<SmoothState>> {
         Some(self)
     }
 }
 
-impl Line<SmoothState> for Smooth {
-    fn patience(&self, _state: &SmoothState) -> Patience {
-        self.patience
+impl Queueing<SmoothState> for Smooth {
+    fn queue_config(&self, _state: &SmoothState) -> QueueConfig {
+        self.queue_config
     }
 
     fn capacity(&self, _state: &SmoothState) -> u64 {
@@ -390,22 +396,22 @@ impl Line<SmoothState> for Smooth {
     }
 
     /// At its turn, unless that is overdue by more than a few ticks: then the schedule moves. A stall stores nothing.
-    fn depart(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Departure {
+    fn depart(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
         let seen = self.observe(state, now);
         if !self.is_due(state, cost) {
-            return Departure::NotYet;
+            return Admission::NotReady;
         }
         self.catch_up(state, arrived.min(seen));
         let (turn, earliest) = (state.next, fine(earliest_slot(seen)));
         state.next = turn.max(earliest);
         self.leave(state, Nanos::ZERO, cost);
-        if turn < earliest { Departure::Late } else { Departure::AsForeseen }
+        if turn < earliest { Admission::Late } else { Admission::OnSchedule }
     }
 
     fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
         self.catch_up(state, arrived);
-        let time = self.spend(&mut state.stored, u128::from(cost));
-        state.next = state.next.saturating_add(time).min(END);
+        let time = self.withdraw(&mut state.stored, u128::from(cost));
+        state.next = state.next.saturating_add(time).min(MAX_FIXED);
     }
 
     fn follow(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
@@ -417,11 +423,11 @@ impl Line<SmoothState> for Smooth {
         if wait == u64::MAX {
             return u64::MAX;
         }
-        let latest = now.after(wait).min(Nanos(u64::MAX - 1));
+        let latest = now.saturating_add(wait).min(Nanos(u64::MAX - 1));
         let (mut fit, mut beyond) = (0, u64::MAX);
         while fit < beyond {
             let middle = fit + (beyond - fit) / 2;
-            match self.turn_after(state, middle) <= latest {
+            match self.ready_after(state, middle) <= latest {
                 true => fit = middle + 1,
                 false => beyond = middle,
             }
@@ -439,7 +445,7 @@ impl Line<SmoothState> for Smooth {
 
     /// Beside others that keep nothing.
     fn take_back(&self, state: &mut SmoothState, cost: u64, released: Nanos) {
-        self.give_back(state, state.last, cost, released);
+        self.undo(state, state.last, cost, released);
     }
 
     fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
@@ -448,7 +454,7 @@ impl Line<SmoothState> for Smooth {
         }
         let mut state = state.clone();
         self.catch_up(&mut state, seen);
-        self.with_stored(state.stored)
+        self.burst_of(state.stored)
     }
 
     fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
@@ -457,9 +463,9 @@ impl Line<SmoothState> for Smooth {
             // What was idle until then is stored first: the schedule goes along with the clock.
             let last = state.last;
             self.catch_up(state, last);
-            state.next = state.next.saturating_sub(u128::from(step.set_back) << FINE);
+            state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
         }
-        state.last = step.seen(now);
+        state.last = step.last_update(now);
         state.last
     }
 

@@ -2,17 +2,17 @@ use super::*;
 
 /// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a
 /// second.
-fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
+fn queue_methods(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
-    let mut state = limiter.fresh(now, now);
+    let mut state = limiter.new_state(now, now);
     story
         .iter()
         .map(|(pause, permits)| {
-            now = now.after(pause * 10_000_000);
+            now = now.saturating_add(pause * 10_000_000);
             let leaves = limiter.turn(&state, *permits).max(now);
             limiter.observe(&mut state, leaves);
             limiter.leave(&mut state, now, *permits);
-            let wait = leaves.since(now);
+            let wait = leaves.saturating_since(now);
             now = leaves;
             (wait + 5_000_000) / 10_000_000
         })
@@ -22,45 +22,51 @@ fn waits(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
 #[test]
 fn the_caller_pays_for_the_one_before() {
     let five = Smooth::bursty(Quota::per_second(5));
-    assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
-    assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
+    assert_eq!(queue_methods(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
+    assert_eq!(queue_methods(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
     // One second is stored: five permits, and the next is free since it pays nobody.
     assert_eq!(
-        waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
+        queue_methods(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
         [0, 0, 0, 0, 0, 0, 0, 20]
     );
-    assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]), [0, 20, 20, 60, 20, 40]);
+    assert_eq!(
+        queue_methods(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]),
+        [0, 20, 20, 60, 20, 40]
+    );
 }
 
 #[test]
 fn a_cold_start_is_slow_and_so_is_one_after_a_pause() {
     let warming = Smooth::warming_up(Quota::per_second(2), Duration::from_secs(4));
     let story: Vec<_> = [0; 8].into_iter().chain([50]).chain([0; 2]).map(|pause| (pause, 1)).collect();
-    assert_eq!(waits(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
+    assert_eq!(queue_methods(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
     let story: Vec<_> = [0; 8].into_iter().chain([450]).chain([0; 7]).map(|pause| (pause, 1)).collect();
-    assert_eq!(waits(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]);
+    assert_eq!(
+        queue_methods(&warming, &story),
+        [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]
+    );
 }
 
 #[test]
 fn other_cold_factors() {
     let warming = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(10.0);
     let story = [(0, 1); 8];
-    assert_eq!(waits(&warming, &story), [0, 175, 126, 76, 30, 20, 20, 20]);
+    assert_eq!(queue_methods(&warming, &story), [0, 175, 126, 76, 30, 20, 20, 20]);
     let level = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(1.0);
-    assert_eq!(waits(&level, &story), [0, 20, 20, 20, 20, 20, 20, 20]);
+    assert_eq!(queue_methods(&level, &story), [0, 20, 20, 20, 20, 20, 20, 20]);
 }
 
 #[test]
 fn it_does_not_matter_how_permits_are_split() {
     let warming = Smooth::warming_up(Quota::per_second(7), Duration::from_secs(4)).cold_factor(2.5);
     let end = |calls: &[u64]| {
-        let mut state = warming.fresh(Nanos::ZERO, Nanos::ZERO);
+        let mut state = warming.new_state(Nanos::ZERO, Nanos::ZERO);
         calls.iter().for_each(|cost| warming.leave(&mut state, Nanos::ZERO, *cost));
         state.next
     };
     let whole = end(&[60]);
     for calls in [&[1; 60][..], &[20, 40], &[59, 1], &[7, 7, 7, 7, 7, 7, 7, 7, 4]] {
-        assert!(end(calls).abs_diff(whole) < 1 << FINE, "{calls:?}");
+        assert!(end(calls).abs_diff(whole) < 1 << FRACTION_BITS, "{calls:?}");
         assert!(end(calls) >= whole.saturating_sub(60), "{calls:?}");
     }
 }
@@ -68,7 +74,7 @@ fn it_does_not_matter_how_permits_are_split() {
 #[test]
 fn no_warm_up_has_no_store() {
     let none = Smooth::warming_up(Quota::per_second(5), Duration::ZERO);
-    assert_eq!(waits(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
+    assert_eq!(queue_methods(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn extremes_neither_panic_nor_pass_for_free() {
                 .max_wait(Duration::from_secs(9)),
         ] {
             for now in [0, 1, u64::MAX - 1, u64::MAX].map(Nanos) {
-                let mut state = smooth.fresh(Nanos::ZERO, now);
+                let mut state = smooth.new_state(Nanos::ZERO, now);
                 assert!(smooth.check(&mut state, now, u64::MAX).is_allowed());
                 let next = smooth.check(&mut state, now, 1);
                 assert!(!next.is_allowed(), "{smooth:?} {now:?}");
@@ -114,7 +120,7 @@ fn a_cold_factor_that_is_no_number_panics() {
 #[test]
 fn a_refund_in_parts_is_worth_no_more_than_what_was_taken() {
     let bursty = Smooth::bursty(Quota::per(9_999_999_999, Duration::from_secs(10)).unwrap());
-    let mut state = bursty.fresh(Nanos::ZERO, Nanos::ZERO);
+    let mut state = bursty.new_state(Nanos::ZERO, Nanos::ZERO);
     assert!(bursty.check(&mut state, Nanos::ZERO, 2).is_allowed());
     bursty.refund(&mut state, Nanos::ZERO, 1);
     // One interval is 1.0000000001 ns.
@@ -125,14 +131,14 @@ fn a_refund_in_parts_is_worth_no_more_than_what_was_taken() {
 #[test]
 fn a_debt_of_centuries_is_neither_forgotten_nor_given_back() {
     let month = Smooth::bursty(Quota::per(1, Duration::from_secs(30 * 86_400)).unwrap());
-    let mut state = month.fresh(Nanos::ZERO, Nanos::ZERO);
+    let mut state = month.new_state(Nanos::ZERO, Nanos::ZERO);
     assert!(month.check(&mut state, Nanos::ZERO, 20_000).is_allowed());
     month.refund(&mut state, Nanos::ZERO, 19_999);
     let rest = month.peek(&mut state, Nanos::ZERO, 1).retry_after();
     assert_eq!(rest, Some(Duration::from_secs(30 * 86_400)));
 
     let second = Smooth::bursty(Quota::per_second(1));
-    let mut state = second.fresh(Nanos::ZERO, Nanos(u64::MAX - 1));
+    let mut state = second.new_state(Nanos::ZERO, Nanos(u64::MAX - 1));
     assert!(second.check(&mut state, Nanos(u64::MAX - 1), 1_000_000).is_allowed());
     // The clock is set back: the debt goes along.
     let rest = second.peek(&mut state, Nanos(5), 1).retry_after();

@@ -1,6 +1,6 @@
 use http::Request;
 
-use super::condition::Condition;
+use super::predicate::RequestPredicate;
 
 /// Calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
 ///
@@ -19,15 +19,15 @@ pub struct GrpcHealth;
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 
-impl<B> Condition<Request<B>> for GrpcHealth {
-    fn holds(&self, request: &Request<B>) -> bool {
+impl<B> RequestPredicate<Request<B>> for GrpcHealth {
+    fn matches(&self, request: &Request<B>) -> bool {
         let method = request.uri().path().strip_prefix("/grpc.health.v1.Health/");
         matches!(method, Some("Check" | "List" | "Watch"))
     }
 }
 
-impl<B> Condition<Request<B>> for GrpcReflection {
-    fn holds(&self, request: &Request<B>) -> bool {
+impl<B> RequestPredicate<Request<B>> for GrpcReflection {
+    fn matches(&self, request: &Request<B>) -> bool {
         matches!(
             request.uri().path(),
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -43,15 +43,15 @@ mod tests {
     #[test]
     fn they_are_told_by_the_service() {
         let request = |path: &str| Request::builder().uri(path).body(()).unwrap();
-        assert!(GrpcHealth.holds(&request("/grpc.health.v1.Health/Check")));
-        assert!(!GrpcHealth.holds(&request("/grpc.health.v1.Healthy/Check")));
-        assert!(!GrpcHealth.holds(&request("/my.Service/Check")));
-        assert!(!GrpcHealth.holds(&request("/grpc.health.v1.Health/../my.Service/Login")));
+        assert!(GrpcHealth.matches(&request("/grpc.health.v1.Health/Check")));
+        assert!(!GrpcHealth.matches(&request("/grpc.health.v1.Healthy/Check")));
+        assert!(!GrpcHealth.matches(&request("/my.Service/Check")));
+        assert!(!GrpcHealth.matches(&request("/grpc.health.v1.Health/../my.Service/Login")));
         for version in ["v1", "v1alpha"] {
             let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
-            assert!(GrpcReflection.holds(&request(&path)));
-            assert!(!GrpcHealth.holds(&request(&path)));
+            assert!(GrpcReflection.matches(&request(&path)));
+            assert!(!GrpcHealth.matches(&request(&path)));
         }
-        assert!(!GrpcReflection.holds(&request("/grpc.reflection.v2.ServerReflection/X")));
+        assert!(!GrpcReflection.matches(&request("/grpc.reflection.v2.ServerReflection/X")));
     }
 }

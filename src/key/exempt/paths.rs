@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use http::Request;
 
-use super::condition::Condition;
+use super::predicate::RequestPredicate;
 
 /// Requests for one of these paths: health checks, metrics.
 ///
@@ -39,8 +39,8 @@ impl Paths {
     }
 }
 
-impl<B> Condition<Request<B>> for Paths {
-    fn holds(&self, request: &Request<B>) -> bool {
+impl<B> RequestPredicate<Request<B>> for Paths {
+    fn matches(&self, request: &Request<B>) -> bool {
         let sent = sent_path(request);
         self.paths.iter().any(|path| **path == *sent)
     }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_path_must_be_the_same() {
         let paths = Paths::new(["/health", "/ready"]);
-        let holds = |uri: &str| paths.holds(&Request::builder().uri(uri).body(()).unwrap());
+        let holds = |uri: &str| paths.matches(&Request::builder().uri(uri).body(()).unwrap());
         for uri in ["/health", "/ready?verbose", "http://host/health"] {
             assert!(holds(uri), "{uri}");
         }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "must begin with a slash")]
-    fn a_path_that_nobody_can_ask_for_panics() {
+    fn an_impossible_path_panics() {
         let _ = Paths::new(["health"]);
     }
 }

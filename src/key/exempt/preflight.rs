@@ -2,7 +2,7 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, ORIGIN};
 use http::{Method, Request};
 use http_body::Body;
 
-use super::condition::Condition;
+use super::predicate::RequestPredicate;
 
 /// CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard, section 4.8), and
 /// without a body or an `X-HTTP-Method-Override`.
@@ -16,8 +16,8 @@ use super::condition::Condition;
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight;
 
-impl<B: Body> Condition<Request<B>> for Preflight {
-    fn holds(&self, request: &Request<B>) -> bool {
+impl<B: Body> RequestPredicate<Request<B>> for Preflight {
+    fn matches(&self, request: &Request<B>) -> bool {
         let headers = request.headers();
         request.method() == Method::OPTIONS
             && headers.contains_key(ORIGIN)
@@ -43,7 +43,7 @@ mod tests {
             for name in headers {
                 request = request.header(*name, "x");
             }
-            Preflight.holds(&request.body(Full::<Bytes>::from(body)).unwrap())
+            Preflight.matches(&request.body(Full::<Bytes>::from(body)).unwrap())
         };
         let request = |method: &str, headers: &[&str]| with(method, headers, b"");
         assert!(request("OPTIONS", &["origin", "access-control-request-method"]));

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::condition::Condition;
+use super::predicate::RequestPredicate;
 use crate::key::{KeyError, KeyExtractor};
 
 /// Another extractor's key, but none for some requests, which are not limited. Made by
@@ -19,13 +19,13 @@ impl<K, C> Unless<K, C> {
     }
 }
 
-impl<Req, K: KeyExtractor<Req>, C: Condition<Req>> KeyExtractor<Req> for Unless<K, C> {
+impl<Req, K: KeyExtractor<Req>, C: RequestPredicate<Req>> KeyExtractor<Req> for Unless<K, C> {
     type Key = K::Key;
 
     fn extract(&self, request: &Req) -> Result<Option<K::Key>, KeyError> {
         match self.key.extract(request) {
             Err(error) if error.is_forbidden() => Err(error),
-            _ if self.condition.holds(request) => Ok(None),
+            _ if self.condition.matches(request) => Ok(None),
             key => key,
         }
     }

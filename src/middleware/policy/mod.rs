@@ -1,46 +1,53 @@
-mod alone;
-mod joined;
+pub(in crate::middleware) mod and;
+mod joint;
+pub(in crate::middleware) mod key_stats;
+pub(in crate::middleware) mod outcome;
+pub(in crate::middleware) mod policy_name;
+pub(in crate::middleware) mod request_options;
+pub(in crate::middleware) mod set;
+pub(in crate::middleware) mod shadow;
+mod single;
 mod wait;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counts::KeyCounters;
-use super::label::Labels;
-use super::policies::{Patience, sealed};
-use super::responder::StoreFailure;
-use super::shadow::Shadow;
-use super::terms::{One, Terms};
-use super::told::{Charge, Told};
+use super::policy::key_stats::KeyCounters;
+use super::policy::outcome::{Charge, Outcome};
+use super::policy::policy_name::PolicyNames;
+use super::policy::request_options::{RequestOptions, UnitCost};
+use super::policy::set::{MaxWaitFn, sealed};
+use super::policy::shadow::Shadow;
+use super::response::StoreError;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::error::NameError;
-use crate::key::{Caller, KeyError, KeyExtractor, MissingKey};
+use crate::error::PolicyNameError;
+use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
 use crate::store::{BoxError, MemoryStore, Reservation};
 
 /// One policy: who is asking, the limiter, what a request costs, and the name.
-pub struct Policy<K, A: Algorithm, C = One, S = MemoryStore<A>> {
+pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
     key: K,
     limiter: RateLimiter<A, S>,
     terms: C,
-    labels: Labels,
+    names: PolicyNames,
     missing: MissingKey,
     shadow: Option<Shadow>,
     counters: Arc<KeyCounters>,
     observer: Observer,
 }
 
-impl<K, A: Algorithm, S> Policy<K, A, One, S> {
+impl<K, A: Algorithm, S> Policy<K, A, UnitCost, S> {
     pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Self {
-        let labels = Labels::unnamed(&*limiter.algorithm());
+        let names = PolicyNames::unnamed(&*limiter.algorithm());
         Self {
             key,
             limiter,
-            terms: One,
-            labels,
+            terms: UnitCost,
+            names,
             missing: MissingKey::default(),
             shadow: None,
             counters: Arc::default(),
@@ -50,29 +57,29 @@ impl<K, A: Algorithm, S> Policy<K, A, One, S> {
 }
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
-    pub(super) fn named(self, name: &str) -> Result<Self, NameError> {
-        Ok(Self { labels: self.labels.named(name)?, ..self })
+    pub(super) fn named(self, name: &str) -> Result<Self, PolicyNameError> {
+        Ok(Self { names: self.names.named(name)?, ..self })
     }
 
     pub(super) fn on<D>(self, terms: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
-        let Self { key, limiter, terms: old, labels, missing, shadow, counters, observer } = self;
-        Policy { key, limiter, terms: terms(old), labels, missing, shadow, counters, observer }
+        let Self { key, limiter, terms: old, names, missing, shadow, counters, observer } = self;
+        Policy { key, limiter, terms: terms(old), names, missing, shadow, counters, observer }
     }
 
     pub(super) fn by<L>(self, by: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
-        let Self { key, limiter, terms, labels, missing, shadow, counters, observer } = self;
-        Policy { key: by(key), limiter, terms, labels, missing, shadow, counters, observer }
+        let Self { key, limiter, terms, names, missing, shadow, counters, observer } = self;
+        Policy { key: by(key), limiter, terms, names, missing, shadow, counters, observer }
     }
 
     pub(super) fn hidden(self) -> Self {
-        Self { labels: self.labels.hidden(), ..self }
+        Self { names: self.names.hidden(), ..self }
     }
 
     pub(super) fn shadowed(self, shadow: Shadow) -> Self {
         Self { shadow: Some(shadow), ..self }
     }
 
-    pub(super) fn without_key(self, missing: MissingKey) -> Self {
+    pub(super) fn on_missing_key(self, missing: MissingKey) -> Self {
         Self { missing, ..self }
     }
 
@@ -85,16 +92,21 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     #[inline]
-    fn told(&self, decision: Decision, rule: Option<&A>, reservation: Option<Reservation>) -> Told {
-        let told = match rule {
-            Some(rule) => Told::new(rule, decision, true),
-            None => Told::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
+    fn outcome(
+        &self,
+        decision: Decision,
+        algorithm: Option<&A>,
+        reservation: Option<Reservation>,
+    ) -> Outcome {
+        let outcome = match algorithm {
+            Some(algorithm) => Outcome::new(algorithm, decision, true),
+            None => Outcome::new(&*self.limiter.algorithm(), decision, self.limiter.is_replaced()),
         };
         let charge = reservation.map(|reservation| Charge {
             reservation,
-            rule: rule.map(|rule| Box::new(rule.clone()) as Box<_>),
+            algorithm: algorithm.map(|algorithm| Box::new(algorithm.clone()) as Box<_>),
         });
-        Told { charge, ..told }
+        Outcome { charge, ..outcome }
     }
 
     /// The switch, if it is on.
@@ -105,101 +117,101 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
 
     /// What is told of a decision, and whether the call goes on: in shadow mode, whatever was decided.
     #[inline]
-    fn judge(
+    fn apply_shadow(
         &self,
         decision: Decision,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         reservation: Option<Reservation>,
         shadow: Option<&Shadow>,
-    ) -> (Told, bool) {
+    ) -> (Outcome, bool) {
         let allowed = decision.is_allowed();
-        let mut told = self.told(decision, rule, reservation.filter(|_| allowed));
-        let Some(shadow) = shadow else { return (told, allowed) };
-        told.is_shadow = true;
+        let mut outcome = self.outcome(decision, algorithm, reservation.filter(|_| allowed));
+        let Some(shadow) = shadow else { return (outcome, allowed) };
+        outcome.is_shadow = true;
         if !allowed {
             shadow.count();
-            self.observer.shadow(self.labels.first().name(), &decision);
+            self.observer.shadow(self.names.first().name(), &decision);
         }
-        (told, true)
+        (outcome, true)
     }
 
     /// The rule that was chosen for the request; `None`: the limiter's.
     #[inline]
-    fn rule<Req>(&self, request: &Req, caller: &Caller<K::Key>) -> Option<A>
+    fn algorithm<Req>(&self, request: &Req, caller: &StoreKey<K::Key>) -> Option<A>
     where
         K: KeyExtractor<Req>,
-        C: Terms<Req, K::Key, A>,
+        C: RequestOptions<Req, K::Key, A>,
     {
         match caller {
-            Caller::Known(key) => self.terms.rule(request, key),
-            Caller::Unknown => None,
+            StoreKey::Key(key) => self.terms.algorithm(request, key),
+            StoreKey::Missing => None,
         }
     }
 
     /// How long the caller waits at most, if calls by that rule, or the limiter's, may be held.
     #[inline]
-    fn patience(&self, rule: Option<&A>, patience: Patience<'_>) -> Option<Duration> {
-        match rule {
-            Some(rule) if rule.queues() => patience(),
+    fn patience(&self, algorithm: Option<&A>, patience: MaxWaitFn<'_>) -> Option<Duration> {
+        match algorithm {
+            Some(algorithm) if algorithm.holds_requests() => patience(),
             Some(_) => None,
             // Of a rule that was replaced, asking costs more than the caller does.
             None if self.limiter.is_replaced() => patience(),
-            None if self.limiter.algorithm().queues() => patience(),
+            None if self.limiter.algorithm().holds_requests() => patience(),
             None => None,
         }
     }
 
-    fn failure(&self, error: BoxError) -> StoreFailure<'_> {
-        StoreFailure { label: self.labels.first(), is_hidden: self.labels.is_hidden(), error }
+    fn failure(&self, error: BoxError) -> StoreError<'_> {
+        StoreError { label: self.names.first(), is_hidden: self.names.is_hidden(), error }
     }
 
     fn observe(&self, decision: &Decision) {
         let denied = !decision.is_allowed() && decision.retry_after().is_none();
-        if denied && !decision.is_unavailable() && !self.limiter.algorithm().holds() {
-            self.observer.never_fits(self.labels.first().name());
+        if denied && !decision.is_unavailable() && !self.limiter.algorithm().needs_release() {
+            self.observer.unsatisfiable_cost(self.names.first().name());
         }
     }
 
     /// Whose budget the request draws on; `None`: it is not limited.
     #[inline]
-    fn caller<Req>(&self, request: &Req) -> Result<Option<Caller<K::Key>>, KeyError>
+    fn caller<Req>(&self, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
         K: KeyExtractor<Req>,
     {
         match self.key.extract(request) {
-            Ok(key) => Ok(key.map(Caller::Known)),
+            Ok(key) => Ok(key.map(StoreKey::Key)),
             Err(error) => self.no_key(error),
         }
     }
 
     /// The same once more, of a request that was counted.
-    fn caller_again<Req>(&self, request: &Req) -> Option<Caller<K::Key>>
+    fn key_of_uncounted<Req>(&self, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,
     {
         match self.key.extract(request) {
-            Ok(key) => key.map(Caller::Known),
+            Ok(key) => key.map(StoreKey::Key),
             Err(error) if error.is_forbidden() || error.is_invalid() => None,
-            Err(_) => (self.missing == MissingKey::Shared).then_some(Caller::Unknown),
+            Err(_) => (self.missing == MissingKey::Shared).then_some(StoreKey::Missing),
         }
     }
 
     #[cold]
-    fn no_key<T>(&self, error: KeyError) -> Result<Option<Caller<T>>, KeyError> {
+    fn no_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
-            self.counters.forbid();
+            self.counters.record_forbidden();
             return Err(error);
         }
         if error.is_invalid() {
             self.counters.count_invalid();
-            self.observer.invalid_key(self.labels.first().name(), &error);
+            self.observer.invalid_key(self.names.first().name(), &error);
             return Err(error);
         }
-        self.counters.miss(self.missing);
-        self.observer.no_key(self.labels.first().name(), &error, self.missing);
+        self.counters.record_missing(self.missing);
+        self.observer.key_error(self.names.first().name(), &error, self.missing);
         match self.missing {
             MissingKey::Reject => Err(error),
-            MissingKey::Shared => Ok(Some(Caller::Unknown)),
+            MissingKey::Shared => Ok(Some(StoreKey::Missing)),
             MissingKey::Pass => Ok(None),
         }
     }
@@ -213,7 +225,7 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
             key: self.key.clone(),
             limiter: self.limiter.clone(),
             terms: self.terms.clone(),
-            labels: self.labels.clone(),
+            names: self.names.clone(),
             missing: self.missing,
             shadow: self.shadow.clone(),
             counters: Arc::clone(&self.counters),
@@ -225,7 +237,7 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
 impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
-            .field("name", &self.labels.first().name())
+            .field("name", &self.names.first().name())
             .field("limiter", &self.limiter)
             .finish_non_exhaustive()
     }

@@ -11,9 +11,9 @@ use crate::store::{Permit, Reservation};
 
 /// What a wait ended with.
 #[derive(Debug)]
-pub struct Ended<A> {
+pub struct WaitResult<A> {
     pub(super) decision: Decision,
-    pub(super) rule: Option<A>,
+    pub(super) algorithm: Option<A>,
     pub(super) reservation: Option<Reservation>,
     pub(super) permit: Permit,
 }
@@ -21,20 +21,20 @@ pub struct Ended<A> {
 pin_project! {
     /// A store's answer to come, the rule that the call goes by, and how to ask what it holds and was charged.
     #[derive(Debug)]
-    pub struct Waiting<W, A> {
+    pub struct PolicyWait<W, A> {
         #[pin]
         pub(super) wait: W,
-        pub(super) rule: Option<A>,
+        pub(super) algorithm: Option<A>,
         pub(super) permit: fn(Pin<&mut W>) -> Permit,
         pub(super) reservation: fn(Pin<&mut W>) -> Option<Reservation>,
     }
 }
 
-impl<W, A, E> Future for Waiting<W, A>
+impl<W, A, E> Future for PolicyWait<W, A>
 where
     W: Future<Output = Result<Decision, E>>,
 {
-    type Output = Result<Ended<A>, E>;
+    type Output = Result<WaitResult<A>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -43,6 +43,6 @@ where
             true => ((this.permit)(this.wait.as_mut()), (this.reservation)(this.wait)),
             false => (Permit::default(), None),
         };
-        Poll::Ready(Ok(Ended { decision, rule: this.rule.take(), reservation, permit }))
+        Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation, permit }))
     }
 }

@@ -3,71 +3,72 @@
 use std::collections::hash_map::Entry;
 use std::task::Waker;
 
-use super::Own;
+use super::MemoryContext;
+use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
-use super::seat::Seat;
-use super::shard::{Law, Shard};
+use super::shard::{Shard, ShardConfig};
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::atomic::Ordering;
 
 /// Shared buckets looked at for each new key.
-const LOOKS: usize = 2;
+const SWEEP_PER_INSERT: usize = 2;
 
 impl<A: Algorithm> Table<A> {
     /// Holds the bucket that a new key shares while `change` runs. The shard of the key is locked.
     pub(super) fn with_shared<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         wake: &mut Vec<Waker>,
-        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> R {
         self.counters.share();
-        let bucket = self.house.bucket(key);
+        let bucket = self.config.bucket(key);
         let mut shared = self.shared.lock(&bucket);
         // Read while the bucket is held, too: other keys draw on it.
         let now = context.clock().now();
-        self.open_bucket(context, &mut shared, bucket, rule, now);
-        let Shard { law, states, .. } = &mut *shared;
+        self.open_bucket(context, &mut shared, bucket, algorithm, now);
+        let Shard { shard_config, states, .. } = &mut *shared;
         let Some(state) = states.get_mut(&bucket) else { unreachable!("it was opened") };
-        change(self.seat(key, law, rule, state, None, wake), now)
+        change(self.entry(key, shard_config, algorithm, state, None, wake), now)
     }
 
     /// Gives a shared bucket a state, unless it has one. Its shard is held.
     pub(super) fn open_bucket(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         shared: &mut Shard<A>,
         bucket: Fingerprint,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         now: Nanos,
     ) {
         shared.make_slot();
-        let Shard { law, states, .. } = shared;
+        let Shard { shard_config, states, .. } = shared;
         if let Entry::Vacant(vacant) = states.entry(bucket) {
-            let mut state = self.fresh(context, law, rule.unwrap_or(&law.rule), now);
-            law.rule.set_shared(&mut state, true);
+            let mut state =
+                self.new_state(context, shard_config, algorithm.unwrap_or(&shard_config.algorithm), now);
+            shard_config.algorithm.set_shared(&mut state, true);
             vacant.insert(state);
             self.buckets.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Looks at a few shared buckets in turn, and drops the state of those that are fresh. Nothing is locked.
-    pub(super) fn clean_shared(&self, context: &Own<A>) {
+    pub(super) fn clean_shared(&self, context: &MemoryContext<A>) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let first = self.next_bucket.fetch_add(LOOKS, Ordering::Relaxed);
-        for number in first..first.saturating_add(LOOKS) {
-            let number = number as u64 & ((1 << self.house.shared_bits) - 1);
+        let first = self.next_bucket.fetch_add(SWEEP_PER_INSERT, Ordering::Relaxed);
+        for number in first..first.saturating_add(SWEEP_PER_INSERT) {
+            let number = number as u64 & ((1 << self.config.shared_bits) - 1);
             let bucket = Fingerprint::numbered(number);
             let mut shared = self.shared.lock(&bucket);
             let now = context.clock().now();
-            let Shard { law: Law { rule, .. }, states, .. } = &mut *shared;
-            if states.get(&bucket).is_some_and(|state| rule.is_fresh(state, now)) {
+            let Shard { shard_config: ShardConfig { algorithm, .. }, states, .. } = &mut *shared;
+            if states.get(&bucket).is_some_and(|state| algorithm.is_fresh(state, now)) {
                 states.remove(&bucket);
                 self.forgotten_at(now);
                 self.buckets.fetch_sub(1, Ordering::Relaxed);
@@ -76,39 +77,39 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Returns the state in which a key starts that has no place: that of its shared bucket, if it has one.
-    pub(super) fn unknown(
+    pub(super) fn initial_state(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        law: &Law<A>,
-        rule: &A,
+        shard_config: &ShardConfig<A>,
+        algorithm: &A,
         now: Nanos,
     ) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when it shared the bucket.
         if self.buckets.load(Ordering::Relaxed) > 0 {
-            let bucket = self.house.bucket(key);
+            let bucket = self.config.bucket(key);
             let shared = self.shared.lock(&bucket);
             if let Some(state) = shared.states.get(&bucket) {
                 let mut state = state.clone();
-                shared.law.rule.set_shared(&mut state, false);
-                if shared.law.generation != law.generation {
+                shared.shard_config.algorithm.set_shared(&mut state, false);
+                if shared.shard_config.generation != shard_config.generation {
                     // The rule is being replaced, and has come to one of the two only.
-                    law.rule.adapt(&mut state, &shared.law.rule, now);
+                    shard_config.algorithm.migrate(&mut state, &shared.shard_config.algorithm, now);
                 }
                 return state;
             }
         }
-        self.fresh(context, law, rule, now)
+        self.new_state(context, shard_config, algorithm, now)
     }
 
     /// Returns whether a new key must share a bucket though there may be room: since calls in progress hold something
     /// of it, some of them perhaps of this key.
-    pub(super) fn must_share(&self, key: Fingerprint, law: &Law<A>) -> bool {
-        if !law.rule.holds() || self.buckets.load(Ordering::Relaxed) == 0 {
+    pub(super) fn must_use_shared(&self, key: Fingerprint, shard_config: &ShardConfig<A>) -> bool {
+        if !shard_config.algorithm.needs_release() || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let bucket = self.house.bucket(key);
+        let bucket = self.config.bucket(key);
         let shared = self.shared.lock(&bucket);
-        shared.states.get(&bucket).is_some_and(|state| shared.law.rule.held(state) > 0)
+        shared.states.get(&bucket).is_some_and(|state| shared.shard_config.algorithm.in_flight(state) > 0)
     }
 }

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
+use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
-use super::seat::Seat;
-use super::{Call, MemoryStore, Own};
+use super::{Attempt, MemoryContext, MemoryStore};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::Comer;
+use crate::queue::Arrival;
 use crate::store::Reservation;
 
 /// An admitted call that is settled when its true cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
-    pub(super) context: Arc<Own<A>>,
+    pub(super) context: Arc<MemoryContext<A>>,
     pub(super) key: Fingerprint,
-    pub(super) rule: Option<A>,
+    pub(super) algorithm: Option<A>,
     pub(super) cost: u64,
     pub(super) priority: bool,
     /// The reading of the clock that the algorithm charged the call at.
@@ -24,32 +24,39 @@ pub(super) struct MemoryCharge<A: Algorithm> {
 
 impl<A: Algorithm> MemoryCharge<A> {
     pub(super) fn new(
-        context: &Arc<Own<A>>,
+        context: &Arc<MemoryContext<A>>,
         key: Fingerprint,
-        call: &Call<'_, A>,
+        call: &Attempt<'_, A>,
         charged_at: Nanos,
     ) -> Self {
-        let Call { cost, priority, .. } = *call;
-        Self { context: Arc::clone(context), key, rule: call.rule.cloned(), cost, priority, charged_at }
+        let Attempt { cost, priority, .. } = *call;
+        Self {
+            context: Arc::clone(context),
+            key,
+            algorithm: call.algorithm.cloned(),
+            cost,
+            priority,
+            charged_at,
+        }
     }
 
     /// Settles the call; returns what the key has left afterwards, read under the same lock.
     /// `None` if the key has no state any more: it was evicted, and nothing of the call counts.
     fn settle(&self, actual: u64) -> Option<Decision> {
-        let Self { context, key, rule, cost, priority, charged_at } = self;
-        let settle = |mut seat: Seat<'_, A>, now| {
+        let Self { context, key, algorithm, cost, priority, charged_at } = self;
+        let settle = |mut entry: KeyEntry<'_, A>, now| {
             if actual < *cost {
-                seat.give_back(now, cost - actual, *charged_at);
+                entry.undo(now, cost - actual, *charged_at);
             } else if actual > *cost {
-                seat.absorb(now, actual - cost);
+                entry.charge_saturating(now, actual - cost);
             }
-            let waits = seat.rule.queues();
-            seat.foretell(Comer { priority: *priority, waits, ..Comer::new(now, 0) }).decision()
+            let may_wait = entry.algorithm.holds_requests();
+            entry.preview(Arrival { priority: *priority, may_wait, ..Arrival::new(now, 0) }).decision()
         };
         let table = &context.store().table;
         match actual > *cost {
-            true => table.with(context, *key, rule.as_ref(), settle),
-            false => table.with_used(context, *key, rule.as_ref(), settle),
+            true => table.with_entry(context, *key, algorithm.as_ref(), settle),
+            false => table.with_used(context, *key, algorithm.as_ref(), settle),
         }
     }
 }
@@ -61,15 +68,15 @@ impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
 }
 
 impl<A: Algorithm> MemoryStore<A> {
-    pub(super) fn give_back(
+    pub(super) fn undo(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         cost: u64,
         charged_at: Nanos,
     ) {
         let _ =
-            self.table.with_used(context, key, rule, |mut seat, now| seat.give_back(now, cost, charged_at));
+            self.table.with_used(context, key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
     }
 }

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::random::word;
+use crate::random::random_u64;
 
 /// A key's identity within one limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Fingerprint {
 /// The bit of `high` that no key has.
 const KEYLESS: u64 = 1 << 63;
 
-/// What the in-memory store can tell apart: anything that is `Hash`, and a [`Caller`](crate::key::Caller), which may have
+/// What the in-memory store can tell apart: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may have
 /// no key. Implemented by this crate only.
 ///
 /// Two keys that feed the same bytes to the hasher are one key. So a `Hash` must be prefix-free, as those of the standard
@@ -45,7 +45,7 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 
 impl Fingerprint {
     /// One of `2^bits` identities that many keys share.
-    pub(super) fn coarse(self, bits: u32) -> Self {
+    pub(super) fn to_bucket(self, bits: u32) -> Self {
         Self::numbered(self.low >> (u64::BITS - bits))
     }
 
@@ -83,11 +83,11 @@ impl Hash for Fingerprint {
 
 /// The seed of one limiter.
 #[derive(Clone)]
-pub(super) struct Seed(u64, u64);
+pub(super) struct HashSeed(u64, u64);
 
-impl Seed {
+impl HashSeed {
     pub(super) fn random() -> Self {
-        Self(word(), word())
+        Self(random_u64(), random_u64())
     }
 
     #[inline]
@@ -100,7 +100,7 @@ impl Seed {
     }
 }
 
-impl fmt::Debug for Seed {
+impl fmt::Debug for HashSeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seed(..)")
     }
@@ -108,21 +108,21 @@ impl fmt::Debug for Seed {
 
 /// Takes a fingerprint as its own hash.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Direct;
+pub(super) struct IdentityBuildHasher;
 
-impl BuildHasher for Direct {
-    type Hasher = Word;
+impl BuildHasher for IdentityBuildHasher {
+    type Hasher = IdentityHasher;
 
     #[inline]
-    fn build_hasher(&self) -> Word {
-        Word(0)
+    fn build_hasher(&self) -> IdentityHasher {
+        IdentityHasher(0)
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Word(u64);
+pub(super) struct IdentityHasher(u64);
 
-impl Hasher for Word {
+impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
         // Only fingerprints are hashed here, and they are words; folding keeps it right for anything.
         for byte in bytes {
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn keys_differ_and_seeds_differ() {
-        let (one, other) = (Seed::random(), Seed::random());
+        let (one, other) = (HashSeed::random(), HashSeed::random());
         assert_eq!(one.fingerprint("a"), one.fingerprint("a"));
         assert_ne!(one.fingerprint("a"), one.fingerprint("b"));
         assert_ne!(one.fingerprint("a"), other.fingerprint("a"));
@@ -171,7 +171,7 @@ mod tests {
             fn hash<H: Hasher>(&self, _: &mut H) {}
         }
         for _ in 0..100 {
-            let seed = Seed::random();
+            let seed = HashSeed::random();
             let unknown = seed.fingerprint(&Keyless);
             assert_ne!(unknown, seed.fingerprint(&Nothing));
             assert_ne!(unknown, seed.fingerprint(&()));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_key_or_a_seed_is_printed() {
-        let seed = Seed::random();
+        let seed = HashSeed::random();
         assert_eq!(format!("{seed:?} {:?}", seed.fingerprint("secret")), "Seed(..) Fingerprint(..)");
     }
 }

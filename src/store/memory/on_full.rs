@@ -32,7 +32,7 @@ pub enum OnFull {
     /// two, at least 256 and at most 65,536. No key is evicted.
     ///
     /// A key that shares a bucket is denied for what others have used, is rejected where another would be queued, and
-    /// is never locked out by [`Blocking`](crate::algorithm::Blocking): a lockout is not shared.
+    /// is never locked out by [`Lockout`](crate::algorithm::Lockout): a lockout is not shared.
     /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it. A key that gets a place later on starts where
     /// its shared bucket stands, so that moving out is no way to a second budget. Buckets take as much memory as keys.
     ShareBuckets,

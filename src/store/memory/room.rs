@@ -2,20 +2,20 @@
 
 use std::collections::hash_map::Entry;
 
-use super::Own;
+use super::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::on_full::{LeastUsed, OnFull, Sampled};
-use super::round::Round;
-use super::shard::{Law, Shard};
+use super::shard::{Shard, ShardConfig};
+use super::sweep::SweepQueue;
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Keys looked at for each new one.
-const LOOKS: usize = 2;
+const SWEEP_PER_INSERT: usize = 2;
 /// Keys looked at when there is no room, and none may be evicted.
-const LOOKS_WHEN_FULL: usize = 8;
+const SWEEP_WHEN_FULL: usize = 8;
 /// Keys looked at before a new one is refused because none of them may be evicted.
 const MOST_LOOKS: usize = 64;
 
@@ -39,24 +39,24 @@ enum Look {
 impl<A: Algorithm> Table<A> {
     /// Reserves room for a new key. Looks at a few keys, forgets those that are fresh, and if there is still no room,
     /// evicts one where the policy says so, but none of `keep`. Nothing is locked.
-    pub(super) fn make_room(&self, context: &Own<A>, keep: &[Fingerprint]) -> Option<Place<'_>> {
-        let evicts = self.house.on_full == OnFull::EvictLeastUsed;
-        let mut round = self.round();
-        let sample = self.clean(context, &mut round, evicts, keep);
-        if let Some(place) = self.reserve() {
+    pub(super) fn make_room(&self, context: &MemoryContext<A>, keep: &[Fingerprint]) -> Option<Place<'_>> {
+        let evicts = self.config.on_full == OnFull::EvictLeastUsed;
+        let mut sweep_queue = self.sweep_queue();
+        let sample = self.sweep(context, &mut sweep_queue, evicts, keep);
+        if let Some(place) = self.try_reserve() {
             return Some(place);
         }
-        let place = sample.in_order().find_map(|sampled| self.evict(context, &mut round, sampled));
-        drop(round);
+        let place = sample.in_order().find_map(|sampled| self.evict(context, &mut sweep_queue, sampled));
+        drop(sweep_queue);
         self.counters.full(self.max_keys);
         place
     }
 
     /// Looks at a few keys if this one is new, and forgets those that are fresh. Nothing is locked.
-    pub(super) fn tidy(&self, context: &Own<A>, key: Fingerprint) {
+    pub(super) fn drop_empty_queue(&self, context: &MemoryContext<A>, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared(context);
-            self.clean(context, &mut self.round(), false, &[]);
+            self.sweep(context, &mut self.sweep_queue(), false, &[]);
         }
     }
 
@@ -65,20 +65,20 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Looks at a few keys, forgets those that are fresh, and samples those that may be evicted.
-    fn clean(
+    fn sweep(
         &self,
-        context: &Own<A>,
-        round: &mut Round,
+        context: &MemoryContext<A>,
+        sweep_queue: &mut SweepQueue,
         evicts: bool,
         keep: &[Fingerprint],
     ) -> LeastUsed<Fingerprint> {
         let mut sample = LeastUsed::new();
-        let keys = round.len();
+        let keys = sweep_queue.len();
         for look in 0..keys.min(MOST_LOOKS) {
             let full = self.len() >= self.max_keys;
             let enough = match (full, evicts) {
-                (false, _) => look >= LOOKS,
-                (true, false) => look >= LOOKS_WHEN_FULL,
+                (false, _) => look >= SWEEP_PER_INSERT,
+                (true, false) => look >= SWEEP_WHEN_FULL,
                 (true, true) => sample.is_complete(),
             };
             if enough {
@@ -86,10 +86,14 @@ impl<A: Algorithm> Table<A> {
             }
             // What is looked at goes to the end: so none of the first `keys - look` was. The first keys of a sample are
             // those looked at longest ago; the others are random, so that its neighbours can evict no key.
-            let next = if evicts && look >= LOOKS { round.any_of(keys - look) } else { round.next() };
+            let next = if evicts && look >= SWEEP_PER_INSERT {
+                sweep_queue.any_of(keys - look)
+            } else {
+                sweep_queue.next()
+            };
             let Some(key) = next else { continue };
             match self.look_at(context, key, full) {
-                Look::Gone => round.forget_last(),
+                Look::Gone => sweep_queue.forget_last(),
                 Look::MayGo(sampled) if evicts && !keep.contains(&key) => sample.offer(sampled),
                 Look::MayGo(_) | Look::Stays => {}
             }
@@ -97,24 +101,27 @@ impl<A: Algorithm> Table<A> {
         sample
     }
 
-    fn look_at(&self, context: &Own<A>, key: Fingerprint, full: bool) -> Look {
-        let rest = self.rest.load(Ordering::Relaxed);
+    fn look_at(&self, context: &MemoryContext<A>, key: Fingerprint, full: bool) -> Look {
+        let retention = self.retention.load(Ordering::Relaxed);
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines, .. } = &mut *shard;
-        let rule = &law.rule;
+        let Shard { shard_config, states, queues, .. } = &mut *shard;
+        let algorithm = &shard_config.algorithm;
         let Entry::Occupied(known) = states.entry(key) else { return Look::Gone };
-        if lines.contains_key(&key) {
+        if queues.contains_key(&key) {
             return Look::Stays;
         }
         let now = context.clock().now();
-        let idle = now.since(rule.seen(known.get()));
-        if (idle >= rest || full) && rule.is_fresh(known.get(), now) && self.may_forget(context, law, now) {
+        let idle = now.saturating_since(algorithm.last_update(known.get()));
+        if (idle >= retention || full)
+            && algorithm.is_fresh(known.get(), now)
+            && self.may_forget(context, shard_config, now)
+        {
             known.remove();
-            self.forget(now);
+            self.record_eviction(now);
             return Look::Gone;
         }
-        match full && rule.held(known.get()) == 0 {
-            true => Look::MayGo(Sampled { key, usage: rule.usage(known.get(), now), idle }),
+        match full && algorithm.in_flight(known.get()) == 0 {
+            true => Look::MayGo(Sampled { key, usage: algorithm.usage(known.get(), now), idle }),
             false => Look::Stays,
         }
     }
@@ -122,20 +129,21 @@ impl<A: Algorithm> Table<A> {
     /// Evicts a key, unless it was used since it was sampled. Returns its room.
     fn evict(
         &self,
-        context: &Own<A>,
-        round: &mut Round,
+        context: &MemoryContext<A>,
+        sweep_queue: &mut SweepQueue,
         Sampled { key, usage, .. }: Sampled<Fingerprint>,
     ) -> Option<Place<'_>> {
         let mut shard = self.keys.lock(&key);
-        let Shard { law: Law { rule, .. }, states, lines, .. } = &mut *shard;
+        let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = &mut *shard;
         let Entry::Occupied(known) = states.entry(key) else { return None };
         let now = context.clock().now();
         let state = known.get();
-        if lines.contains_key(&key) || rule.held(state) > 0 || rule.usage(state, now) > usage {
+        if queues.contains_key(&key) || algorithm.in_flight(state) > 0 || algorithm.usage(state, now) > usage
+        {
             return None;
         }
         known.remove();
-        round.forget_recent(key);
+        sweep_queue.forget_recent(key);
         self.forgotten_at(now);
         self.counters.evict(usage.is_full());
         Some(Place(&self.len))
@@ -152,7 +160,7 @@ impl<A: Algorithm> Table<A> {
         drop(Place(&self.len));
     }
 
-    pub(super) fn reserve(&self) -> Option<Place<'_>> {
+    pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
         // Not `then_some`: a place that is made is given back.

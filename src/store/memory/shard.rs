@@ -8,19 +8,19 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
-use super::fingerprint::{Direct, Fingerprint};
+use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
 use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// The lines of the keys for which somebody waits.
-pub(super) type Lines<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, Direct>;
+pub(super) type Queues<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, IdentityBuildHasher>;
 
 #[derive(Debug)]
 pub(super) struct Shard<A: Algorithm> {
-    pub(super) law: Law<A>,
-    pub(super) states: HashMap<Fingerprint, A::State, Direct>,
-    pub(super) lines: Lines<A>,
+    pub(super) shard_config: ShardConfig<A>,
+    pub(super) states: HashMap<Fingerprint, A::State, IdentityBuildHasher>,
+    pub(super) queues: Queues<A>,
     /// How many states the map has room for without growing, once no slot is taken by a key that was removed.
     room: usize,
 }
@@ -31,7 +31,7 @@ impl<A: Algorithm> Shard<A> {
     pub(super) fn make_slot(&mut self) {
         let Self { states, room, .. } = self;
         if states.len() == states.capacity() && states.len() < *room {
-            let mut rebuilt = HashMap::with_capacity_and_hasher(*room, Direct);
+            let mut rebuilt = HashMap::with_capacity_and_hasher(*room, IdentityBuildHasher);
             rebuilt.extend(states.drain());
             *states = rebuilt;
         }
@@ -42,8 +42,8 @@ impl<A: Algorithm> Shard<A> {
 
 /// What the states of a shard obey.
 #[derive(Debug)]
-pub(super) struct Law<A: Algorithm> {
-    pub(super) rule: A,
+pub(super) struct ShardConfig<A: Algorithm> {
+    pub(super) algorithm: A,
     /// How often the rule was replaced.
     pub(super) generation: u64,
     /// Once it was: the state of a key never seen, carried over as others were.
@@ -53,22 +53,27 @@ pub(super) struct Law<A: Algorithm> {
 
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
-    shards: Box<[Apart<Mutex<Shard<A>>>]>,
+    shards: Box<[CachePadded<Mutex<Shard<A>>>]>,
 }
 
 /// On cache lines of its own: who locks one shard does not slow down who locks the next.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 impl<A: Algorithm> Shards<A> {
     /// `count` shards, a power of two.
-    pub(super) fn new(count: usize, rule: &A) -> Self {
+    pub(super) fn new(count: usize, algorithm: &A) -> Self {
         let shard = |_| {
-            Apart(Mutex::new(Shard {
-                law: Law { rule: rule.clone(), generation: 0, first: None, closed: false },
-                states: HashMap::with_hasher(Direct),
-                lines: HashMap::with_hasher(Direct),
+            CachePadded(Mutex::new(Shard {
+                shard_config: ShardConfig {
+                    algorithm: algorithm.clone(),
+                    generation: 0,
+                    first: None,
+                    closed: false,
+                },
+                states: HashMap::with_hasher(IdentityBuildHasher),
+                queues: HashMap::with_hasher(IdentityBuildHasher),
                 room: 0,
             }))
         };

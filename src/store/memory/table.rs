@@ -1,32 +1,32 @@
 //! A bounded map that cleans itself.
 //!
 //! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and forgotten if
-//! they are as good as new and nobody has asked for them for a while (a window of the quota, at most ten seconds: a
+//! they are fresh and nobody has asked for them for a while (a window of the quota, at most ten seconds: a
 //! busy key that never uses much is not made anew at each call). No thread, no timer. Work per call is constant, but
 //! for the growth of the map, which is amortised: the call that makes a shard grow moves all its keys.
 //!
-//! When the table is full, more are looked at, and those go that are as good as new, asked for or not. If none can
+//! When the table is full, more are looked at, and those go that are fresh, asked for or not. If none can
 //! go, [`OnFull`](super::OnFull) says what happens to the new key.
 
 use std::collections::hash_map::Entry;
 use std::mem;
 use std::task::Waker;
 
-use super::Own;
+use super::MemoryContext;
+use super::config::StoreConfig;
+use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
-use super::house::House;
 use super::on_full::OnFull;
-use super::round::Round;
-use super::seat::Seat;
-use super::shard::{Law, Lines, Shard, Shards, Wakers, lock};
+use super::shard::{Queues, Shard, ShardConfig, Shards, Wakers, lock};
 use super::stats::Counters;
-use crate::algorithm::{Algorithm, Unit};
+use super::sweep::SweepQueue;
+use crate::algorithm::{Algorithm, QuotaUnit};
 use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The longest that a key rests: ten seconds.
-const LONGEST_REST: u64 = 10_000_000_000;
+const MAX_RETENTION: u64 = 10_000_000_000;
 const SHARDS: usize = 64;
 const SHARED_SHARDS: usize = 16;
 
@@ -39,30 +39,30 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) buckets: AtomicUsize,
     /// The shared bucket that is looked at next.
     pub(super) next_bucket: AtomicUsize,
-    pub(super) round: Mutex<Round>,
+    pub(super) sweep_queue: Mutex<SweepQueue>,
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
     /// The latest reading at which a key was forgotten.
-    horizon: AtomicU64,
+    evicted_until: AtomicU64,
     /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
-    pub(super) rest: AtomicU64,
-    pub(super) house: House,
+    pub(super) retention: AtomicU64,
+    pub(super) config: StoreConfig,
     pub(super) counters: Counters,
 }
 
 impl<A: Algorithm> Table<A> {
     /// A table of at most `max_keys`.
-    pub(super) fn new(max_keys: usize, rule: &A, house: House) -> Self {
+    pub(super) fn new(max_keys: usize, algorithm: &A, config: StoreConfig) -> Self {
         Self {
-            house,
-            horizon: AtomicU64::new(0),
-            rest: AtomicU64::new(rest(rule)),
-            keys: Shards::new(SHARDS, rule),
-            shared: Shards::new(SHARED_SHARDS, rule),
+            config,
+            evicted_until: AtomicU64::new(0),
+            retention: AtomicU64::new(retention(algorithm)),
+            keys: Shards::new(SHARDS, algorithm),
+            shared: Shards::new(SHARED_SHARDS, algorithm),
             counters: Counters::default(),
             buckets: AtomicUsize::new(0),
             next_bucket: AtomicUsize::new(0),
-            round: Mutex::default(),
+            sweep_queue: Mutex::default(),
             len: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
         }
@@ -78,45 +78,45 @@ impl<A: Algorithm> Table<A> {
     /// must not look like a clock that was set back: where the key knows of a later reading, the clock is read again,
     /// now that nobody else can have a later one.
     #[inline]
-    pub(super) fn known<R>(
+    pub(super) fn with_existing<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         change: impl FnOnce(&A, &mut A::State, Nanos) -> Option<R>,
     ) -> Option<R> {
         let now = context.clock().now();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines, .. } = &mut *shard;
-        let (rule, state) = (rule.unwrap_or(&law.rule), states.get_mut(&key)?);
-        if law.closed || lines.contains_key(&key) {
+        let Shard { shard_config, states, queues, .. } = &mut *shard;
+        let (algorithm, state) = (algorithm.unwrap_or(&shard_config.algorithm), states.get_mut(&key)?);
+        if shard_config.closed || queues.contains_key(&key) {
             return None;
         }
-        let late = now < rule.seen(state);
+        let late = now < algorithm.last_update(state);
         let now = if late { context.clock().now() } else { now };
-        change(rule, state, now)
+        change(algorithm, state, now)
     }
 
-    /// Holds the key while `change` runs, making it first if need be. The rule is `rule`, or else the limiter's. `None`
+    /// Holds the key while `change` runs, making it first if need be. The rule is `algorithm`, or else the limiter's. `None`
     /// if there is no room for a new key.
-    pub(super) fn with<R>(
+    pub(super) fn with_entry<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
-        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+        algorithm: Option<&A>,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines, .. } = &mut *shard;
+        let Shard { shard_config, states, queues, .. } = &mut *shard;
         match states.get_mut(&key) {
             Some(state) => {
                 let now = context.clock().now();
-                Some(change(self.seat(key, law, rule, state, Some(lines), &mut wake), now))
+                Some(change(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now))
             }
             None => {
                 drop(shard);
-                self.with_new(context, key, rule, &mut wake, change)
+                self.with_new_entry(context, key, algorithm, &mut wake, change)
             }
         }
     }
@@ -125,30 +125,30 @@ impl<A: Algorithm> Table<A> {
     /// a shared bucket.
     pub(super) fn with_used<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
-        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+        algorithm: Option<&A>,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        if self.house.on_full == OnFull::ShareBuckets {
-            return self.with(context, key, rule, change);
+        if self.config.on_full == OnFull::ShareBuckets {
+            return self.with_entry(context, key, algorithm, change);
         }
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
-        let Shard { law, states, lines, .. } = &mut *shard;
+        let Shard { shard_config, states, queues, .. } = &mut *shard;
         let state = states.get_mut(&key)?;
         let now = context.clock().now();
-        Some(change(self.seat(key, law, rule, state, Some(lines), &mut wake), now))
+        Some(change(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now))
     }
 
     #[cold]
-    fn with_new<R>(
+    fn with_new_entry<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
+        algorithm: Option<&A>,
         wake: &mut Vec<Waker>,
-        change: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         self.clean_shared(context);
         // Should the rule panic, the place is free again.
@@ -156,40 +156,41 @@ impl<A: Algorithm> Table<A> {
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
             shard.make_slot();
-            let Shard { law, states, lines, .. } = &mut *shard;
-            let own = rule.unwrap_or(&law.rule);
-            let place = place.filter(|_| !self.must_share(key, law));
+            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            let own = algorithm.unwrap_or(&shard_config.algorithm);
+            let place = place.filter(|_| !self.must_use_shared(key, shard_config));
             match (states.entry(key), place) {
                 (Entry::Occupied(mut known), _) => {
                     let now = context.clock().now();
                     let state = known.get_mut();
-                    (change(self.seat(key, law, rule, state, Some(lines), wake), now), false)
+                    (change(self.entry(key, shard_config, algorithm, state, Some(queues), wake), now), false)
                 }
                 (Entry::Vacant(vacant), Some(place)) => {
                     let now = context.clock().now();
-                    let mut state = self.unknown(context, key, law, own, now);
-                    let seat = self.seat(key, law, rule, &mut state, Some(&mut *lines), wake);
-                    let result = change(seat, now);
+                    let mut state = self.initial_state(context, key, shard_config, own, now);
+                    let entry =
+                        self.entry(key, shard_config, algorithm, &mut state, Some(&mut *queues), wake);
+                    let result = change(entry, now);
                     let kept = !own.is_fresh(&state, now)
-                        || lines.contains_key(&key)
-                        || !self.may_forget(context, law, now);
+                        || queues.contains_key(&key)
+                        || !self.may_forget(context, shard_config, now);
                     mem::forget(place);
                     if kept {
                         vacant.insert(state);
                     } else {
-                        self.forget(now);
+                        self.record_eviction(now);
                     }
                     (result, kept)
                 }
                 // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
-                (Entry::Vacant(_), None) if self.house.on_full == OnFull::ShareBuckets => {
-                    (self.with_shared(context, key, rule, wake, change), false)
+                (Entry::Vacant(_), None) if self.config.on_full == OnFull::ShareBuckets => {
+                    (self.with_shared(context, key, algorithm, wake, change), false)
                 }
                 // Once the limiter is closed, nothing is counted.
-                (Entry::Vacant(_), None) if law.closed => {
+                (Entry::Vacant(_), None) if shard_config.closed => {
                     let now = context.clock().now();
-                    let mut state = self.fresh(context, law, own, now);
-                    (change(self.seat(key, law, rule, &mut state, None, wake), now), false)
+                    let mut state = self.new_state(context, shard_config, own, now);
+                    (change(self.entry(key, shard_config, algorithm, &mut state, None, wake), now), false)
                 }
                 (Entry::Vacant(_), None) => return None,
             }
@@ -200,88 +201,109 @@ impl<A: Algorithm> Table<A> {
         Some(result)
     }
 
-    /// Holds the key while `look` runs, or what it would be. Makes no key, so `look` must not use anything.
-    pub(super) fn look<R>(
+    /// Holds the key while `peek_entry` runs, or what it would be. Makes no key, so `peek_entry` must not use anything.
+    pub(super) fn peek_entry<R>(
         &self,
-        context: &Own<A>,
+        context: &MemoryContext<A>,
         key: Fingerprint,
-        rule: Option<&A>,
-        look: impl FnOnce(Seat<'_, A>, Nanos) -> R,
+        algorithm: Option<&A>,
+        look: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> R {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
         let now = context.clock().now();
-        let Shard { law, states, lines, .. } = &mut *shard;
+        let Shard { shard_config, states, queues, .. } = &mut *shard;
         let mut unknown;
         let state = match states.get_mut(&key) {
             Some(known) => known,
             None => {
-                unknown = self.unknown(context, key, law, rule.unwrap_or(&law.rule), now);
+                unknown = self.initial_state(
+                    context,
+                    key,
+                    shard_config,
+                    algorithm.unwrap_or(&shard_config.algorithm),
+                    now,
+                );
                 &mut unknown
             }
         };
-        look(self.seat(key, law, rule, state, Some(lines), &mut wake), now)
+        look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// A key that is held. The rule is `rule`, or else the limiter's.
-    pub(super) fn seat<'a>(
+    /// A key that is held. The rule is `algorithm`, or else the limiter's.
+    pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,
-        law: &'a Law<A>,
-        rule: Option<&'a A>,
+        shard_config: &'a ShardConfig<A>,
+        algorithm: Option<&'a A>,
         state: &'a mut A::State,
-        lines: Option<&'a mut Lines<A>>,
+        queues: Option<&'a mut Queues<A>>,
         wake: &'a mut Vec<Waker>,
-    ) -> Seat<'a, A> {
-        let rule = rule.unwrap_or(&law.rule);
-        Seat { key, rule, house: &self.house, closed: law.closed, state, lines, wake }
+    ) -> KeyEntry<'a, A> {
+        let algorithm = algorithm.unwrap_or(&shard_config.algorithm);
+        KeyEntry { key, algorithm, config: &self.config, closed: shard_config.closed, state, queues, wake }
     }
 
-    /// A key is gone that was as good as new at `now`; it knew of no later reading, else it would not have been.
-    pub(super) fn forget(&self, now: Nanos) {
+    /// A key is gone that was fresh at `now`; it knew of no later reading, else it would not have been.
+    pub(super) fn record_eviction(&self, now: Nanos) {
         self.forgotten_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A key has left the table at `now`; its room is used again.
     pub(super) fn forgotten_at(&self, now: Nanos) {
-        self.horizon.fetch_max(now.0, Ordering::Relaxed);
+        self.evicted_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
-    pub(super) fn fresh(&self, context: &Own<A>, law: &Law<A>, rule: &A, now: Nanos) -> A::State {
-        let now = now.max(Nanos(self.horizon.load(Ordering::Relaxed)));
-        let Some(mut first) = law.first.clone() else { return rule.fresh(context.built(), now) };
+    pub(super) fn new_state(
+        &self,
+        context: &MemoryContext<A>,
+        shard_config: &ShardConfig<A>,
+        algorithm: &A,
+        now: Nanos,
+    ) -> A::State {
+        let now = now.max(Nanos(self.evicted_until.load(Ordering::Relaxed)));
+        let Some(mut first) = shard_config.first.clone() else {
+            return algorithm.new_state(context.created_at(), now);
+        };
         // Brings it up to now.
-        let _ = law.rule.peek(&mut first, now, 0);
+        let _ = shard_config.algorithm.peek(&mut first, now, 0);
         first
     }
 
     /// Whether a key never seen is as one that has been idle for long. Until then keys are kept: a bucket that starts
     /// empty may have been filled early by a refund.
-    pub(super) fn may_forget(&self, context: &Own<A>, law: &Law<A>, now: Nanos) -> bool {
-        law.rule.is_fresh(&self.fresh(context, law, &law.rule, now), now)
+    pub(super) fn may_forget(
+        &self,
+        context: &MemoryContext<A>,
+        shard_config: &ShardConfig<A>,
+        now: Nanos,
+    ) -> bool {
+        shard_config
+            .algorithm
+            .is_fresh(&self.new_state(context, shard_config, &shard_config.algorithm, now), now)
     }
 
     /// A key has come into the table. No shard is held.
     pub(super) fn add(&self, key: Fingerprint) {
-        self.round().add(key);
+        self.sweep_queue().push(key);
     }
 
-    pub(super) fn round(&self) -> MutexGuard<'_, Round> {
-        lock(&self.round)
+    pub(super) fn sweep_queue(&self) -> MutexGuard<'_, SweepQueue> {
+        lock(&self.sweep_queue)
     }
 }
 
-/// For how long keys that are as good as new rest before they are forgotten, in nanoseconds: its longest window, but
+/// For how long keys that are fresh rest before they are forgotten, in nanoseconds: its longest window, but
 /// not over ten seconds.
-pub(super) fn rest<A: Algorithm>(rule: &A) -> u64 {
+pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     let mut longest = 0;
-    rule.policies(&mut |policy| match policy.unit {
-        Unit::ConcurrentRequests => longest = LONGEST_REST,
+    algorithm.for_each_policy(&mut |policy| match policy.unit {
+        QuotaUnit::ConcurrentRequests => longest = MAX_RETENTION,
         _ => longest = Nanos::from(policy.window).0.max(longest),
     });
-    longest.min(LONGEST_REST)
+    longest.min(MAX_RETENTION)
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use std::task::{Context as Task, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::Own;
+use super::MemoryContext;
 use super::charge::MemoryCharge;
 use super::fingerprint::Fingerprint;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
-use crate::queue::Turn;
+use crate::queue::PollTurn;
 use crate::store::{Permit, Reservation};
 
 pin_project! {
@@ -26,11 +26,11 @@ pin_project! {
     ///
     /// Dropped while it waits, it has charged nothing, and those behind it move up.
     #[must_use = "futures do nothing unless polled"]
-    pub struct MemoryWait<A>
+    pub struct QueuedAcquire<A>
     where
         A: Algorithm,
     {
-        place: Place<A>,
+        place: QueueTicket<A>,
         alarm: Nanos,
         #[pin]
         sleep: Option<Sleep>,
@@ -42,14 +42,14 @@ pin_project! {
 }
 
 /// A place in a line, given up when dropped.
-struct Place<A: Algorithm> {
-    context: Arc<Own<A>>,
+struct QueueTicket<A: Algorithm> {
+    context: Arc<MemoryContext<A>>,
     key: Fingerprint,
     ticket: u64,
     left: bool,
 }
 
-impl<A: Algorithm> Drop for Place<A> {
+impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
             self.context.store().abandon(&self.context, self.key, self.ticket);
@@ -57,15 +57,15 @@ impl<A: Algorithm> Drop for Place<A> {
     }
 }
 
-impl<A: Algorithm> MemoryWait<A> {
+impl<A: Algorithm> QueuedAcquire<A> {
     pub(super) fn new(
-        context: Arc<Own<A>>,
+        context: Arc<MemoryContext<A>>,
         key: Fingerprint,
         ticket: u64,
         permit: Permit,
         charge: Option<MemoryCharge<A>>,
     ) -> Self {
-        let place = Place { context, key, ticket, left: false };
+        let place = QueueTicket { context, key, ticket, left: false };
         let charge = charge.map(Box::new);
         Self { place, alarm: Nanos::ZERO, sleep: None, permit, charge, charged_at: Nanos::ZERO }
     }
@@ -88,7 +88,7 @@ impl<A: Algorithm> MemoryWait<A> {
     }
 }
 
-impl<A: Algorithm> Future for MemoryWait<A> {
+impl<A: Algorithm> Future for QueuedAcquire<A> {
     type Output = Result<Decision, Infallible>;
 
     /// # Panics
@@ -101,14 +101,14 @@ impl<A: Algorithm> Future for MemoryWait<A> {
         // A sleep that ends is asked about once more; one that ends before its time leaves the rest to the next poll.
         for _ in 0..2 {
             match place.context.store().ask(&place.context, place.key, place.ticket, cx.waker()) {
-                Turn::Now(decision, charged_at) => {
+                PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
                     return Poll::Ready(Ok(decision));
                 }
-                Turn::At(alarm) if this.sleep.is_some() && *this.alarm == alarm => {}
-                Turn::At(alarm) => {
+                PollTurn::NotBefore(alarm) if this.sleep.is_some() && *this.alarm == alarm => {}
+                PollTurn::NotBefore(alarm) => {
                     this.sleep.set(Some(place.context.clock().sleep_until(alarm)));
                     *this.alarm = alarm;
                 }
@@ -123,7 +123,7 @@ impl<A: Algorithm> Future for MemoryWait<A> {
     }
 }
 
-impl<A: Algorithm> fmt::Debug for MemoryWait<A> {
+impl<A: Algorithm> fmt::Debug for QueuedAcquire<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryWait").field("until", &self.alarm).finish_non_exhaustive()
     }

@@ -1,0 +1,146 @@
+//! The pictures: what each shows of its algorithm, and the sentence above it.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+};
+use tower_throttle::{Decision, Quota};
+
+use crate::arrivals::{QUOTA, arrivals};
+use crate::curve::{Curve, FINE};
+use crate::workload::Story;
+
+#[derive(Debug)]
+pub(crate) struct Scene {
+    name: &'static str,
+    /// What one should see.
+    pub(crate) title: &'static str,
+    pub(crate) story: Story,
+    pub(crate) inside: Inside,
+}
+
+/// What the algorithm itself looks at.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    pub(crate) name: &'static str,
+    pub(crate) curve: Curve,
+    /// A level that means something, and what.
+    pub(crate) level: (i32, &'static str),
+}
+
+impl Scene {
+    pub(crate) fn file(&self) -> String {
+        format!("{}.svg", self.name)
+    }
+}
+
+pub(crate) fn scenes() -> Vec<Scene> {
+    let limit = (4, "limit 4");
+    vec![
+        scene(
+            ("fixed_window", "Fixed window: 7 pass within one second, though the limit is 4"),
+            ("counted in the window that is open", limit),
+            |quota| FixedWindow::new(quota).queue(0),
+            used,
+        ),
+        scene(
+            ("sliding_window", "Sliding window: at most 4 in any second; room returns by slices"),
+            ("counted in the slices that touch the last second", limit),
+            |quota| SlidingWindow::new(quota).queue(0),
+            used,
+        ),
+        scene(
+            ("sliding_log", "Sliding log: at most 4 in any second; room returns call by call"),
+            ("records of the last second", limit),
+            |quota| SlidingLog::new(quota).queue(0),
+            used,
+        ),
+        scene(
+            ("sliding_counter", "Sliding counter: what has passed fades from its estimate"),
+            ("estimated for the last second", limit),
+            |quota| SlidingCounter::new(quota).queue(0),
+            used,
+        ),
+        scene(
+            ("token_bucket", "Token bucket: a burst while tokens last, then one per new token"),
+            ("tokens in the bucket", (4, "full")),
+            |quota| TokenBucket::new(quota).queue(0),
+            |decision| decision.remaining(),
+        ),
+        leaky_bucket(),
+        scene(
+            ("smooth_bursty", "Smooth, bursty: a pause saves up a burst; after it the pace is even"),
+            ("permits saved up", (4, "full")),
+            Smooth::bursty,
+            saved,
+        ),
+        scene(
+            ("smooth_warming_up", "Smooth, warming up: slow after a pause, at full rate a second later"),
+            ("permits saved up", (2, "above: slower")),
+            |quota| Smooth::warming_up(quota, Duration::from_secs(1)),
+            saved,
+        ),
+    ]
+}
+
+fn scene<A: Algorithm>(
+    (name, title): (&'static str, &'static str),
+    (inside, level): (&'static str, (i32, &'static str)),
+    algorithm: impl Fn(Quota) -> A,
+    look: impl Fn(Decision) -> u64,
+) -> Scene {
+    let story = Story::of(algorithm(QUOTA), &arrivals());
+    let curve = Curve::inside(algorithm(FINE), &story, look);
+    Scene { name, title, story, inside: Inside { name: inside, curve, level } }
+}
+
+fn leaky_bucket() -> Scene {
+    let story = Story::of(LeakyBucket::new(QUOTA), &arrivals());
+    let curve = Curve::of(&story, Story::waiting);
+    let inside = Inside { name: "calls that wait", curve, level: (4, "4 places") };
+    let title = "Leaky bucket: bursts wait in line, and leave a quarter second apart";
+    Scene { name: "leaky_bucket", title, story, inside }
+}
+
+fn used(decision: Decision) -> u64 {
+    FINE.limit() - decision.remaining()
+}
+
+/// Both kinds save up what one second brings. From the next turn on, it takes the time of what is missing until all is as new.
+fn saved(decision: Decision) -> u64 {
+    let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
+    let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();
+    FINE.limit().saturating_sub(u64::try_from(units).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scene(name: &str) -> Scene {
+        scenes().into_iter().find(|scene| scene.name == name).unwrap()
+    }
+
+    fn gaps(name: &str, from: u64) -> Vec<u128> {
+        let mut passes = scene(name).story.passes();
+        passes.retain(|pass| *pass >= Duration::from_millis(from));
+        passes.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect()
+    }
+
+    #[test]
+    fn titles_are_true() {
+        assert_eq!(scene("fixed_window").story.most(), 7);
+        for name in ["sliding_window", "sliding_log"] {
+            assert_eq!(scene(name).story.most(), 4, "{name}");
+        }
+        assert!(gaps("leaky_bucket", 4_800).iter().all(|gap| *gap == 250));
+        assert_eq!(gaps("smooth_bursty", 4_800)[..6], [0, 0, 0, 0, 250, 250]);
+        assert_eq!(gaps("smooth_warming_up", 4_800)[..4], [625, 375, 250, 250]);
+    }
+
+    #[test]
+    fn titles_fit_in() {
+        assert!(scenes().iter().all(|scene| scene.title.len() < 70));
+    }
+}

@@ -1,0 +1,383 @@
+//! # Blocking after abuse
+//!
+//! **Problem.** A caller that is refused again and again is guessing passwords, or broken. Turn it away for a while.
+//!
+//! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
+//!
+//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
+//! for ever.
+//!
+//! **The idea.** Count the refusals within a window that begins with the first of them. At the `n`-th the block
+//! begins, and lasts as long as was said: what comes meanwhile is refused, is told the rest, and changes nothing.
+//!
+//! ```text
+//!   limit 2, block for 5 s after 3
+//!
+//!   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
+//!                   ├── 5 s ──────┤
+//!             1st ──┘ 3rd: "try again in 5 s"
+//! ```
+//!
+//! **Invariant.** A block ends exactly `duration` after the refusal that began it. Without a block, every answer is
+//! that of the rule inside.
+//!
+//! **Cost.** 32 bytes more per key.
+
+mod queueing;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::algorithm::clock_step::step;
+use crate::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Queueing, QuotaPolicy, SlidingCounter, SlidingLog,
+    SlidingWindow, Smooth, TokenBucket, Usage,
+};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// A rule that blocks for a time; [`after`](LockoutBuilder::after) how many refusals remains to be said.
+#[derive(Clone, Debug)]
+#[must_use = "say after how many refusals: `.after(n)`"]
+pub struct LockoutBuilder<A> {
+    algorithm: A,
+    duration: u64,
+}
+
+impl<A: Algorithm> LockoutBuilder<A> {
+    pub(in crate::algorithm) fn new(algorithm: A, duration: Duration) -> Self {
+        assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
+        // As long as the longest period: 292 years.
+        Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
+    }
+
+    /// A key that was refused `refusals` times within the rule's window is refused for the whole time.
+    ///
+    /// # Panics
+    ///
+    /// If `refusals` is 0.
+    #[must_use]
+    pub fn after(self, refusals: u64) -> Lockout<A> {
+        assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
+        let mut window = 0;
+        self.algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
+        if window == 0 {
+            // Concurrent requests have none.
+            window = self.duration;
+        }
+        let window = window.clamp(1, i64::MAX as u64);
+        Lockout { algorithm: self.algorithm, duration: self.duration, window, refusals, extends: false }
+    }
+}
+
+/// A rule that turns a key away for a while when it was refused too often.
+///
+/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first
+/// refusal and is as long as the rule's own ([`QuotaPolicy::header_window`]), or, of
+/// [`Concurrency`](crate::algorithm::Concurrency), as the block; with so many refusals in it the block begins, and
+/// that refusal already tells it. While it lasts, every call is refused, and `retry_after` tells the rest; hammering
+/// neither prolongs nor shortens it. Calls that wait in line when it begins keep their places.
+/// [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
+///
+/// Here a denial does have a consequence: it is counted. Blocks are not nested: a block within a blocked rule tells
+/// its `retry_after` too late.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::FixedWindow;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// // five wrong passwords a minute; who goes on for ten more is out for an hour
+/// let algorithm = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+/// let logins = RateLimiter::new(algorithm);
+/// # for _ in 0..14 {
+/// #     let _ = logins.check("user:42");
+/// # }
+/// # assert!(logins.check("user:42").retry_after() > Some(Duration::from_secs(3_590)));
+/// # logins.reset("user:42");
+/// # assert!(logins.check("user:42").is_allowed());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lockout<A> {
+    algorithm: A,
+    duration: u64,
+    window: u64,
+    refusals: u64,
+    extends: bool,
+}
+
+/// What a [`Lockout`] remembers of a key.
+#[derive(Clone, Debug)]
+pub struct LockoutState<S> {
+    state: S,
+    count: RejectionCount,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RejectionCount {
+    last: Nanos,
+    /// The rest of the block, at `last`.
+    left: u64,
+    /// The refusals in the window, which began `age` ago; or [`SHARED`].
+    refusals: u64,
+    age: u64,
+}
+
+/// In place of a number of refusals: the state is shared by several keys, whose refusals are not counted.
+const SHARED: u64 = u64::MAX;
+
+impl<A: Algorithm> Lockout<A> {
+    /// Each call that is refused while the block lasts begins it anew: a client that retries in a loop stays out.
+    #[must_use]
+    pub fn extend_on_retry(self) -> Self {
+        Self { extends: true, ..self }
+    }
+
+    /// Brings the count up to `now`; how far the clock is behind its time.
+    #[inline]
+    fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
+        let step = step(count.last, now, self.window);
+        count.last = step.last_update(now);
+        count.left = count.left.saturating_sub(step.elapsed);
+        count.age = count.age.saturating_add(step.elapsed);
+        if count.age >= self.window && count.refusals != SHARED {
+            count.refusals = 0;
+        }
+        step.behind
+    }
+
+    /// A call was refused.
+    fn refuse(&self, count: &mut RejectionCount) {
+        if count.refusals == SHARED {
+            return;
+        }
+        if count.left > 0 {
+            if self.extends {
+                count.left = self.duration;
+            }
+            return;
+        }
+        if count.refusals == 0 {
+            count.age = 0;
+        }
+        count.refusals += 1;
+        if count.refusals >= self.refusals {
+            (count.left, count.refusals) = (self.duration, 0);
+        }
+    }
+
+    /// What the rule inside said, as it is told: with the block, and with the count that is to be forgotten.
+    fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
+        let rest = match (count.left, count.refusals) {
+            (0, 0 | SHARED) => return decision,
+            (0, _) => return decision.with_min_reset(self.window - count.age + behind),
+            (left, _) => left.saturating_add(behind),
+        };
+        let denied = match decision.is_allowed() {
+            true => Decision::deny(decision.limit(), 0, Some(rest), nanos(decision.reset_after())),
+            false => {
+                let retry = decision.retry_after().map(|wait| nanos(wait).max(rest));
+                Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
+                    .with_unknown_wait(!decision.never_fits())
+            }
+        };
+        denied.with_index(decision.limit_index()).with_min_reset(rest)
+    }
+
+    /// A cost of 0 passes; nothing else would.
+    fn zero_cost(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
+        let reset = nanos(decision.reset_after());
+        match count.left {
+            0 => self.reported(count, behind, decision),
+            left => {
+                let rest = left.saturating_add(behind);
+                let allowed = Decision::allow(decision.limit(), 0, reset).with_next(rest);
+                allowed.with_index(decision.limit_index()).with_min_reset(rest)
+            }
+        }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    Nanos::from(span).0
+}
+
+impl<A: Algorithm> Algorithm for Lockout<A> {
+    type State = LockoutState<A::State>;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
+        let count = RejectionCount { last: now, left: 0, refusals: 0, age: 0 };
+        LockoutState { state: self.algorithm.new_state(created_at, now), count }
+    }
+
+    #[inline]
+    fn last_update(&self, state: &Self::State) -> Nanos {
+        self.algorithm.last_update(&state.state)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        if cost == 0 {
+            return self.zero_cost(&state.count, behind, self.algorithm.check(&mut state.state, now, 0));
+        }
+        let blocked = state.count.left > 0;
+        let decision = match blocked {
+            true => self.algorithm.peek(&mut state.state, now, cost),
+            false => self.algorithm.check(&mut state.state, now, cost),
+        };
+        if blocked || !decision.is_allowed() {
+            self.refuse(&mut state.count);
+        }
+        self.reported(&state.count, behind, decision)
+    }
+
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        let decision = self.algorithm.peek(&mut state.state, now, cost);
+        if cost == 0 {
+            return self.zero_cost(&state.count, behind, decision);
+        }
+        let mut then = state.count;
+        if then.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut then);
+        }
+        // When to come back is what a check would say; the rest describes the state as it is.
+        let retry = self.reported(&then, behind, decision).retry_after().map(nanos);
+        self.reported(&state.count, behind, decision).with_retry_after(retry)
+    }
+
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.refund(&mut state.state, now, cost);
+    }
+
+    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+        self.algorithm.undo(&mut state.state, now, cost, taken);
+    }
+
+    /// A block goes on, for no longer than a new one.
+    fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+        from.advance(&mut state.count, now);
+        self.algorithm.migrate(&mut state.state, &from.algorithm, now);
+        let count = &mut state.count;
+        count.left = count.left.min(self.duration);
+        if count.refusals != SHARED {
+            count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+        }
+    }
+
+    #[inline]
+    fn switch_tier(&self, state: &mut Self::State, now: Nanos) -> Option<Self> {
+        let algorithm = self.algorithm.switch_tier(&mut state.state, now)?;
+        Some(Self { algorithm, ..*self })
+    }
+
+    fn restore_tier(&self, state: &mut Self::State, now: Nanos, before: Self) {
+        self.algorithm.restore_tier(&mut state.state, now, before.algorithm);
+    }
+
+    /// Blocked or not: it has passed, by another rule.
+    fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.charge_saturating(&mut state.state, now, cost);
+    }
+
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        let mut count = state.count;
+        self.advance(&mut count, now);
+        matches!((count.left, count.refusals), (0, 0 | SHARED)) && self.algorithm.is_fresh(&state.state, now)
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.algorithm.policy()
+    }
+
+    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(tell);
+    }
+
+    fn header_window(&self, decision: &Decision) -> Option<Duration> {
+        match decision.is_allowed() {
+            // In a block nothing is left, and what comes next is its end.
+            true if decision.remaining() == 0 && decision.next().is_some() => {
+                decision.next().map(Duration::from_nanos)
+            }
+            true => self.algorithm.header_window(decision),
+            false => decision.retry_after(),
+        }
+    }
+
+    fn needs_release(&self) -> bool {
+        self.algorithm.needs_release()
+    }
+
+    fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.release(&mut state.state, now, cost);
+    }
+
+    fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
+        state.count = fresh.count;
+        self.algorithm.reset_state(&mut state.state, fresh.state);
+    }
+
+    fn release_total(&self, cost: u64) {
+        self.algorithm.release_total(cost);
+    }
+
+    fn in_flight(&self, state: &Self::State) -> u64 {
+        self.algorithm.in_flight(&state.state)
+    }
+
+    fn ignores_burst(&self) -> bool {
+        self.algorithm.ignores_burst()
+    }
+
+    /// That of the algorithm inside, or how near the key is to being locked out.
+    fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+        let mut count = state.count;
+        self.advance(&mut count, now);
+        match (count.left, count.refusals) {
+            (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
+            (0, refusals) => self.algorithm.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
+            // As used up as a key at its limit, and no more: else a flood of keys that are locked out would push out
+            // each key at its limit, which would get its quota again.
+            _ => Usage::FULL,
+        }
+    }
+
+    fn set_shared(&self, state: &mut Self::State, shared: bool) {
+        self.algorithm.set_shared(&mut state.state, shared);
+        if shared != (state.count.refusals == SHARED) {
+            state.count.refusals = if shared { SHARED } else { 0 };
+            state.count.left = 0;
+        }
+    }
+
+    fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
+        self.algorithm.queueing().map(|_| self as &dyn Queueing<Self::State>)
+    }
+
+    #[inline]
+    fn holds_requests(&self) -> bool {
+        self.algorithm.holds_requests()
+    }
+}
+
+macro_rules! block_for {
+    ($($algorithm:ty)+) => {
+        $(
+            impl $algorithm {
+                /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) so many refusals. See
+                /// [`Lockout`].
+                ///
+                /// # Panics
+                ///
+                /// If `duration` is zero.
+                pub fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
+                    LockoutBuilder::new(self, duration)
+                }
+            }
+        )+
+    };
+}
+
+block_for!(Concurrency FixedWindow SlidingWindow SlidingCounter SlidingLog TokenBucket LeakyBucket Smooth);

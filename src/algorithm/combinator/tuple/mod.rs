@@ -1,0 +1,300 @@
+//! # Several limits on one key
+//!
+//! **Problem.** Ten a second, and a thousand a day.
+//!
+//! **Naive answer.** Two limiters, one after the other.
+//!
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a caller
+//! who is out for the day burns the second's budget as well, and what is told to it is wrong. Charging and taking
+//! back is no better: others see the charge in between.
+//!
+//! **The idea.** Ask all of them first; take from all, or from none. The key is held meanwhile, so nobody comes in
+//! between.
+//!
+//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
+//!
+//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+
+mod queueing;
+
+use std::time::Duration;
+
+use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// What several limits say together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Combined {
+    reported: Option<Decision>,
+    limits: usize,
+    remaining: u64,
+    reset: u64,
+    /// Over how long what remains of the one that is told of should be spread.
+    window: Option<Duration>,
+    /// Whether one of them can never admit the call.
+    never: bool,
+}
+
+impl Combined {
+    /// One more says `decision`, and stands for so many limits.
+    fn and(mut self, decision: Decision, limits: usize, window: Option<Duration>) -> Self {
+        let index = self.limits + decision.limit_index();
+        let decision = decision.with_index(index);
+        self.limits += limits;
+        self.never |= decision.never_fits();
+        self.reset = self.reset.max(nanos(decision.reset_after()));
+        self.remaining = self.reported.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
+        if self.reported.is_none_or(|reported| urgency(&decision, window) > urgency(&reported, self.window)) {
+            (self.reported, self.window) = (Some(decision), window);
+        }
+        self
+    }
+
+    fn decision(self) -> Decision {
+        let Some(reported) = self.reported else { unreachable!("a tuple has at least two limits") };
+        let decision = match reported.is_allowed() {
+            true => Decision::allow(reported.limit(), self.remaining, self.reset)
+                .with_next(self.window.map_or(0, nanos)),
+            false => Decision::deny(
+                reported.limit(),
+                self.remaining,
+                reported.retry_after().map(nanos),
+                self.reset,
+            )
+            .with_unknown_wait(!self.never),
+        };
+        decision.with_index(reported.limit_index())
+    }
+}
+
+/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and of two with as
+/// many those that must last longer.
+fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
+    let window = window.map_or(u64::MAX, nanos);
+    match decision.is_allowed() {
+        false => (true, decision.retry_after().map_or(u64::MAX, nanos), 0),
+        true => (false, u64::MAX - decision.remaining(), window),
+    }
+}
+
+/// Spans of a decision fit: they were nanoseconds.
+fn nanos(span: Duration) -> u64 {
+    Nanos::from(span).0
+}
+
+fn limits(algorithm: &impl Algorithm) -> usize {
+    let mut limits = 0;
+    algorithm.for_each_policy(&mut |_| limits += 1);
+    limits
+}
+
+/// All or none: a call passes when each member lets it pass, and then draws on each; else it draws on none.
+///
+/// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`,
+/// and [`limit_index`](Decision::limit_index), are those of the one limit that matters most now.
+///
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call waits in line until all members let it pass; the
+/// shortest of their lines bounds it, and the shortest patience. A layer holds requests only if each member is told
+/// to let them wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` refuses what
+/// comes before its slot. Nobody waits where a member blocks or lends ([`Lockout`](crate::algorithm::Lockout),
+/// [`Priority`](crate::algorithm::Priority)); a block around the tuple lets them.
+macro_rules! tuple {
+    ($($part:ident $at:tt)+) => {
+        #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]
+        impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
+            type State = ($($part::State,)+);
+
+            fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
+                ($(self.$at.new_state(created_at, now),)+)
+            }
+
+            #[inline]
+            fn last_update(&self, state: &Self::State) -> Nanos {
+                Nanos::ZERO$(.max(self.$at.last_update(&state.$at)))+
+            }
+
+            fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                let mut asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
+                let mut passes = $(asked.$at.is_allowed())&&+;
+                // First those that draw on what all keys share: others may have taken it since they were asked.
+                $(
+                    let $part = (passes && self.$at.needs_release()).then(|| {
+                        asked.$at = self.$at.check(&mut state.$at, now, cost);
+                        passes = asked.$at.is_allowed();
+                        passes
+                    });
+                )+
+                let together = Combined::default();
+                $(
+                    let is_asked = $part.is_none() && (passes || !asked.$at.is_allowed());
+                    // Those that deny are told so: one of them may count it.
+                    let decision = is_asked.then(|| self.$at.check(&mut state.$at, now, cost));
+                    let is_taken = decision.map_or($part == Some(true), |decision| decision.is_allowed());
+                    let decision = decision.filter(|_| passes || !is_taken).unwrap_or(asked.$at);
+                    if is_taken && !passes {
+                        self.$at.release(&mut state.$at, now, cost);
+                        self.$at.release_total(cost);
+                        self.$at.undo(&mut state.$at, now, cost, now);
+                    }
+                    let together = together.and(decision, limits(&self.$at), self.$at.header_window(&decision));
+                )+
+                together.decision()
+            }
+
+            fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                let together = Combined::default();
+                $(
+                    let decision = self.$at.peek(&mut state.$at, now, cost);
+                    let together = together.and(decision, limits(&self.$at), self.$at.header_window(&decision));
+                )+
+                together.decision()
+            }
+
+            fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.refund(&mut state.$at, now, cost);)+
+            }
+
+            fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.charge_saturating(&mut state.$at, now, cost);)+
+            }
+
+            fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+                $(self.$at.undo(&mut state.$at, now, cost, taken);)+
+            }
+
+            fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+                $(self.$at.migrate(&mut state.$at, &from.$at, now);)+
+            }
+
+            fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+                $(self.$at.is_fresh(&state.$at, now))&&+
+            }
+
+            /// That of the first. See [`for_each_policy`](Algorithm::for_each_policy).
+            fn policy(&self) -> QuotaPolicy {
+                self.0.policy()
+            }
+
+            fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
+                $(self.$at.for_each_policy(tell);)+
+            }
+
+            fn header_window(&self, decision: &Decision) -> Option<Duration> {
+                // An admission carries that of the limit it tells of.
+                match decision.is_allowed() {
+                    true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
+                    false => decision.retry_after(),
+                }
+            }
+
+            fn needs_release(&self) -> bool {
+                $(self.$at.needs_release())||+
+            }
+
+            fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.release(&mut state.$at, now, cost);)+
+            }
+
+            fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
+                $(self.$at.reset_state(&mut state.$at, fresh.$at);)+
+            }
+
+            fn release_total(&self, cost: u64) {
+                $(self.$at.release_total(cost);)+
+            }
+
+            fn in_flight(&self, state: &Self::State) -> u64 {
+                0$(.max(self.$at.in_flight(&state.$at)))+
+            }
+
+            fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+
+            }
+
+            fn set_shared(&self, state: &mut Self::State, shared: bool) {
+                $(self.$at.set_shared(&mut state.$at, shared);)+
+            }
+
+            /// If each member has one, that asks nothing but when.
+            fn ignores_burst(&self) -> bool {
+                $(self.$at.ignores_burst())||+
+            }
+
+            fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
+                let all = $(self.$at.queueing().is_some_and(|line| line.is_plain()))&&+;
+                all.then_some(self)
+            }
+
+            fn holds_requests(&self) -> bool {
+                $(self.$at.holds_requests())&&+
+            }
+        }
+    };
+}
+
+tuple!(A 0 B 1);
+tuple!(A 0 B 1 C 2);
+tuple!(A 0 B 1 C 2 D 3);
+tuple!(A 0 B 1 C 2 D 3 E 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
+    use crate::quota::Quota;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn ten_a_second_and_twelve_a_day() -> (TokenBucket, FixedWindow) {
+        (TokenBucket::new(Quota::per_second(10)), FixedWindow::new(Quota::per_day(12)))
+    }
+
+    #[test]
+    fn an_admission_tells_of_the_limit_nearest_to_exhaustion() {
+        let both = ten_a_second_and_twelve_a_day();
+        let mut state = both.new_state(Nanos::ZERO, Nanos::ZERO);
+        let first = both.check(&mut state, Nanos::ZERO, 1);
+        assert_eq!((first.limit_index(), first.limit(), first.remaining()), (0, 10, 9));
+        assert_eq!(first.reset_after(), Duration::from_secs(86_400));
+        let later = both.check(&mut state, Nanos(SECOND), 1);
+        assert_eq!((later.limit_index(), later.limit(), later.remaining()), (0, 10, 9));
+        let more = both.check(&mut state, Nanos(2 * SECOND), 1);
+        assert_eq!(
+            (more.limit_index(), more.limit(), more.remaining()),
+            (1, 12, 9),
+            "of two alike, the slower"
+        );
+        let last = both.check(&mut state, Nanos(2 * SECOND), 5);
+        assert_eq!((last.limit_index(), last.remaining()), (1, 4));
+        assert_eq!(both.header_window(&last), Some(Duration::from_secs(86_398)));
+    }
+
+    #[test]
+    fn a_denial_tells_of_the_longest_wait_and_takes_nothing_from_any() {
+        let both = ten_a_second_and_twelve_a_day();
+        let mut state = both.new_state(Nanos::ZERO, Nanos::ZERO);
+        assert!(both.check(&mut state, Nanos::ZERO, 10).is_allowed());
+        let short = both.check(&mut state, Nanos::ZERO, 1);
+        assert_eq!((short.limit_index(), short.retry_after()), (0, Some(Duration::from_millis(100))));
+        let long = both.check(&mut state, Nanos(SECOND), 3);
+        assert_eq!((long.limit_index(), long.retry_after()), (1, Some(Duration::from_secs(86_399))));
+        assert_eq!((long.limit(), long.remaining()), (12, 2));
+        assert_eq!(both.check(&mut state, Nanos(SECOND), 11).retry_after(), None, "never fits the bucket");
+        assert_eq!(both.0.peek(&mut state.0, Nanos(SECOND), 10).remaining(), 10, "nothing was taken");
+    }
+
+    #[test]
+    fn tuples_of_tuples_count_their_limits_in_order() {
+        let quota = Quota::per_second(5);
+        let nested =
+            ((TokenBucket::new(quota), SlidingLog::new(Quota::per_second(4))), FixedWindow::new(quota));
+        let mut state = nested.new_state(Nanos::ZERO, Nanos::ZERO);
+        assert_eq!(nested.check(&mut state, Nanos::ZERO, 1).limit_index(), 1);
+        let denied = nested.check(&mut state, Nanos(SECOND / 2), 5);
+        assert_eq!((denied.limit_index(), denied.retry_after()), (1, None));
+        let mut quotas = Vec::new();
+        nested.for_each_policy(&mut |policy| quotas.push(policy.quota));
+        assert_eq!(quotas, [5, 4, 5]);
+    }
+}

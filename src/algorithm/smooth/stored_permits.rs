@@ -1,0 +1,136 @@
+//! What unused time is worth: the store of a limiter, and what is taken from it.
+//!
+//! All times are in fine units, 2^-48 of a nanosecond.
+
+use super::wide_math::{mul_div_ceil, scale_ceil};
+
+/// Fractions of a nanosecond are counted in 2^-48.
+pub(super) const FRACTION_BITS: u32 = 48;
+/// Cold factors are multiples of 1/1024.
+const COLD_FACTOR_BITS: u32 = 10;
+const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum StoredPermits {
+    /// Up to one second of unused time, free of charge.
+    Bursty,
+    WarmingUp {
+        /// In nanoseconds.
+        warm_up: u64,
+        /// In 1/1024.
+        cold_factor: u64,
+    },
+}
+
+impl StoredPermits {
+    pub(super) const fn warming_up(warm_up: u64, cold_factor: u64) -> Self {
+        Self::WarmingUp { warm_up, cold_factor: cold_factor << COLD_FACTOR_BITS }
+    }
+
+    /// The same with another cold factor, at least 1.
+    pub(super) fn with_cold_factor(self, factor: f64) -> Self {
+        match self {
+            Self::Bursty => self,
+            Self::WarmingUp { warm_up, .. } => {
+                let cold_factor = (factor * f64::from(1 << COLD_FACTOR_BITS)).ceil() as u64;
+                Self::WarmingUp { warm_up, cold_factor }
+            }
+        }
+    }
+
+    /// The most that is stored.
+    pub(super) fn max_stored(self) -> u128 {
+        match self {
+            Self::Bursty => SECOND,
+            Self::WarmingUp { warm_up, cold_factor } => {
+                let above = (2 * u128::from(warm_up)) << (FRACTION_BITS + COLD_FACTOR_BITS);
+                threshold(warm_up) + above.div_ceil(u128::from(cold_factor) + (1 << COLD_FACTOR_BITS))
+            }
+        }
+    }
+
+    /// As much of the most as `stored` was of what `old` could store; if that was of the other kind, as much as at
+    /// first. Rounded so that no call goes early.
+    pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
+        match (self, old) {
+            (Self::Bursty, Self::Bursty) => stored,
+            (Self::WarmingUp { .. }, Self::WarmingUp { .. }) if old.max_stored() > 0 => {
+                scale_ceil(self.max_stored(), stored, old.max_stored())
+            }
+            _ => self.initial(),
+        }
+    }
+
+    /// What is stored when a limiter is built: nothing, or all that makes it cold.
+    pub(super) fn initial(self) -> u128 {
+        match self {
+            Self::Bursty => 0,
+            Self::WarmingUp { .. } => self.max_stored(),
+        }
+    }
+
+    /// What idle time stores.
+    pub(super) fn accrued_in(self, idle: u128) -> u128 {
+        match self {
+            Self::Bursty => idle,
+            Self::WarmingUp { cold_factor, .. } => {
+                let (fills, over) = fill_rate(cold_factor);
+                mul_div_ceil(idle, fills, 1, &[over], 0)
+            }
+        }
+    }
+
+    /// How long idle time takes to store `missing`.
+    pub(super) fn until(self, missing: u128) -> u128 {
+        match self {
+            Self::Bursty => missing,
+            Self::WarmingUp { cold_factor, .. } => {
+                let (fills, over) = fill_rate(cold_factor);
+                mul_div_ceil(missing, over.into(), 1, &[fills as u64], 0)
+            }
+        }
+    }
+
+    /// Takes `time` from what is stored, and fresh time for the rest; how long that takes.
+    pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
+        let before = *stored;
+        *stored = before.saturating_sub(time);
+        match self {
+            Self::Bursty => time - (before - *stored),
+            Self::WarmingUp { warm_up, cold_factor } => {
+                let threshold = threshold(warm_up);
+                let (from, to) = (before.saturating_sub(threshold), stored.saturating_sub(threshold));
+                if from == to {
+                    return time;
+                }
+                // What the line's slope adds: (cf^2 - 1) (from^2 - to^2) / (4 warm_up).
+                let slope = cold_factor * cold_factor - (1 << (2 * COLD_FACTOR_BITS));
+                time + mul_div_ceil(
+                    from - to,
+                    from + to,
+                    slope,
+                    &[warm_up],
+                    2 + 2 * COLD_FACTOR_BITS + FRACTION_BITS,
+                )
+            }
+        }
+    }
+
+    /// How many permits of `time` each are free of charge.
+    pub(super) fn free(self, stored: u128, time: u128) -> u64 {
+        match self {
+            Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),
+            Self::WarmingUp { .. } => 0,
+        }
+    }
+}
+
+fn threshold(warm_up: u64) -> u128 {
+    u128::from(warm_up) << (FRACTION_BITS - 1)
+}
+
+/// The store fills by 1/2 + 2 / (1 + cf) for each unit of time: as numerator and denominator.
+fn fill_rate(cold_factor: u64) -> (u128, u64) {
+    const ONE: u64 = 1 << COLD_FACTOR_BITS;
+    (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))
+}

@@ -1,0 +1,63 @@
+use std::fmt;
+use std::hash::Hash;
+
+use super::or::OptionalExtractor;
+use super::{KeyError, KeyExtractor};
+
+/// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of()), take
+/// what the next finds.
+///
+/// The key is what the function returns: `limiter.reset(&42_u32)` reaches the tenant 42 of the example. Its `Hash` must be
+/// [prefix-free](KeyExtractor::Key).
+///
+/// ```
+/// use tower_throttle::key::from_fn;
+///
+/// struct Job {
+///     tenant: u32,
+///     internal: bool,
+/// }
+///
+/// let by_tenant = from_fn(|job: &Job| (!job.internal).then_some(job.tenant));
+/// ```
+pub fn from_fn<F, Req, Key>(function: F) -> FromFn<F>
+where
+    F: Fn(&Req) -> Option<Key>,
+    Key: Hash,
+{
+    FromFn { function }
+}
+
+/// See [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct FromFn<F> {
+    function: F,
+}
+
+impl<F, Req, Key> KeyExtractor<Req> for FromFn<F>
+where
+    F: Fn(&Req) -> Option<Key>,
+    Key: Hash,
+{
+    type Key = Key;
+
+    fn extract(&self, request: &Req) -> Result<Option<Key>, KeyError> {
+        Ok((self.function)(request))
+    }
+}
+
+impl<F, Req, Key> OptionalExtractor<Req> for FromFn<F>
+where
+    F: Fn(&Req) -> Option<Key>,
+    Key: Hash,
+{
+    fn find(&self, request: &Req) -> Result<Option<Key>, KeyError> {
+        Ok((self.function)(request))
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFn").finish_non_exhaustive()
+    }
+}

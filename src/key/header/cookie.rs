@@ -1,0 +1,192 @@
+use std::iter;
+
+use http::header::COOKIE;
+use http::{HeaderName, Request};
+use smallvec::SmallVec;
+
+use super::DEFAULT_MAX_LEN;
+use super::secret_hash::SecretHash;
+use crate::error::HeaderNameError;
+use crate::key::error::HeaderProblem;
+use crate::key::or::{OptionalExtractor, Or};
+use crate::key::{KeyError, KeyExtractor};
+
+/// The value of a cookie, as a fingerprint.
+///
+/// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Cookie::or) asks another
+/// extractor instead. Two cookies of that name count as none, for the service behind might read either; they are no
+/// error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes, unless
+/// [`max_len`](Cookie::max_len) says otherwise, is an error of the client (400). All lines of the header count: HTTP/2
+/// may send each cookie in its own.
+///
+/// Percent-encoding is taken off names and values, and quotes off values, for most frameworks do so before they compare:
+/// one session has one budget however it is spelt. It is not checked: whoever may invent sessions has a budget for each.
+/// Where a layer outside checks them, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
+///
+/// ```
+/// use tower_throttle::key::{Cookie, PeerIp};
+///
+/// let by_session = Cookie::new("session")?.or(PeerIp::new());
+/// # Ok::<(), tower_throttle::error::HeaderNameError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cookie {
+    name: Box<str>,
+    longest: usize,
+}
+
+impl Cookie {
+    /// The cookie of that name; cookies' names differ by case.
+    ///
+    /// # Errors
+    ///
+    /// If `name` is no cookie name: it may consist of the characters that a header's name may (RFC 6265, section
+    /// 4.1.1), but for `%`.
+    pub fn new(name: &str) -> Result<Self, HeaderNameError> {
+        let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
+        if !is_name {
+            return Err(HeaderNameError::no_cookie(name));
+        }
+        Ok(Self { name: name.into(), longest: DEFAULT_MAX_LEN })
+    }
+
+    /// The longest value that is a key, in bytes; 8,192 unless set.
+    #[must_use]
+    pub fn max_len(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    /// Asks `other` for callers without the cookie.
+    pub fn or<E>(self, other: E) -> Or<Self, E> {
+        Or { first: self, second: other }
+    }
+
+    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
+    #[must_use]
+    pub fn key(&self, value: &str) -> Option<SecretHash> {
+        Some(secret(value.as_bytes()))
+    }
+}
+
+impl<B> OptionalExtractor<Request<B>> for Cookie {
+    fn find(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+        let lines = request.headers().get_all(COOKIE).iter();
+        let mut values =
+            lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
+                let equals = pair.iter().position(|byte| *byte == b'=')?;
+                let (name, value) = (trimmed(&pair[..equals]), trimmed(&pair[equals + 1..]));
+                decoded(name).eq(self.name.bytes()).then_some(value)
+            });
+        match (values.next(), values.next()) {
+            // A sibling subdomain can set the second one. A key made of both would be a new budget for each value of it.
+            (None, _) | (_, Some(_)) => Ok(None),
+            (Some(value), None) if value.len() > self.longest => {
+                Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))
+            }
+            (Some(value), None) => Ok(Some(Some(secret(value)))),
+        }
+    }
+}
+
+/// Without blanks at its ends: all that Unicode knows, for some frameworks do so.
+fn trimmed(text: &[u8]) -> &[u8] {
+    str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
+}
+
+fn secret(value: &[u8]) -> SecretHash {
+    let value: SmallVec<[u8; 64]> = decoded(value).collect();
+    let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    SecretHash::of(unquoted.unwrap_or(&value))
+}
+
+/// With percent-encoded bytes as what they stand for. What is none stays.
+fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    iter::from_fn(move || {
+        let digit = |at: usize| rest.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        let (byte, length) = match (rest.first()?, digit(1), digit(2)) {
+            (b'%', Some(high), Some(low)) => ((16 * high + low) as u8, 3),
+            (byte, ..) => (*byte, 1),
+        };
+        rest = &rest[length..];
+        Some(byte)
+    })
+}
+
+impl<B> KeyExtractor<Request<B>> for Cookie {
+    type Key = Option<SecretHash>;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+        self.find(request).map(|found| Some(found.flatten()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn named(name: &str) -> Cookie {
+        Cookie::new(name).unwrap()
+    }
+
+    fn key(lines: &[&str]) -> Result<Option<SecretHash>, KeyError> {
+        let mut request = Request::new(());
+        for line in lines {
+            request.headers_mut().append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
+        }
+        Cookie::new("id").unwrap().max_len(12).extract(&request).map(Option::unwrap)
+    }
+
+    #[test]
+    fn a_cookie_is_found_in_any_place() {
+        for lines in
+            [&["id=abc"][..], &["a=1; id=abc"], &["a=1;id=abc;b=2"], &["a=1", "id=abc"], &["  id = abc "]]
+        {
+            assert_eq!(key(lines), Ok(named("id").key("abc")), "{lines:?}");
+        }
+        assert_eq!(key(&["id=a=b"]), Ok(named("id").key("a=b")));
+        assert_eq!(key(&["id="]), Ok(named("id").key("")));
+        // However it is spelt: who reads it takes these for the same.
+        for lines in
+            [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
+        {
+            assert_eq!(key(&lines), Ok(named("id").key("abc")), "{lines:?}");
+        }
+        for line in ["id=%22abc%22", "\u{a0}id=abc", "id=\u{2003}abc\u{a0}", "id\u{a0}= abc"] {
+            assert_eq!(key(&[line]), Ok(named("id").key("abc")), "{line:?}");
+        }
+        for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff"] {
+            assert_eq!(key(&[&format!("id={raw}")]), Ok(named("id").key(raw)), "{raw}");
+        }
+        assert_eq!(named("id").key("%%61"), named("id").key("%a"));
+        for lines in [&[][..], &["ID=abc"], &["xid=abc"], &["id"], &["a=id=abc"], &[";;=;"]] {
+            assert_eq!(key(lines), Ok(None), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn two_of_one_name_are_none() {
+        for lines in [
+            &["id=abc; id=abc"][..],
+            &["id=x; %69d=abc"],
+            &["%69d=abc; i%64=abc"],
+            &["id=abc", "a=1; id=x"],
+            &["id=abcabcabcabcabc; id=x"],
+            &["id=a; id=b; id=c"],
+        ] {
+            assert_eq!(key(lines), Ok(None), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn too_long_is_an_error_that_does_not_repeat_it() {
+        let error = key(&["id=abcabcabcabcabc"]).unwrap_err();
+        assert!(error.is_invalid());
+        assert!(error.to_string().contains("cookie") && !error.to_string().contains("abc"), "{error}");
+        assert!(Cookie::new("no cookie").is_err());
+        assert!(Cookie::new("").is_err());
+        assert!(Cookie::new("a%62").is_err());
+    }
+}

@@ -1,0 +1,164 @@
+use std::fmt;
+use std::hash::Hash;
+
+use http::header::InvalidHeaderName;
+use http::{HeaderName, HeaderValue, Request};
+
+use super::DEFAULT_MAX_LEN;
+use crate::key::error::HeaderProblem;
+use crate::key::or::{OptionalExtractor, Or};
+use crate::key::single_header::single_value;
+use crate::key::{KeyError, KeyExtractor};
+
+/// The value of a header.
+///
+/// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Header::or) asks another
+/// extractor instead. Two lines of it are an error of the client (400), not a choice: the service behind might read the
+/// other one.
+///
+/// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
+/// Limit by address as well, or where a layer outside checks the value, let it tell the user in an
+/// [`Extension`](crate::key::Extension), and take that. One longer than
+/// [`max_len`](Header::max_len) is an error, not cut short: two that begin alike would be one caller.
+///
+/// ```
+/// use tower_throttle::key::{Header, PeerIp};
+///
+/// let by_api_key = Header::new("x-api-key")?.or(PeerIp::new());
+/// # Ok::<(), http::header::InvalidHeaderName>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Header {
+    name: HeaderName,
+    longest: usize,
+}
+
+impl Header {
+    /// The header of that name, in any case.
+    ///
+    /// # Errors
+    ///
+    /// If `name` is no header name.
+    pub fn new(name: &str) -> Result<Self, InvalidHeaderName> {
+        HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, longest: DEFAULT_MAX_LEN })
+    }
+
+    /// The longest value that is a key, in bytes; 8,192 unless set.
+    #[must_use]
+    pub fn max_len(mut self, bytes: usize) -> Self {
+        self.longest = bytes;
+        self
+    }
+
+    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Header;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let by_api_key = Header::new("x-api-key")?;
+    /// let layer = RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_api_key.key(&"4711".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn key(&self, value: &HeaderValue) -> HeaderKey {
+        HeaderKey(Some(value.clone()))
+    }
+
+    /// Asks `other` for callers without the header.
+    pub fn or<E>(self, other: E) -> Or<Self, E> {
+        Or { first: self, second: other }
+    }
+}
+
+/// The value of a header, or that there is none.
+///
+/// Its `Debug` form does not show the value, which may be a secret.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HeaderKey(Option<HeaderValue>);
+
+impl fmt::Debug for HeaderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "HeaderKey(..)" } else { "HeaderKey(absent)" })
+    }
+}
+
+impl<B> OptionalExtractor<Request<B>> for Header {
+    fn find(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
+        match single_value(&self.name, request.headers())? {
+            Some(value) if value.len() > self.longest => {
+                Err(KeyError::header(HeaderProblem::TooLong, &self.name))
+            }
+            value => Ok(value.map(|value| self.key(value))),
+        }
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for Header {
+    type Key = HeaderKey;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
+        Ok(Some(self.find(request)?.unwrap_or(HeaderKey(None))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Global, OrKey};
+
+    fn request(lines: &[&str]) -> Request<()> {
+        let mut request = Request::new(());
+        for line in lines {
+            request.headers_mut().append("x-api-key", HeaderValue::from_str(line).unwrap());
+        }
+        request
+    }
+
+    #[test]
+    fn a_value_is_a_key_and_none_is_one_too() {
+        let header = Header::new("X-Api-Key").unwrap();
+        let key = |lines: &[&str]| header.extract(&request(lines)).unwrap().unwrap();
+        assert_eq!(key(&["a"]), key(&["a"]));
+        assert_ne!(key(&["a"]), key(&["b"]));
+        assert_ne!(key(&["a"]), key(&["A"]));
+        assert_eq!(key(&[]), key(&[]));
+        assert_ne!(key(&[]), key(&[""]));
+    }
+
+    #[test]
+    fn two_lines_are_an_error_that_names_the_header_and_not_the_value() {
+        let header = Header::new("x-api-key").unwrap();
+        let error = header.extract(&request(&["secret", "secret"])).unwrap_err().to_string();
+        assert!(error.contains("x-api-key") && !error.contains("secret"), "{error}");
+        assert!(header.or(Global).extract(&request(&["a", "b"])).is_err());
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_an_error() {
+        let header = Header::new("x-api-key").unwrap().max_len(4);
+        assert_eq!(
+            header.extract(&request(&["abcd"])),
+            Ok(Some(header.key(&HeaderValue::from_static("abcd"))))
+        );
+        let error = header.extract(&request(&["abcde"])).unwrap_err().to_string();
+        assert!(error.contains("max_len") && !error.contains("abcde"), "{error}");
+    }
+
+    #[test]
+    fn or_asks_another_for_those_without() {
+        let header = Header::new("x-api-key").unwrap().or(Global);
+        assert!(matches!(header.extract(&request(&["a"])), Ok(Some(OrKey::First(_)))));
+        assert_eq!(header.extract(&request(&[])), Ok(Some(OrKey::Second(()))));
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let header = Header::new("x-api-key").unwrap();
+        let key = header.extract(&request(&["secret"])).unwrap().unwrap();
+        assert_eq!(format!("{key:?}"), "HeaderKey(..)");
+        assert!(Header::new("no header\n").is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! The elements of `Forwarded` (RFC 7239, section 4).
+
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use super::address::{self, trimmed};
+
+/// Pairs in an element, of which the standard knows four.
+const MAX_PAIRS: usize = 16;
+
+/// Where the last comma is that stands outside a quoted string.
+///
+/// From the right: whatever a caller wrote, an opening quote or a backslash at its end, what a proxy has added behind
+/// it is read as the proxy wrote it.
+pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
+    let mut at = line.len();
+    let mut quoted = false;
+    while at > 0 {
+        at -= 1;
+        match line[at] {
+            b',' if !quoted => return Some(at),
+            b'"' if !quoted => quoted = true,
+            b'"' => {
+                let escapes = line[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+                quoted = !escapes.is_multiple_of(2);
+                // They are inside the string or make no difference.
+                at -= escapes;
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The address that the element says it is `for`. `None`: it says none, or is no element.
+pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
+    let mut names = SmallVec::<[&[u8]; MAX_PAIRS]>::new();
+    let mut node = None;
+    let mut rest = element;
+    loop {
+        rest = trimmed(rest);
+        if !matches!(rest, [] | [b';', ..]) {
+            let (name, value) = token(rest)?;
+            let (value, behind) = self::value(value.strip_prefix(b"=")?)?;
+            if names.len() == MAX_PAIRS || names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                return None;
+            }
+            names.push(name);
+            if name.eq_ignore_ascii_case(b"for") {
+                node = Some(value);
+            }
+            rest = trimmed(behind);
+        }
+        match rest {
+            [] => break,
+            [b';', behind @ ..] => rest = behind,
+            _ => return None,
+        }
+    }
+    match node? {
+        Value::Plain(node) => address::address(node),
+        Value::Escaped(node) => address::address(&unescaped(node)),
+    }
+}
+
+enum Value<'a> {
+    Plain(&'a [u8]),
+    /// The inside of a quoted string that has escapes.
+    Escaped(&'a [u8]),
+}
+
+/// A token, or a quoted string, and what stands behind it.
+fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
+    let Some(text) = text.strip_prefix(b"\"") else {
+        return token(text).map(|(token, behind)| (Value::Plain(token), behind));
+    };
+    let (mut at, mut escaped) = (0, false);
+    loop {
+        match text.get(at)? {
+            b'"' => break,
+            b'\\' => {
+                escaped = true;
+                at += 2;
+            }
+            _ => at += 1,
+        }
+    }
+    let (inside, behind) = (&text[..at], &text[at + 1..]);
+    Some((if escaped { Value::Escaped(inside) } else { Value::Plain(inside) }, behind))
+}
+
+/// At least one character of a token (RFC 9110, section 5.6.2), and what stands behind them.
+fn token(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let end = text.iter().position(|byte| !is_part(byte)).unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
+}
+
+fn unescaped(inside: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut text = SmallVec::new();
+    let mut bytes = inside.iter();
+    while let Some(byte) = bytes.next() {
+        text.extend(if *byte == b'\\' { bytes.next() } else { Some(byte) }.copied());
+    }
+    text
+}

@@ -1,0 +1,250 @@
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::peer_source::Peer;
+use super::swappable::Swappable;
+use crate::error::NetworkError;
+
+const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
+const PRIVATE: [&str; 8] = [
+    LOOPBACK[0],
+    LOOPBACK[1],
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "169.254.0.0/16",
+    "fc00::/7",
+    "fe80::/10",
+];
+
+/// A set of networks: callers that are not limited, or not served, or proxies that a header is read from.
+///
+/// Clones are the same set: [`replace`](Networks::replace) changes it for all of them, while requests go on. To look
+/// an address up takes time in proportion to the logarithm of the number of networks.
+///
+/// Spaces around an entry are left out.
+///
+/// | an entry | stands for |
+/// |---|---|
+/// | `10.0.0.0/8`, `2001:db8::/32` | a network; bits beyond its prefix are an error |
+/// | `192.0.2.1`, `2001:db8::1` | one address |
+/// | `::ffff:10.0.0.0/104` | the IPv4 network `10.0.0.0/8`: mapped addresses are IPv4 addresses everywhere |
+/// | `loopback` | `127.0.0.0/8`, `::1` |
+/// | `private` | loopback, `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`, `fc00::/7`, and the link-local `169.254.0.0/16`, `fe80::/10` |
+/// | `unix` | peers without an address, as over a unix socket |
+///
+/// ```
+/// use tower_throttle::RateLimitLayer;
+/// use tower_throttle::key::{Networks, PeerIp};
+///
+/// let office = Networks::new(["192.0.2.0/24", "2001:db8:7::/48"])?;
+/// let by_ip = PeerIp::new().allow(office.clone());
+/// // later, when the office has moved; here from a text that holds several
+/// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
+/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// ```
+#[derive(Clone)]
+pub struct Networks {
+    set: Swappable<NetworkSet>,
+}
+
+impl Networks {
+    /// The networks of that list; an empty one holds nobody.
+    ///
+    /// # Errors
+    ///
+    /// If an entry is none. The error names it, and says what to write.
+    pub fn new<I>(entries: I) -> Result<Self, NetworkError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        NetworkSet::new(entries).map(Self::of)
+    }
+
+    /// `127.0.0.0/8` and `::1`.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self::of(NetworkSet::loopback())
+    }
+
+    /// Networks that are not routed on the internet: RFC 1918, RFC 4193, loopback and link-local.
+    #[must_use]
+    pub fn private() -> Self {
+        Self::of(NetworkSet::private())
+    }
+
+    fn of(set: NetworkSet) -> Self {
+        Self { set: Swappable::new(set) }
+    }
+
+    /// Whether the address is in one of them.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.set.with(|set| set.contains(address.to_canonical()))
+    }
+
+    /// Puts other networks in the place of these, for all clones.
+    pub fn replace(&self, other: Self) {
+        self.set.replace(&other.set);
+    }
+
+    pub(super) fn contains_peer(&self, peer: Peer) -> bool {
+        self.set.with(|set| set.contains_peer(peer))
+    }
+}
+
+impl fmt::Debug for Networks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.set.fmt(f)
+    }
+}
+
+/// Networks that do not overlap, in order.
+#[derive(Clone, Default)]
+pub(super) struct NetworkSet {
+    v4: Vec<Ipv4Net>,
+    v6: Vec<Ipv6Net>,
+    unix: bool,
+}
+
+impl NetworkSet {
+    pub(super) fn new<I>(entries: I) -> Result<Self, NetworkError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let mut set = Self::default();
+        for entry in entries {
+            let entry = entry.as_ref();
+            set.add(entry.trim()).map_err(|reason| NetworkError::entry(entry, reason))?;
+        }
+        set.v4 = Ipv4Net::aggregate(&set.v4);
+        set.v6 = Ipv6Net::aggregate(&set.v6);
+        Ok(set)
+    }
+
+    pub(super) fn loopback() -> Self {
+        Self::known(&LOOPBACK)
+    }
+
+    pub(super) fn private() -> Self {
+        Self::known(&PRIVATE)
+    }
+
+    fn known(entries: &[&str]) -> Self {
+        Self::new(entries).unwrap_or_default()
+    }
+
+    fn add(&mut self, entry: &str) -> Result<(), String> {
+        match entry {
+            "unix" => self.unix = true,
+            "loopback" => self.extend(Self::loopback()),
+            "private" => self.extend(Self::private()),
+            _ => match network(entry)? {
+                Network::V4(network) => self.v4.push(network),
+                Network::V6(network) => self.v6.push(network),
+            },
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, other: Self) {
+        self.v4.extend(other.v4);
+        self.v6.extend(other.v6);
+    }
+
+    /// Of a canonical address.
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                let after = self.v4.partition_point(|network| network.network() <= address);
+                after.checked_sub(1).is_some_and(|at| self.v4[at].contains(&address))
+            }
+            IpAddr::V6(address) => {
+                let after = self.v6.partition_point(|network| network.network() <= address);
+                after.checked_sub(1).is_some_and(|at| self.v6[at].contains(&address))
+            }
+        }
+    }
+
+    /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
+    pub(super) fn whole_family(&self) -> Option<IpNet> {
+        // Entries were merged: halves that make up the whole are the whole.
+        let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
+        v4.or_else(|| self.v6.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V6))
+    }
+
+    pub(super) fn contains_peer(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Ip(address) => self.contains(address),
+            Peer::NoAddress => self.unix,
+        }
+    }
+}
+
+impl fmt::Debug for NetworkSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unix = self.unix.then_some("unix");
+        f.debug_set().entries(&self.v4).entries(&self.v6).entries(unix).finish()
+    }
+}
+
+enum Network {
+    V4(Ipv4Net),
+    V6(Ipv6Net),
+}
+
+/// A network, or an address, that somebody wrote into a configuration.
+fn network(entry: &str) -> Result<Network, String> {
+    let (address, length) = match entry.split_once('/') {
+        Some((address, length)) => (address, Some(prefix(length)?)),
+        None => (entry, None),
+    };
+    let address = address.parse().map_err(|_| {
+        "write a network as `10.0.0.0/8`, an address as `192.0.2.1`, or one of `loopback`, `private`, `unix`"
+            .to_owned()
+    })?;
+    match address {
+        IpAddr::V4(address) => v4(address, length.unwrap_or(32)),
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(mapped) => match length.unwrap_or(128).checked_sub(96) {
+                Some(length) => v4(mapped, length),
+                None => Err("a network of mapped addresses has a prefix of at least 96 bits".to_owned()),
+            },
+            None => v6(address, length.unwrap_or(128)),
+        },
+    }
+}
+
+fn prefix(length: &str) -> Result<u8, String> {
+    let digits = length.bytes().all(|byte| byte.is_ascii_digit());
+    let plain = length == "0" || digits && !length.starts_with('0');
+    let length = if plain { length.parse().ok() } else { None };
+    length.ok_or_else(|| "behind the `/` stands the number of leading bits, as in `10.0.0.0/8`".to_owned())
+}
+
+fn v4(address: Ipv4Addr, length: u8) -> Result<Network, String> {
+    let network =
+        Ipv4Net::new(address, length).map_err(|_| "an IPv4 prefix has at most 32 bits".to_owned())?;
+    if network.network() != address {
+        return Err(host_bits_error(&network.trunc(), &address));
+    }
+    Ok(Network::V4(network))
+}
+
+fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
+    let network =
+        Ipv6Net::new(address, length).map_err(|_| "an IPv6 prefix has at most 128 bits".to_owned())?;
+    if network.network() != address {
+        return Err(host_bits_error(&network.trunc(), &address));
+    }
+    Ok(Network::V6(network))
+}
+
+/// Trusting 16 million addresses where one was meant is no slip to pass over.
+fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
+    format!(
+        "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"
+    )
+}

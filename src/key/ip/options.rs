@@ -1,0 +1,151 @@
+//! What becomes of an address: whether it is limited, and with whom it shares a budget.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::networks::Networks;
+use super::peer_source::Peer;
+use crate::key::KeyError;
+
+/// How many leading bits tell callers apart, and who is an exception.
+#[derive(Clone, Debug)]
+pub(super) struct IpOptions {
+    pub(super) v4: u8,
+    pub(super) v6: u8,
+    pub(super) allow: Vec<Networks>,
+    pub(super) deny: Vec<Networks>,
+}
+
+impl IpOptions {
+    pub(super) const fn new() -> Self {
+        Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
+    }
+
+    /// The key of a caller.
+    pub(super) fn key(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
+        let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
+        if is_in(&self.deny) {
+            return Err(KeyError::forbidden("this address is not served"));
+        }
+        if is_in(&self.allow) {
+            return Ok(None);
+        }
+        caller.address().map(|address| Some(self.network(address)))
+    }
+
+    /// The network of a canonical address.
+    pub(super) fn network(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.v6)).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        }
+    }
+}
+
+/// How an extractor of addresses is set up: the methods that all of them have.
+macro_rules! ip_extractor {
+    ($extractor:ident) => {
+        impl $extractor {
+            /// Groups IPv6 addresses by their first `bits`; 64 unless set, the least that a subscriber has.
+            ///
+            /// # Panics
+            ///
+            /// Above 128.
+            #[must_use]
+            pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
+                assert!(bits <= 128, "an IPv6 prefix has at most 128 bits");
+                self.options.v6 = bits;
+                self
+            }
+
+            /// Groups IPv4 addresses by their first `bits`; 32 unless set: each by itself.
+            ///
+            /// # Panics
+            ///
+            /// Above 32.
+            #[must_use]
+            pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
+                assert!(bits <= 32, "an IPv4 prefix has at most 32 bits");
+                self.options.v4 = bits;
+                self
+            }
+
+            /// Does not limit callers in these networks; as a part of a tuple, not by the other parts either. Called
+            /// twice, callers in either.
+            #[must_use]
+            pub fn allow(mut self, networks: Networks) -> Self {
+                self.options.allow.push(networks);
+                self
+            }
+
+            /// Does not serve callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
+            /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. Called twice,
+            /// callers in either. Asked before [`allow`](Self::allow).
+            #[must_use]
+            pub fn deny(mut self, networks: Networks) -> Self {
+                self.options.deny.push(networks);
+                self
+            }
+
+            /// Reads the peer's address from the extension of type `T`, and from nothing else: from a `Connected`
+            /// type of one's own, or what an earlier layer has found out.
+            ///
+            /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted
+            /// proxies, the word `unix` stands for it. Without the extension there is no key.
+            ///
+            /// ```
+            /// use std::net::{IpAddr, SocketAddr};
+            #[doc = concat!("use tower_throttle::key::{", stringify!($extractor), ", TrustedProxies};")]
+            ///
+            /// // what a server with TCP and unix sockets knows of a connection
+            /// #[derive(Clone)]
+            /// enum Peer {
+            ///     Tcp(SocketAddr),
+            ///     Unix,
+            /// }
+            ///
+            /// fn address(peer: &Peer) -> Option<IpAddr> {
+            ///     match peer {
+            ///         Peer::Tcp(address) => Some(address.ip()),
+            ///         Peer::Unix => None,
+            ///     }
+            /// }
+            ///
+            #[doc = ip_extractor!(@example $extractor)]
+            /// ```
+            #[must_use]
+            pub fn peer_from<T, F, Address>(mut self, address: F) -> Self
+            where
+                T: Send + Sync + 'static,
+                F: Fn(&T) -> Address + Send + Sync + 'static,
+                Address: Into<Option<std::net::IpAddr>>,
+            {
+                self.peer_source = PeerSource::from_extension(address);
+                self
+            }
+        }
+
+        impl<B> KeyExtractor<Request<B>> for $extractor {
+            type Key = IpAddr;
+
+            fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
+                self.options.key(self.find(request)?)
+            }
+        }
+    };
+    (@example PeerIp) => {
+        "let by_peer = PeerIp::new().peer_from(address);\n# let _ = TrustedProxies::loopback();"
+    };
+    (@example ClientIp) => {
+        "let proxies = TrustedProxies::cidrs([\"10.0.0.0/8\", \"unix\"])?;\n\
+         let by_client = ClientIp::x_forwarded_for(proxies).peer_from(address);\n\
+         # Ok::<(), tower_throttle::error::NetworkError>(())"
+    };
+}
+
+pub(super) use ip_extractor;

@@ -1,0 +1,190 @@
+use std::net::IpAddr;
+
+use http::Request;
+
+use super::networks::Networks;
+use super::options::{IpOptions, ip_extractor};
+use super::peer_source::{Peer, PeerSource};
+use super::proxied::ProxyWarning;
+use crate::key::{KeyError, KeyExtractor};
+
+/// The address of the TCP peer, grouped by prefix.
+///
+/// Read from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo`, over its TLS as well (feature
+/// `tonic`), or a bare `SocketAddr` or `IpAddr` in the request's extensions, in this order; or by
+/// [`peer_from`](PeerIp::peer_from), such as from the `TlsConnectInfo<TcpConnectInfo>` of TLS streams that tonic was
+/// given. No header is read, so it cannot be forged.
+///
+/// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
+/// subscriber has at least a /64 of IPv6, so that is one key by default; of IPv4, each address is.
+///
+/// # Deployment caveat
+///
+/// Behind a reverse proxy the peer is the proxy, and all clients share one key: take
+/// [`ClientIp`](super::ClientIp). See the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature
+/// `tracing`) when a peer that is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
+/// `CF-Connecting-IP`, `True-Client-IP` or `Fly-Client-IP`; with [`peer_from`](PeerIp::peer_from), none.
+///
+/// # Errors
+///
+/// [`resolve`](PeerIp::resolve) and the extraction, if the extensions hold no peer address. With axum, serve the app
+/// with `into_make_service_with_connect_info::<SocketAddr>()`. And if the peer has none, as over a unix socket.
+///
+/// ```
+/// use tower_throttle::key::PeerIp;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let by_site = PeerIp::new().ipv6_prefix(48).ipv4_prefix(24);
+///
+/// // two prefixes at once are two layers: 10 a second for a subscriber, 100 for a whole site
+/// # use tower_throttle::algorithm::TokenBucket;
+/// let layer = RateLimitLayer::per_ip(Quota::per_second(10))
+///     .and(RateLimitLayer::new(by_site, TokenBucket::new(Quota::per_second(100))).name("site"));
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PeerIp {
+    peer_source: PeerSource,
+    options: IpOptions,
+    warning: ProxyWarning,
+}
+
+impl PeerIp {
+    /// IPv6 by /64, IPv4 by the address.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { peer_source: PeerSource::of_server(), options: IpOptions::new(), warning: ProxyWarning::new() }
+    }
+
+    /// The key of callers from that address: to look at, refund or reset what they have used.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let by_ip = PeerIp::new();
+    /// let layer = RateLimitLayer::new(by_ip.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// layer.limiter().reset(&by_ip.key([192, 0, 2, 1].into()));
+    /// ```
+    #[must_use]
+    pub fn key(&self, address: IpAddr) -> IpAddr {
+        self.options.network(address.to_canonical())
+    }
+
+    /// The peer's address, before grouping, and before callers that are [allowed](PeerIp::allow) or
+    /// [denied](PeerIp::deny) are told apart.
+    ///
+    /// # Errors
+    ///
+    /// If the extensions hold none.
+    pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
+        self.peer_source.peer(request.extensions())?.address()
+    }
+
+    fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
+        let peer = self.peer_source.peer(request.extensions())?;
+        // An extension may hold what a layer outside has found out.
+        if self.peer_source.are_of_server() {
+            self.warning.check(peer, request.headers());
+        }
+        Ok(peer)
+    }
+}
+
+impl Default for PeerIp {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+ip_extractor!(PeerIp);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    fn key(extractor: &PeerIp, address: &str) -> String {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(SocketAddr::new(address.parse().unwrap(), 4711));
+        extractor.extract(&request).unwrap().unwrap().to_string()
+    }
+
+    #[test]
+    fn addresses_are_canonical_and_grouped() {
+        let default = PeerIp::new();
+        for (address, options) in [
+            ("1.2.3.4", "1.2.3.4"),
+            ("::ffff:1.2.3.4", "1.2.3.4"),
+            ("::ffff:5.6.7.8", "5.6.7.8"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+            ("::1", "::"),
+        ] {
+            assert_eq!(key(&default, address), options, "{address}");
+        }
+        for (bits, options) in
+            [(0, "::"), (48, "2001:db8:1::"), (56, "2001:db8:1::"), (128, "2001:db8:1:2:3:4:5:6")]
+        {
+            assert_eq!(key(&PeerIp::new().ipv6_prefix(bits), "2001:db8:1:2:3:4:5:6"), options);
+        }
+        for (bits, options) in [(0, "0.0.0.0"), (24, "1.2.3.0"), (32, "1.2.3.4")] {
+            assert_eq!(key(&PeerIp::new().ipv4_prefix(bits), "::ffff:1.2.3.4"), options);
+        }
+    }
+
+    #[test]
+    fn a_missing_peer_names_the_fix() {
+        let error = PeerIp::new().resolve(&Request::new(())).unwrap_err().to_string();
+        assert!(error.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_is_found_where_it_was_said_to_be() {
+        #[derive(Clone)]
+        struct Info(Option<IpAddr>);
+        let extractor = PeerIp::new().peer_from(|info: &Info| info.0);
+        let mut request = Request::new(());
+        request.extensions_mut().insert(IpAddr::from([9, 9, 9, 9]));
+        assert_eq!(PeerIp::new().resolve(&request), Ok([9, 9, 9, 9].into()));
+        let error = extractor.resolve(&request).unwrap_err().to_string();
+        assert!(error.contains("peer_from"), "{error}");
+        request.extensions_mut().insert(Info(Some([1, 2, 3, 4].into())));
+        assert_eq!(extractor.resolve(&request), Ok([1, 2, 3, 4].into()));
+        request.extensions_mut().insert(Info(None));
+        let error = extractor.resolve(&request).unwrap_err().to_string();
+        assert!(error.contains("unix"), "{error}");
+    }
+
+    #[test]
+    fn some_are_not_limited_and_some_not_served() {
+        let networks = |list: &[&str]| Networks::new(list).unwrap();
+        let office = networks(&["10.0.0.0/8"]);
+        let extractor = PeerIp::new().allow(office.clone()).deny(networks(&["10.6.0.0/16", "::/0"]));
+        let of = |address: [u8; 4]| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(IpAddr::from(address));
+            extractor.extract(&request)
+        };
+        assert_eq!(of([10, 1, 2, 3]), Ok(None));
+        assert_eq!(of([1, 2, 3, 4]), Ok(Some([1, 2, 3, 4].into())));
+        assert!(of([10, 6, 6, 6]).unwrap_err().is_forbidden());
+        let sockets = |extractor: PeerIp| {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(());
+            extractor.peer_from(|(): &()| None).extract(&request)
+        };
+        assert_eq!(sockets(PeerIp::new().allow(networks(&["unix"]))), Ok(None));
+        assert!(sockets(PeerIp::new().deny(networks(&["unix"]))).unwrap_err().is_forbidden());
+        assert!(!sockets(PeerIp::new().deny(networks(&["::/0"]))).unwrap_err().is_forbidden());
+        office.replace(networks(&["1.0.0.0/8"]));
+        assert_eq!(of([1, 2, 3, 4]), Ok(None));
+        assert_eq!(of([10, 1, 2, 3]), Ok(Some([10, 1, 2, 3].into())));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 32 bits")]
+    fn a_prefix_that_is_too_long_panics() {
+        let _ = PeerIp::new().ipv4_prefix(33);
+    }
+}

@@ -1,0 +1,119 @@
+//! The other end of a connection, as the server that accepted it says.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::Extensions;
+
+use crate::key::KeyError;
+use crate::key::error::PeerProblem;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    /// Canonical.
+    Ip(IpAddr),
+    /// As over a unix socket.
+    NoAddress,
+}
+
+impl Peer {
+    pub(super) fn address(self) -> Result<IpAddr, KeyError> {
+        match self {
+            Self::Ip(address) => Ok(address),
+            Self::NoAddress => Err(KeyError::peer(PeerProblem::NoAddress)),
+        }
+    }
+
+    fn of(address: Option<IpAddr>) -> Self {
+        address.map_or(Self::NoAddress, |address| Self::Ip(address.to_canonical()))
+    }
+}
+
+/// Where peers are read from: what servers say, or an extension of the user's.
+#[derive(Clone)]
+pub(super) struct PeerSource {
+    extension: Option<Arc<PeerFn>>,
+}
+
+type PeerFn = dyn Fn(&Extensions) -> Option<Peer> + Send + Sync;
+
+impl PeerSource {
+    pub(super) const fn of_server() -> Self {
+        Self { extension: None }
+    }
+
+    pub(super) fn from_extension<T, F, Address>(address: F) -> Self
+    where
+        T: Send + Sync + 'static,
+        F: Fn(&T) -> Address + Send + Sync + 'static,
+        Address: Into<Option<IpAddr>>,
+    {
+        let find = move |extensions: &Extensions| {
+            extensions.get::<T>().map(|extension| Peer::of(address(extension).into()))
+        };
+        Self { extension: Some(Arc::new(find)) }
+    }
+
+    /// Whether the server is asked, and no extension that a user's function reads.
+    pub(super) fn are_of_server(&self) -> bool {
+        self.extension.is_none()
+    }
+
+    pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
+        match &self.extension {
+            Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerProblem::MissingExtension)),
+            None => by_axum(extensions)
+                .or_else(|| by_tonic(extensions))
+                .or_else(|| bare(extensions))
+                .ok_or_else(|| KeyError::peer(PeerProblem::Missing)),
+        }
+    }
+}
+
+impl fmt::Debug for PeerSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.extension.is_some() { "extension" } else { "server" })
+    }
+}
+
+fn bare(extensions: &Extensions) -> Option<Peer> {
+    let socket = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    socket.or_else(|| extensions.get::<IpAddr>().copied()).map(|address| Peer::of(Some(address)))
+}
+
+#[cfg(feature = "axum")]
+fn by_axum(extensions: &Extensions) -> Option<Peer> {
+    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+    let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
+    // What axum's own extractor falls back to, in tests.
+    connected
+        .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
+        .map(|address| Peer::of(Some(address.ip())))
+}
+
+#[cfg(not(feature = "axum"))]
+fn by_axum(_: &Extensions) -> Option<Peer> {
+    None
+}
+
+#[cfg(feature = "tonic")]
+fn by_tonic(extensions: &Extensions) -> Option<Peer> {
+    // Over TLS, tonic inserts it as well.
+    let tcp = extensions.get::<tonic::transport::server::TcpConnectInfo>();
+    if let Some(info) = tcp {
+        return info.remote_addr().map(|address| Peer::of(Some(address.ip())));
+    }
+    #[cfg(unix)]
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return Some(Peer::NoAddress);
+    }
+    None
+}
+
+#[cfg(not(feature = "tonic"))]
+fn by_tonic(_: &Extensions) -> Option<Peer> {
+    None
+}

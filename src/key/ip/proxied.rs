@@ -1,0 +1,70 @@
+//! A peer that is probably a proxy: whoever limits by its address limits all of its clients as one.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{HeaderMap, HeaderName, header};
+
+use super::peer_source::Peer;
+
+/// The headers in which proxies say whose request it is.
+static FORWARDING: [HeaderName; 6] = [
+    HeaderName::from_static("x-forwarded-for"),
+    header::FORWARDED,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("fly-client-ip"),
+];
+
+/// A warning that is given once: by each layer for itself, since a layer keeps one extractor for all its services.
+#[derive(Debug, Default)]
+pub(super) struct ProxyWarning {
+    given: AtomicBool,
+}
+
+impl ProxyWarning {
+    pub(super) const fn new() -> Self {
+        Self { given: AtomicBool::new(false) }
+    }
+
+    /// Warns if the peer is on this machine or in a private network, and the request has been forwarded.
+    ///
+    /// Costs clients on the internet two comparisons, and no look at the headers.
+    #[inline]
+    pub(super) fn check(&self, peer: Peer, headers: &HeaderMap) {
+        if cfg!(feature = "tracing")
+            && matches!(peer, Peer::Ip(address) if is_internal(address))
+            && !self.given.load(Ordering::Relaxed)
+            && FORWARDING.iter().any(|name| headers.contains_key(name))
+            && !self.given.swap(true, Ordering::Relaxed)
+        {
+            warn();
+        }
+    }
+}
+
+impl Clone for ProxyWarning {
+    fn clone(&self) -> Self {
+        Self { given: AtomicBool::new(self.given.load(Ordering::Relaxed)) }
+    }
+}
+
+/// Of a canonical address.
+fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
+    }
+}
+
+#[cold]
+fn warn() {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        "tower-throttle: the peer is on this machine or in a private network, and its request has been forwarded: if it \
+         is a proxy, `PeerIp` counts all of its clients as one; take `ClientIp` (said once)"
+    );
+}

@@ -1,0 +1,126 @@
+use std::sync::Arc;
+
+use http::Request;
+use http::header::HOST;
+use http::uri::Authority;
+
+use super::known_names::KnownNames;
+use crate::key::error::HeaderProblem;
+use crate::key::single_header::single_value;
+use crate::key::{KeyError, KeyExtractor};
+
+/// The host that is asked: those that are known by name, and all others together.
+///
+/// Callers can invent hosts, so a name that is not in the list gets no budget of its own. Read from the request's
+/// target (HTTP/2's `:authority`), else from the `Host` header; in any case, without its port and a dot at its end.
+/// Two `Host` lines are an error of the client (400), and so is one that names another host than the target. `X-Forwarded-Host` is not read:
+/// where what is behind goes by that, take the host from an [`Extension`](crate::key::Extension).
+///
+/// ```
+/// use tower_throttle::key::{Host, PeerIp};
+///
+/// let by_peer_and_site = (PeerIp::new(), Host::known(["www.example.com", "api.example.com"]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Host {
+    known: KnownNames,
+}
+
+impl Host {
+    /// These hosts, without ports.
+    ///
+    /// # Panics
+    ///
+    /// If one is no host, or has a port: no request would ever be for it.
+    #[must_use]
+    #[track_caller]
+    pub fn known<I>(hosts: I) -> Self
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let host = |host: I::Item| {
+            let host = host.as_ref();
+            let is_host = host.parse::<Authority>().is_ok_and(|authority| authority.host() == host);
+            assert!(is_host, "{host:?} is no host: give one such as `www.example.com`, without a port");
+            canonical(host)
+        };
+        Self { known: KnownNames::new(hosts.into_iter().map(host)) }
+    }
+}
+
+impl Host {
+    /// Returns the key of requests for that host, without a port: to look at, refund or reset what they have used. All
+    /// hosts that are not known have one key.
+    #[must_use]
+    pub fn key(&self, host: &str) -> Option<Arc<str>> {
+        self.known.name(&canonical(host))
+    }
+}
+
+fn canonical(host: &str) -> String {
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+impl<B> KeyExtractor<Request<B>> for Host {
+    type Key = Option<Arc<str>>;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
+        let line = single_value(&HOST, request.headers())?;
+        let line = line.and_then(|value| Authority::try_from(value.as_bytes()).ok());
+        let line = line.map(|authority| canonical(authority.host()));
+        let target = request.uri().authority().map(|authority| canonical(authority.host()));
+        let host = match (target, line) {
+            (Some(target), Some(line)) if target != line => {
+                return Err(KeyError::header(HeaderProblem::OtherHost, &HOST));
+            }
+            (target, line) => target.or(line),
+        };
+        Ok(Some(host.and_then(|host| self.known.name(&host))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_ones_are_told_apart_and_others_are_one() {
+        let host = Host::known(["A.example", "[::1]"]);
+        let key = |target: &str, lines: &[&[u8]]| {
+            let mut request = Request::builder().uri(target).body(()).unwrap();
+            for line in lines {
+                request.headers_mut().append(HOST, http::HeaderValue::from_bytes(line).unwrap());
+            }
+            host.extract(&request).map(Option::unwrap)
+        };
+        for (target, lines) in [
+            ("/", &[&b"a.example"[..]][..]),
+            ("/", &[b"a.EXAMPLE:8080"]),
+            ("/", &[b"a.example."]),
+            ("http://a.example/", &[]),
+            ("http://a.example:80/", &[b"A.example:8080"]),
+        ] {
+            assert_eq!(key(target, lines).unwrap().as_deref(), Some("a.example"), "{target} {lines:?}");
+        }
+        assert_eq!(key("/", &[b"[::1]:80"]).unwrap().as_deref(), Some("[::1]"));
+        for (target, lines) in [
+            ("/", &[][..]),
+            ("/", &[&b""[..]]),
+            ("/", &[b"b.example"]),
+            ("/", &[b"a.example, b"]),
+            ("/", &[b"a.example\xff"]),
+            ("http://b.example/", &[]),
+        ] {
+            assert_eq!(key(target, lines), Ok(None), "{target} {lines:?}");
+        }
+        assert!(key("/", &[b"a.example", b"a.example"]).is_err());
+        assert!(key("http://b.example/", &[b"a.example"]).is_err());
+        assert!(key("http://a.example/", &[b"b.example"]).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "without a port")]
+    fn an_impossible_host_name_panics() {
+        let _ = Host::known(["a.example:8080"]);
+    }
+}

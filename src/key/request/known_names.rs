@@ -1,0 +1,26 @@
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Names that have a budget each; all others have one together, for callers can invent them.
+#[derive(Clone)]
+pub(super) struct KnownNames {
+    names: Arc<HashSet<Arc<str>>>,
+}
+
+impl KnownNames {
+    pub(super) fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self { names: Arc::new(names.into_iter().map(Arc::from).collect()) }
+    }
+
+    /// The name, if it is known.
+    pub(super) fn name(&self, name: &str) -> Option<Arc<str>> {
+        self.names.get(name).cloned()
+    }
+}
+
+impl fmt::Debug for KnownNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.names.fmt(f)
+    }
+}

@@ -1,0 +1,105 @@
+use http::Request;
+
+use crate::key::{KeyError, KeyExtractor};
+
+/// The HTTP method: each by itself, or in two classes.
+///
+/// `HEAD` counts as `GET`, which answers it in axum. Methods that the standards do not name are all one: callers can
+/// invent them. A layer that takes the method from a header (`X-HTTP-Method-Override`) belongs outside this one.
+///
+/// ```
+/// use tower_throttle::key::{Method, PeerIp};
+///
+/// // reading and writing have a budget each
+/// let by_peer_and_class = (PeerIp::new(), Method::by_safety());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    classes: bool,
+}
+
+/// A method, or a class of methods.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum MethodKey {
+    /// One that the standards name.
+    KnownNames(http::Method),
+    /// Any other.
+    Unknown,
+    /// One that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
+    Safe,
+    /// Any that is not safe.
+    Unsafe,
+}
+
+impl Method {
+    /// Each method by itself.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { classes: false }
+    }
+
+    /// Two classes: methods that only read, and all others.
+    #[must_use]
+    pub const fn by_safety() -> Self {
+        Self { classes: true }
+    }
+}
+
+impl Method {
+    /// Returns the key of requests with that method: to look at, refund or reset what they have used.
+    #[must_use]
+    pub fn key(&self, method: &http::Method) -> MethodKey {
+        use http::Method as M;
+
+        match *method {
+            _ if self.classes && method.is_safe() => MethodKey::Safe,
+            _ if self.classes => MethodKey::Unsafe,
+            M::HEAD => MethodKey::KnownNames(M::GET),
+            M::GET | M::POST | M::PUT | M::PATCH | M::DELETE | M::OPTIONS | M::CONNECT | M::TRACE => {
+                MethodKey::KnownNames(method.clone())
+            }
+            _ => MethodKey::Unknown,
+        }
+    }
+}
+
+impl Default for Method {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<B> KeyExtractor<Request<B>> for Method {
+    type Key = MethodKey;
+
+    fn extract(&self, request: &Request<B>) -> Result<Option<MethodKey>, KeyError> {
+        Ok(Some(self.key(request.method())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn head_counts_as_get_and_unknown_methods_share_one_class() {
+        let key = |extractor: Method, method: &str| {
+            extractor.extract(&Request::builder().method(method).body(()).unwrap()).unwrap().unwrap()
+        };
+        let (each, classes) = (Method::new(), Method::by_safety());
+        assert_eq!(key(each, "HEAD"), key(each, "GET"));
+        assert_ne!(key(each, "POST"), key(each, "GET"));
+        assert_eq!(key(each, "FOO"), key(each, "BAR"));
+        assert_eq!(key(each, "get"), MethodKey::Unknown, "methods differ by case");
+        for (method, class) in [
+            ("GET", MethodKey::Safe),
+            ("HEAD", MethodKey::Safe),
+            ("OPTIONS", MethodKey::Safe),
+            ("POST", MethodKey::Unsafe),
+            ("DELETE", MethodKey::Unsafe),
+            ("FOO", MethodKey::Unsafe),
+        ] {
+            assert_eq!(key(classes, method), class, "{method}");
+        }
+    }
+}

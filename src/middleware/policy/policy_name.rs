@@ -1,0 +1,151 @@
+//! A policy as its callers are told of it: built once, sent many times.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::error::PolicyNameError;
+use crate::middleware::response::problem_json;
+use crate::middleware::response::structured_field;
+
+/// The longest name.
+const LONGEST: usize = 256;
+
+/// The labels of a policy: one for each limit that it has on its key, in their order.
+#[derive(Clone, Debug)]
+pub(in crate::middleware) struct PolicyNames {
+    names: Box<[PolicyName]>,
+    /// Whether callers are not told of it.
+    hidden: bool,
+}
+
+impl PolicyNames {
+    pub(in crate::middleware) fn unnamed(algorithm: &impl Algorithm) -> Self {
+        let mut names = Vec::new();
+        algorithm.for_each_policy(&mut |policy| names.push(PolicyName::unnamed(policy)));
+        Self { names: names.into(), hidden: false }.deduplicate(&mut HashSet::new())
+    }
+
+    /// All of that name; the second and others are numbered.
+    pub(in crate::middleware) fn named(&self, name: &str) -> Result<Self, PolicyNameError> {
+        let names: Result<_, _> =
+            self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
+        Ok(Self { names: names?, hidden: self.hidden }.deduplicate(&mut HashSet::new()))
+    }
+
+    pub(in crate::middleware) fn hidden(self) -> Self {
+        Self { hidden: true, ..self }
+    }
+
+    pub(in crate::middleware) fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// Numbers those whose name is `taken`: `default`, `default-2`, `default-3`.
+    pub(in crate::middleware) fn deduplicate(mut self, taken: &mut HashSet<String>) -> Self {
+        for label in &mut self.names {
+            let mut name = label.given.clone();
+            for number in 2_u32.. {
+                if taken.insert(name.clone()) {
+                    break;
+                }
+                name = label.numbered(number);
+            }
+            if name != label.name {
+                *label =
+                    PolicyName { given: label.given.clone(), ..PolicyName::printable(&name, label.policy) };
+            }
+        }
+        self
+    }
+
+    pub(in crate::middleware) fn first(&self) -> &PolicyName {
+        &self.names[0]
+    }
+
+    pub(in crate::middleware) fn all(&self) -> &[PolicyName] {
+        &self.names
+    }
+}
+
+/// A policy's name, and the parts of answers that depend on nothing else.
+#[derive(Clone, Debug)]
+pub(in crate::middleware) struct PolicyName {
+    name: String,
+    /// The name without a number.
+    given: String,
+    policy: QuotaPolicy,
+    /// The value of `RateLimit-QuotaPolicy`.
+    pub(in crate::middleware) policy_field: HeaderValue,
+    /// The item of `RateLimit`, up to the number that remains.
+    pub(in crate::middleware) item: String,
+    /// The body of a 429.
+    pub(in crate::middleware) exceeded: Bytes,
+    /// The body of a 503.
+    pub(in crate::middleware) reduced: Bytes,
+}
+
+impl PolicyName {
+    pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, PolicyNameError> {
+        let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        if !printable || name.is_empty() || name.len() > LONGEST {
+            return Err(PolicyNameError::new(name));
+        }
+        Ok(Self::printable(name, policy))
+    }
+
+    fn printable(name: &str, policy: QuotaPolicy) -> Self {
+        Self {
+            policy_field: structured_field::policy(name, policy),
+            item: structured_field::item_start(name),
+            exceeded: problem_json::quota_exceeded(&[name]),
+            reduced: problem_json::reduced_capacity(&[name]),
+            name: name.to_owned(),
+            given: name.to_owned(),
+            policy,
+        }
+    }
+
+    pub(in crate::middleware) fn unnamed(policy: QuotaPolicy) -> Self {
+        Self::printable("default", policy)
+    }
+
+    /// Its name as a structured-field string.
+    pub(in crate::middleware) fn name_item(&self) -> &str {
+        self.item.strip_suffix(";r=").unwrap_or(&self.item)
+    }
+
+    /// Its name with a number, no longer than a name may be.
+    fn numbered(&self, number: u32) -> String {
+        let number = format!("-{number}");
+        // Names are ASCII: any place is one to cut.
+        format!("{}{number}", &self.given[..self.given.len().min(LONGEST - number.len())])
+    }
+
+    pub(in crate::middleware) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(in crate::middleware) fn policy(&self) -> QuotaPolicy {
+        self.policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_name_that_no_header_can_carry_is_an_error() {
+        let policy = QuotaPolicy::new(1, Duration::from_secs(1));
+        for name in ["é", "a\nb", "a\r\nb", "", "\u{7f}", &"x".repeat(257)] {
+            assert!(PolicyName::new(name, policy).is_err(), "{name:?}");
+        }
+        for name in [r#"a"b\c"#, "per ip", &"x".repeat(256)] {
+            assert!(PolicyName::new(name, policy).is_ok(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A policy that decides alone.
+
+use std::iter;
+use std::time::Duration;
+
+use super::Policy;
+use super::wait::{PolicyWait, WaitResult};
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::key::{KeyExtractor, StoreKey};
+use crate::middleware::policy::outcome::{Charge, Outcome};
+use crate::middleware::policy::request_options::{RequestOptions, SettleResponse};
+use crate::middleware::policy::set::{MaxWaitFn, PolicySet, SettlePolicies, Verdict, WaitOutcome};
+use crate::middleware::response::{PolicyReport, StoreError};
+use crate::store::{Acquired, Attempt, BoxError, Permit, Store};
+
+impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+    #[inline]
+    pub(super) fn decide_for<Req>(
+        &self,
+        request: &Req,
+        caller: &StoreKey<K::Key>,
+        patience: MaxWaitFn<'_>,
+    ) -> Verdict<Outcome, PolicyWait<S::Wait, A>>
+    where
+        K: KeyExtractor<Req>,
+        C: RequestOptions<Req, K::Key, A>,
+        S: Store<A, StoreKey<K::Key>>,
+    {
+        let algorithm = self.algorithm(request, caller);
+        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
+        let mut call = Attempt::with(cost, algorithm.as_ref(), priority);
+        let shadow = self.shadow();
+        // A call that is let through anyway does not wait.
+        let patience: MaxWaitFn<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
+        if let Some(patience) = self.patience(algorithm.as_ref(), patience) {
+            call = call.with_max_wait(patience);
+        }
+        if self.terms.is_settled() {
+            call = call.with_reservation();
+        }
+        let (decision, permit, reservation) = match self.limiter.decide(caller, call) {
+            Acquired::Ready(decision) => (decision, Permit::default(), None),
+            Acquired::Held(decision, permit) => (decision, permit, None),
+            Acquired::Reserved(decision, reservation) => (decision, Permit::default(), Some(reservation)),
+            Acquired::Pending(wait) => {
+                let (permit, reservation) = (S::permit, S::reservation);
+                return Verdict::Later(PolicyWait { wait, algorithm, permit, reservation });
+            }
+        };
+        match self.apply_shadow(decision, algorithm.as_ref(), reservation, shadow) {
+            (outcome, true) => Verdict::Admitted(outcome, permit),
+            (outcome, false) => Verdict::Denied(outcome),
+        }
+    }
+}
+
+impl<Req, K, A, C, S> PolicySet<Req> for Policy<K, A, C, S>
+where
+    K: KeyExtractor<Req>,
+    A: Algorithm,
+    C: RequestOptions<Req, K::Key, A>,
+    S: Store<A, StoreKey<K::Key>>,
+{
+    type Outcome = Outcome;
+    type WaitOutcome = WaitResult<A>;
+    type Error = S::Error;
+    type Wait = PolicyWait<S::Wait, A>;
+
+    #[inline]
+    fn decide(&self, request: &Req, patience: MaxWaitFn<'_>) -> Verdict<Outcome, Self::Wait> {
+        let caller = match self.caller(request) {
+            Ok(Some(caller)) => caller,
+            Ok(None) => return Verdict::Pass,
+            Err(error) => return Verdict::NoKey(error),
+        };
+        self.decide_for(request, &caller, patience)
+    }
+
+    fn waited(&self, ended: WaitResult<A>, _: &Req) -> WaitOutcome<Outcome> {
+        let WaitResult { decision, algorithm, reservation, permit } = ended;
+        match self.apply_shadow(decision, algorithm.as_ref(), reservation, self.shadow()) {
+            (outcome, true) => WaitOutcome::Admitted(outcome, permit),
+            (outcome, false) => WaitOutcome::Denied(outcome),
+        }
+    }
+
+    #[inline]
+    fn report<T>(&self, outcome: &Outcome, tell: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
+        if outcome.is_shadow { tell(&[]) } else { tell(&[PolicyReport::new(&self.names, outcome)]) }
+    }
+
+    fn shadow_denial<'a>(&self, outcome: &'a Outcome) -> Option<&'a Decision> {
+        outcome.shadow_denial()
+    }
+
+    fn each(outcome: &mut Outcome, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>)) {
+        look(&mut iter::once(Some(outcome)));
+    }
+
+    fn log_denial(&self, outcome: &Outcome) {
+        self.observe(&outcome.decision);
+    }
+
+    fn log_wait(&self, outcome: &Outcome) {
+        self.observer.waited(self.names.first().name(), &outcome.decision);
+    }
+
+    fn fails_open(&self) -> bool {
+        self.shadow().is_some()
+    }
+
+    fn observe_failure(&self, error: BoxError) -> StoreError<'_> {
+        self.observer.store_error(self.names.first().name(), &error);
+        self.failure(error)
+    }
+}
+
+impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S> SettlePolicies<Res> for Policy<K, A, C, S> {
+    #[inline]
+    fn settles(&self) -> bool {
+        self.terms.settles()
+    }
+
+    fn settle(&self, outcome: &mut dyn Iterator<Item = Option<&mut Outcome>>, response: &Res) {
+        if let Some(Some(outcome)) = outcome.next()
+            && let Some(Charge { reservation, algorithm }) = outcome.charge.take()
+            && let Some(actual) = self.terms.actual(response)
+            && let Some(decision) = reservation.settle(actual)
+        {
+            let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
+            let decision = decision.with_delay(Nanos::from(outcome.decision.delay()).0);
+            *outcome = Outcome { is_shadow: outcome.is_shadow, ..self.outcome(decision, algorithm, None) };
+        }
+    }
+}

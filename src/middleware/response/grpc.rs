@@ -1,0 +1,196 @@
+//! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
+//! protocol).
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use super::grpc_status::details;
+use super::options::GrpcMode;
+use crate::key::KeyError;
+use crate::middleware::response::{PolicyReport, Rejection};
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Of longer waits, clients are not told to come back by themselves (gRFC A6 has them wait exactly as long).
+const MAX_PUSHBACK: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    InvalidArgument = 3,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    Internal = 13,
+    Unavailable = 14,
+}
+
+/// The content type an answer must have, if the request is a gRPC one.
+pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
+    let asked = headers.get(CONTENT_TYPE)?;
+    let kind = asked.as_bytes().to_ascii_lowercase();
+    let rest = kind.strip_prefix(b"application/grpc")?;
+    match rest {
+        // gRPC-Web clients insist on their own.
+        [b'-', b'w', b'e', b'b', ..] => Some(asked.clone()),
+        [] | [b'+' | b';', ..] => Some(PLAIN),
+        _ => None,
+    }
+}
+
+/// The content type of the answer, if it is to be gRPC's.
+pub(in crate::middleware) fn response_content_type(
+    headers: &HeaderMap,
+    grpc: GrpcMode,
+) -> Option<HeaderValue> {
+    match grpc {
+        GrpcMode::Never => None,
+        GrpcMode::ByContentType => content_type(headers),
+        GrpcMode::Always => content_type(headers).or(Some(PLAIN)),
+    }
+}
+
+/// How long a gRPC caller waits for its answer: at most eight digits and a unit. What is no timeout is none.
+pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3_600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// The answer to a refused call, who is to wait that long.
+pub(in crate::middleware) fn rejection(
+    content_type: HeaderValue,
+    rejection: &Rejection<'_>,
+    wait: Option<Duration>,
+) -> Response<()> {
+    let (code, message) = match rejection {
+        Rejection::Limited(_) if rejection.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
+        Rejection::Limited(_) if rejection.is_unavailable() => (Code::Unavailable, "too many callers".into()),
+        Rejection::Limited(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
+        Rejection::Key(error) => (key_code(error), error.public_text().into()),
+        Rejection::Store(_) => (Code::Unavailable, "rate limiter unavailable".into()),
+    };
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(STATUS, HeaderValue::from(code as u16));
+    if let Ok(message) = HeaderValue::from_str(&percent_encoded(&message)) {
+        headers.insert(MESSAGE, message);
+    }
+    if code == Code::ResourceExhausted {
+        let denials = || rejection.policies().iter().filter(|report| !report.decision().is_allowed());
+        let names: Vec<_> = denials().filter(|denial| !denial.is_hidden()).map(PolicyReport::name).collect();
+        if let Ok(details) = HeaderValue::try_from(details(code as u16, &message, wait, &names)) {
+            headers.insert(DETAILS, details);
+        }
+        if let Some(pushback) = pushback(wait, rejection.unsatisfiable_cost()) {
+            headers.insert(PUSHBACK, pushback);
+        }
+    }
+    response
+}
+
+fn key_code(error: &KeyError) -> Code {
+    match error {
+        error if error.is_forbidden() => Code::PermissionDenied,
+        error if error.is_invalid() => Code::InvalidArgument,
+        _ => Code::Internal,
+    }
+}
+
+/// When a client may come back by itself, in milliseconds; -1: never. Without any, it would try as often as its policy lets
+/// it, all within a second.
+fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
+    match wait {
+        Some(wait) if wait <= MAX_PUSHBACK => {
+            let millis = wait.as_nanos().div_ceil(1_000_000);
+            u64::try_from(millis).ok().map(HeaderValue::from)
+        }
+        Some(_) => Some(HeaderValue::from_static("-1")),
+        None => never.then(|| HeaderValue::from_static("-1")),
+    }
+}
+
+/// As the protocol wants a `grpc-message`: printable ASCII but for `%`.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'%' | ..b' ' | b'\x7f'.. => encoded.push_str(&format!("%{byte:02X}")),
+            _ => encoded.push(char::from(byte)),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        for (asked, answered) in [
+            ("application/grpc", Some("application/grpc")),
+            ("application/grpc+proto", Some("application/grpc")),
+            ("Application/GRPC;x=y", Some("application/grpc")),
+            ("application/grpc-web", Some("application/grpc-web")),
+            ("application/grpc-web-text+proto", Some("application/grpc-web-text+proto")),
+            ("application/grpcx", None),
+            ("application/json", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(asked));
+            assert_eq!(content_type(&headers), answered.map(HeaderValue::from_static), "{asked}");
+        }
+        assert_eq!(content_type(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_timeout_is_digits_and_a_unit() {
+        let grpc = |timeout: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+            headers.insert(TIMEOUT, HeaderValue::from_bytes(timeout).unwrap());
+            super::timeout(&headers)
+        };
+        for (text, outcome) in [
+            ("1H", Duration::from_secs(3_600)),
+            ("2M", Duration::from_secs(120)),
+            ("99999999S", Duration::from_secs(99_999_999)),
+            ("100m", Duration::from_millis(100)),
+            ("7u", Duration::from_micros(7)),
+            ("0n", Duration::ZERO),
+        ] {
+            assert_eq!(grpc(text.as_bytes()), Some(outcome), "{text}");
+        }
+        for text in ["", "S", "1", "123456789S", "1s", "-1S", "+1S", "1 S", "1.5S", "S1", "1SS"] {
+            assert_eq!(grpc(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(grpc(b"1\xff"), None);
+    }
+
+    #[test]
+    fn messages_are_percent_encoded() {
+        assert_eq!(percent_encoded("100% né\n"), "100%25 n%C3%A9%0A");
+    }
+}

@@ -1,0 +1,201 @@
+//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and those that came before
+//! them.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::PolicyReport;
+use super::options::Options;
+use super::structured_field;
+use crate::middleware::formats::{self, Draft};
+use crate::middleware::policy::policy_name::PolicyName;
+
+pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// How waits are reported on a refusal.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::middleware) struct Waits {
+    /// When to come back, as `Retry-After` has it; `None` where that is not known.
+    pub(in crate::middleware) wait: Option<Duration>,
+    /// What is added to the wait of each policy.
+    pub(in crate::middleware) extra: Duration,
+    /// The longest wait that is reported.
+    pub(in crate::middleware) longest: Duration,
+}
+
+/// Adds the fields of each report that callers are told of. What the service behind or an inner limiter has set stays.
+///
+/// `reject`: on a refusal, how the waits are reported.
+#[inline]
+pub(in crate::middleware) fn add_fields(
+    headers: &mut HeaderMap,
+    reports: &[PolicyReport<'_>],
+    options: &Options,
+    refused: Option<Waits>,
+) {
+    let wait = refused.map(|refused| refused.wait);
+    match options.draft {
+        Some(Draft::V11) => add_draft(headers, reports, refused),
+        Some(Draft::V07) => formats::add_draft_07(headers, reports, wait),
+        Some(Draft::V06) => formats::add_draft_06(headers, reports, wait),
+        None => {}
+    }
+    if let Some(reset) = options.legacy {
+        formats::add_three(headers, reports, formats::x_rate_limit(reset), wait);
+    }
+    if let Some(names) = options.custom {
+        formats::add_three(headers, reports, names, wait);
+    }
+}
+
+fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
+    // What others tell, which came before: the first line that is added here is none of it.
+    let others = existing_fields(headers);
+    let is_present = |label: &PolicyName| {
+        others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
+    };
+    for report in reports.iter().filter(|report| !report.is_hidden()) {
+        for (label, quota) in report.limits().filter(|(label, _)| !is_present(label)) {
+            let value = match quota {
+                None => label.policy_field.clone(),
+                Some(quota) => structured_field::policy(label.name(), quota),
+            };
+            headers.append(RATELIMIT_POLICY, value);
+        }
+        if is_present(report.label()) {
+            continue;
+        }
+        let window = match refused.filter(|_| !report.decision().is_allowed()) {
+            None => report.window(),
+            Some(Waits { extra, longest, .. }) => report
+                .window()
+                .map(|wait| wait.saturating_add(extra).min(longest).min(structured_field::MAX_RETRY_AFTER)),
+        };
+        headers.append(
+            RATELIMIT,
+            structured_field::item(&report.label().item, report.decision().remaining(), window),
+        );
+    }
+}
+
+/// The lines of both fields that are there already.
+fn existing_fields(headers: &HeaderMap) -> Vec<HeaderValue> {
+    let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
+    lines.cloned().collect()
+}
+
+/// Whether a line has an item of that name, given as it is written: no name may stand in a field twice.
+fn has_item(line: &[u8], name_item: &[u8]) -> bool {
+    let (mut begins, mut inside, mut escaped) = (true, false, false);
+    for (at, byte) in line.iter().enumerate() {
+        if begins
+            && let Some(behind) = line[at..].strip_prefix(name_item)
+            && matches!(behind.first(), None | Some(b',' | b';' | b' ' | b'\t'))
+        {
+            return true;
+        }
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if inside => escaped = true,
+            b'"' => (begins, inside) = (false, !inside),
+            b',' if !inside => begins = true,
+            b' ' | b'\t' => {}
+            _ => begins = false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+    use crate::clock::Nanos;
+    use crate::decision::Decision;
+    use crate::middleware::policy::outcome::Outcome;
+    use crate::middleware::policy::policy_name::PolicyNames;
+    use crate::middleware::response::Rejection;
+    use crate::quota::Quota;
+    use http::header::RETRY_AFTER;
+
+    fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
+        let (names, outcome) = (PolicyNames::unnamed(algorithm), Outcome::new(algorithm, *decision, false));
+        let report = PolicyReport::new(&names, &outcome);
+        let mut headers = HeaderMap::new();
+        if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
+            headers.insert(RETRY_AFTER, structured_field::delay(wait));
+        }
+        let refused = Waits { wait: None, extra: Duration::ZERO, longest: Duration::MAX };
+        let refused = Some(refused).filter(|_| !decision.is_allowed());
+        add_fields(&mut headers, &[report], &Options::new(), refused);
+        [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]
+            .map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
+    }
+
+    #[test]
+    fn vectors() {
+        const MS: u64 = 1_000_000;
+        let bucket = TokenBucket::new(Quota::per_minute(100));
+        let policy = "\"default\";q=100;w=60";
+        let deny = |remaining, wait| Decision::deny(100, remaining, Some(wait), 60_000 * MS);
+        for (decision, item, retry) in [
+            (Decision::allow(100, 99, 180 * MS), "\"default\";r=99;t=60", ""),
+            (Decision::allow(100, 60, 24_000 * MS), "\"default\";r=60;t=36", ""),
+            (deny(0, 200 * MS), "\"default\";r=0;t=1", "1"),
+            (deny(0, 3_000 * MS), "\"default\";r=0;t=3", "3"),
+            (deny(0, 3_000 * MS + 1), "\"default\";r=0;t=4", "4"),
+            (deny(3, 660 * MS), "\"default\";r=3;t=1", "1"),
+            (Decision::deny(100, 100, None, 0), "\"default\";r=100", ""),
+        ] {
+            assert_eq!(fields(&bucket, &decision), [policy, item, retry], "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn an_item_is_found_by_its_name_and_nothing_else_is() {
+        let has = |line: &str, name_item: &str| has_item(line.as_bytes(), name_item.as_bytes());
+        for line in [r#""a";q=1"#, r#""a""#, r#""b";q=1, "a";r=1"#, r#" "b" ,"a" ;q=1"#, r#""\"a\"", "a""#] {
+            assert!(has(line, r#""a""#), "{line}");
+        }
+        for line in ["", r#""ab";q=1"#, r#""b";x="a""#, r#""\"a\"";q=1"#, r#"a;q=1"#, r#""b, \"a\"""#] {
+            assert!(!has(line, r#""a""#), "{line}");
+        }
+        assert!(!has(r#""p,";q=1;w=1, ";q";q=1;w=1"#, r#"", ""#));
+    }
+
+    #[test]
+    fn a_bucket_with_nothing_left_tells_when_the_next_unit_comes() {
+        let bucket = TokenBucket::new(Quota::per_minute(7));
+        let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
+        let decision = bucket.check(&mut state, Nanos::ZERO, 7);
+        assert_eq!(fields(&bucket, &decision)[1], "\"default\";r=0;t=9");
+    }
+
+    #[test]
+    fn a_window_that_slides_is_never_reported_longer_than_its_period() {
+        // The second call opens a slice, at whose end its unit's period begins.
+        for slices in [1, 3, 10] {
+            let window = SlidingWindow::new(Quota::per_minute(2)).slices(slices);
+            let mut state = window.new_state(Nanos::ZERO, Nanos::ZERO);
+            for (now, left) in [(Nanos(0), 1), (Nanos(1), 0)] {
+                let decision = window.check(&mut state, now, 1);
+                assert!(decision.is_allowed() && decision.reset_after() >= Duration::from_secs(60));
+                let item = format!("\"default\";r={left};t=60");
+                assert_eq!(fields(&window, &decision)[..2], ["\"default\";q=2;w=60", &item]);
+            }
+            let denial = window.check(&mut state, Nanos(1), 1);
+            let [_, item, retry] = fields(&window, &denial);
+            assert_eq!(item, format!("\"default\";r=0;t={retry}"));
+        }
+    }
+
+    #[test]
+    fn a_window_tells_when_it_ends() {
+        let window = FixedWindow::new(Quota::per_hour(7));
+        let mut state = window.new_state(Nanos::ZERO, Nanos::ZERO);
+        let decision = window.check(&mut state, Nanos::ZERO, 1);
+        assert_eq!(fields(&window, &decision)[..2], ["\"default\";q=7;w=3600", "\"default\";r=6;t=3600"]);
+    }
+}

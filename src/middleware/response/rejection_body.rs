@@ -1,0 +1,176 @@
+//! The answer to a refused HTTP request: the standard one, or one of the user's making.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+
+use super::options::BodyFormat;
+use super::problem_json;
+use super::request_head::RequestHead;
+use crate::middleware::body::ResponseBody;
+use crate::middleware::response::{PolicyReport, Rejection};
+use crate::middleware::waits::Shape;
+
+/// Makes an answer with a body for services whose bodies are `B`. Implemented by this crate only.
+pub trait RejectionResponse<B> {
+    /// The answer, and how long its body is, if that is known.
+    #[doc(hidden)]
+    fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, shape: Shape) -> Answered<B>;
+}
+
+type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
+
+/// The answers that [`HttpResponder`](crate::middleware::HttpResponder) describes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DefaultRejection;
+
+impl<B> RejectionResponse<B> for DefaultRejection {
+    fn answer(
+        &self,
+        rejection: &Rejection<'_>,
+        _: &RequestHead<'_>,
+        Shape { status, format }: Shape,
+    ) -> Answered<B> {
+        let (content_type, text) = match format {
+            BodyFormat::ProblemJson | BodyFormat::ByAccept => {
+                (Some(problem_json::MEDIA_TYPE), problem_details(rejection, status))
+            }
+            BodyFormat::PlainText => (Some("text/plain; charset=utf-8"), line(rejection)),
+            BodyFormat::Empty => (None, Bytes::new()),
+        };
+        let length = text.len() as u64;
+        let mut response = Response::new(ResponseBody::full(text));
+        *response.status_mut() = status;
+        if let Some(content_type) = content_type {
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        (response, Some(length))
+    }
+}
+
+fn problem_details(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
+    match rejection {
+        Rejection::Limited(reports) if rejection.is_unavailable() => {
+            let reduced = visible(reports).find(|report| report.decision().is_unavailable());
+            reduced.map_or_else(
+                || problem_json::reduced_capacity(&[]),
+                |reduced| reduced.label().reduced.clone(),
+            )
+        }
+        Rejection::Limited(reports) => {
+            let denials = || visible(reports).filter(|report| !report.decision().is_allowed());
+            match (denials().next(), denials().nth(1)) {
+                (Some(denial), None) if status == StatusCode::TOO_MANY_REQUESTS => {
+                    denial.label().exceeded.clone()
+                }
+                _ => problem_json::quota_exceeded_as(
+                    status,
+                    &denials().map(PolicyReport::name).collect::<Vec<_>>(),
+                ),
+            }
+        }
+        Rejection::Key(error) => problem_json::plain(rejection.status(), error.public_text()),
+        Rejection::Store(failure) if failure.is_hidden => problem_json::reduced_capacity(&[]),
+        Rejection::Store(failure) => failure.label.reduced.clone(),
+    }
+}
+
+fn line(rejection: &Rejection<'_>) -> Bytes {
+    match rejection {
+        Rejection::Key(error) => format!("{}\n", error.public_text()).into(),
+        Rejection::Limited(_) if !rejection.is_unavailable() => Bytes::from_static(b"rate limit exceeded\n"),
+        Rejection::Limited(_) | Rejection::Store(_) => Bytes::from_static(b"service unavailable\n"),
+    }
+}
+
+fn visible<'a, 'r>(reports: &'r [PolicyReport<'a>]) -> impl Iterator<Item = &'r PolicyReport<'a>> {
+    reports.iter().filter(|report| !report.is_hidden())
+}
+
+/// A function of the user's. Made by [`HttpResponder::rejection_response`](crate::middleware::HttpResponder::rejection_response).
+pub struct RejectionFn<F> {
+    answer: Arc<F>,
+}
+
+impl<F> RejectionFn<F> {
+    pub(in crate::middleware) fn new(answer: F) -> Self {
+        Self { answer: Arc::new(answer) }
+    }
+}
+
+impl<B, F, T> RejectionResponse<B> for RejectionFn<F>
+where
+    F: Fn(&Rejection<'_>, &RequestHead<'_>) -> Response<T>,
+    T: IntoRejectionBody<B>,
+{
+    fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, _: Shape) -> Answered<B> {
+        let response = (self.answer)(rejection, head);
+        let length = response.body().length();
+        (response.map(IntoRejectionBody::into_body), length)
+    }
+}
+
+impl<F> Clone for RejectionFn<F> {
+    fn clone(&self) -> Self {
+        Self { answer: Arc::clone(&self.answer) }
+    }
+}
+
+impl<F> fmt::Debug for RejectionFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectionFn").finish_non_exhaustive()
+    }
+}
+
+/// What can be the body of a refusal, for services whose bodies are `B`. Implemented by this crate only.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the body of a refusal, where the service's bodies are `{B}`",
+    note = "give text, bytes or `()`; or with the feature `axum`, axum's body in an axum app"
+)]
+pub trait IntoRejectionBody<B> {
+    #[doc(hidden)]
+    fn into_body(self) -> ResponseBody<B>;
+
+    #[doc(hidden)]
+    fn length(&self) -> Option<u64>;
+}
+
+impl<B> IntoRejectionBody<B> for () {
+    fn into_body(self) -> ResponseBody<B> {
+        ResponseBody::empty()
+    }
+
+    fn length(&self) -> Option<u64> {
+        Some(0)
+    }
+}
+
+macro_rules! into_body {
+    ($($text:ty),+) => {
+        $(impl<B> IntoRejectionBody<B> for $text {
+            fn into_body(self) -> ResponseBody<B> {
+                ResponseBody::full(self.into())
+            }
+
+            fn length(&self) -> Option<u64> {
+                Some(self.len() as u64)
+            }
+        })+
+    };
+}
+
+into_body!(Bytes, String, Vec<u8>, &'static str, &'static [u8]);
+
+#[cfg(feature = "axum")]
+impl IntoRejectionBody<Self> for axum::body::Body {
+    fn into_body(self) -> ResponseBody<Self> {
+        ResponseBody::inner(self)
+    }
+
+    fn length(&self) -> Option<u64> {
+        http_body::Body::size_hint(self).exact()
+    }
+}

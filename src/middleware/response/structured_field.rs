@@ -1,0 +1,169 @@
+//! Structured fields (RFC 9651), as far as the `RateLimit` fields need them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+
+use crate::algorithm::{QuotaPolicy, QuotaUnit};
+
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// Whole seconds, rounded up.
+pub(in crate::middleware) fn whole_seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// Whole seconds, rounded up, at least 1.
+pub(in crate::middleware) fn seconds(span: Duration) -> u64 {
+    whole_seconds(span).max(1)
+}
+
+/// The longest wait that recipients need to understand (RFC 9111, section 1.2.2), in seconds.
+pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
+
+/// A span as the value of `Retry-After`: whole seconds, rounded up, at least 1.
+pub(in crate::middleware) fn delay(span: Duration) -> HeaderValue {
+    let span = span.min(MAX_RETRY_AFTER);
+    match usize::try_from(seconds(span)) {
+        // Short waits are the rule, and their text stands in the program.
+        Ok(short @ 1..100) => HeaderValue::from_static(
+            &TWO_DIGITS[if short < 10 { 2 * short + 1 } else { 2 * short }..=2 * short + 1],
+        ),
+        _ => HeaderValue::from(seconds(span)),
+    }
+}
+
+/// A number that a structured field can hold.
+pub(in crate::middleware) fn tame(number: u64) -> u64 {
+    number.min(MAX_INTEGER)
+}
+
+/// A span in milliseconds, rounded up.
+pub(in crate::middleware) fn delay_millis(span: Duration) -> HeaderValue {
+    let millis = span.min(MAX_RETRY_AFTER).as_nanos().div_ceil(1_000_000);
+    HeaderValue::from(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+/// An item of `RateLimit-QuotaPolicy`.
+pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
+    let (name, quota, window) =
+        (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
+    let text = match policy.unit {
+        QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
+        // There is no time in which they come back.
+        QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
+    };
+    value(text.into_bytes())
+}
+
+/// An item of `RateLimit`, up to the number that remains.
+pub(in crate::middleware) fn item_start(name: &str) -> String {
+    format!("{};r=", name_item(name))
+}
+
+/// An item of `RateLimit`.
+pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
+    let remaining = Digits::of(remaining.min(MAX_INTEGER));
+    let window = window.map(|window| Digits::of(seconds(window).min(MAX_INTEGER)));
+    let length = start.len() + remaining.len() + window.as_ref().map_or(0, |window| 3 + window.len());
+    // Exactly as long as it gets: the bytes become the header's without another copy.
+    let mut text = Vec::with_capacity(length);
+    text.extend_from_slice(start.as_bytes());
+    text.extend_from_slice(&remaining);
+    if let Some(window) = window {
+        text.extend_from_slice(b";t=");
+        text.extend_from_slice(&window);
+    }
+    value(text)
+}
+
+pub(in crate::middleware) fn value(text: Vec<u8>) -> HeaderValue {
+    match HeaderValue::from_maybe_shared(Bytes::from(text)) {
+        Ok(value) => value,
+        Err(_) => unreachable!("names are printable, and so is the rest"),
+    }
+}
+
+/// A structured-field string (RFC 9651, section 4.1.6) of a printable name.
+fn name_item(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 2);
+    text.push('"');
+    for char in name.chars() {
+        if matches!(char, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(char);
+    }
+    text.push('"');
+    text
+}
+
+/// 00 to 99.
+const TWO_DIGITS: &str = "00010203040506070809\
+    10111213141516171819202122232425262728293031323334353637383940414243444546474849\
+    50515253545556575859606162636465666768697071727374757677787980818283848586878889\
+    90919293949596979899";
+
+/// The decimal digits of a number, without an allocation.
+struct Digits {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let (mut digits, mut start) = ([b'0'; 20], 20);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, start };
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for Digits {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.digits[self.start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_and_numbers_fit() {
+        let field = policy(r#"a"b\c"#, QuotaPolicy::new(u64::MAX, Duration::from_nanos(1)));
+        assert_eq!(field, r#""a\"b\\c";q=999999999999999;w=1"#);
+        let field = item(&item_start("x"), u64::MAX, Some(Duration::MAX));
+        assert_eq!(field, r#""x";r=999999999999999;t=999999999999999"#);
+    }
+
+    #[test]
+    fn concurrent_requests_have_a_unit_and_no_window() {
+        assert_eq!(policy("x", QuotaPolicy::concurrent(7)), r#""x";q=7;qu="concurrent-requests""#);
+    }
+
+    #[test]
+    fn a_delay_is_its_number_of_seconds() {
+        assert_eq!(delay(Duration::ZERO), "1");
+        for seconds in (1..200).chain([1_000_000, 0x7fff_ffff]) {
+            assert_eq!(delay(Duration::from_secs(seconds)), seconds.to_string().as_str());
+        }
+        assert_eq!(delay(Duration::MAX), "2147483647");
+    }
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        for number in [0, 1, 9, 10, 999, u64::MAX] {
+            assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,29 @@
+use super::fingerprint::Fingerprint;
+
+/// The fewest and the most shared buckets, as powers of two.
+const SHARED_BITS: (u32, u32) = (8, 16);
+
+/// Where a key is: in a place of its own, or in a bucket that it shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Location {
+    Own(Fingerprint),
+    Shared(Fingerprint),
+}
+
+/// Returns how many buckets a table of `max_keys` shares, as a power of two: about as many as keys.
+pub(super) fn shared_bits(max_keys: usize) -> u32 {
+    let (least, most) = SHARED_BITS;
+    max_keys.checked_next_power_of_two().map_or(most, usize::ilog2).clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_about_as_many_buckets_as_keys() {
+        let buckets = |max_keys| 1_u64 << shared_bits(max_keys);
+        assert_eq!([1, 256, 257, 10_000].map(buckets), [256, 256, 512, 16_384]);
+        assert_eq!([65_536, 100_000, usize::MAX].map(buckets), [65_536; 3]);
+    }
+}

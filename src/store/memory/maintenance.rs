@@ -1,0 +1,101 @@
+//! What changes keys from outside: calls that are over, resets, other rules, and the end.
+
+use std::collections::hash_map::Entry;
+
+use super::MemoryContext;
+use super::fingerprint::Fingerprint;
+use super::location::Location;
+use super::shard::{Shard, ShardConfig, Wakers, lock};
+use super::table::{Table, retention};
+use crate::algorithm::Algorithm;
+use crate::sync::atomic::Ordering;
+
+impl<A: Algorithm> Table<A> {
+    /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
+    pub(super) fn end(&self, context: &MemoryContext<A>, location: Location, algorithm: &A, cost: u64) {
+        let mut wake = Wakers::default();
+        {
+            let (Location::Own(key) | Location::Shared(key)) = location;
+            let mut shard = lock(self.shard(location));
+            let now = context.clock().now();
+            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            // What calls in progress hold is not forgotten, unless the rule has panicked.
+            if let Some(state) = states.get_mut(&key) {
+                // By the rule that the call came by; who waits leaves by that of now.
+                algorithm.release(state, now, cost);
+                self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now, cost);
+            }
+        }
+    }
+
+    /// Refuses all who wait, and all who come. Whom to wake, once nothing is held.
+    pub(super) fn close(&self, context: &MemoryContext<A>) -> Wakers {
+        let mut wake = Wakers::default();
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            let now = context.clock().now();
+            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            shard_config.closed = true;
+            let waited_for: Vec<_> = queues.keys().copied().collect();
+            for key in waited_for {
+                if let Some(state) = states.get_mut(&key) {
+                    self.entry(key, shard_config, None, state, Some(&mut *queues), &mut wake).close(now);
+                }
+            }
+        }
+        wake
+    }
+
+    /// Makes the key fresh.
+    pub(super) fn reset(&self, context: &MemoryContext<A>, key: Fingerprint) {
+        let mut wake = Wakers::default();
+        {
+            let mut sweep_queue = self.sweep_queue();
+            let mut shard = self.keys.lock(&key);
+            let now = context.clock().now();
+            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            let Entry::Occupied(mut known) = states.entry(key) else { return };
+            if queues.contains_key(&key)
+                || shard_config.algorithm.needs_release()
+                || self.buckets.load(Ordering::Relaxed) > 0
+            {
+                // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
+                // have used.
+                if let Some(queue) = queues.get_mut(&key) {
+                    queue.reset_schedule(now);
+                }
+                let state = known.get_mut();
+                let algorithm = &shard_config.algorithm;
+                let entry = self.entry(key, shard_config, None, state, Some(queues), &mut wake);
+                entry.replace_state(now, |state| {
+                    algorithm.reset_state(state, self.new_state(context, shard_config, algorithm, now));
+                });
+            } else {
+                known.remove();
+                sweep_queue.mark_removed(key);
+                self.record_eviction(now);
+            }
+        }
+    }
+
+    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once
+    /// nothing is held.
+    pub(super) fn replace(&self, context: &MemoryContext<A>, new: &A) -> Wakers {
+        let mut wake = Wakers::default();
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            let now = context.clock().now();
+            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            for (key, state) in states {
+                let wake = &mut wake;
+                self.entry(*key, shard_config, None, state, Some(&mut *queues), &mut *wake).release(now);
+                let entry = self.entry(*key, shard_config, Some(new), state, Some(queues), wake);
+                entry.replace_state(now, |state| new.migrate(state, &shard_config.algorithm, now));
+            }
+            let mut first = self.new_state(context, shard_config, &shard_config.algorithm, now);
+            new.migrate(&mut first, &shard_config.algorithm, now);
+            let (generation, closed) = (shard_config.generation + 1, shard_config.closed);
+            *shard_config = ShardConfig { algorithm: new.clone(), generation, first: Some(first), closed };
+        }
+        self.retention.store(retention(new), Ordering::Relaxed);
+        wake
+    }
+}

@@ -1,0 +1,260 @@
+//! Limiters and their shards, whatever the algorithm.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::{Pin, pin};
+use std::ptr;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::{Arrival, Enqueued};
+use crate::store::memory::charge::MemoryCharge;
+use crate::store::memory::entry::{KeyEntry, Preview};
+use crate::store::memory::fingerprint::Fingerprint;
+use crate::store::memory::location::Location;
+use crate::store::memory::placement::Settled;
+use crate::store::memory::shard::{Shard, lock};
+use crate::store::memory::{MemoryContext, MemoryStore, QueuedAcquire};
+use crate::store::{Permit, Reservation};
+use crate::sync::MutexGuard;
+
+/// A rule of a call's own, of whatever kind.
+pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
+
+/// What is asked of a shard.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) location: Location,
+    pub(super) cost: u64,
+    pub(super) priority: bool,
+    pub(super) max_wait: u64,
+    pub(super) algorithm: Option<&'a AnyAlgorithm>,
+}
+
+/// A limiter with state in memory, whatever its algorithm.
+pub(super) trait ErasedLimiter: fmt::Debug {
+    fn address(&self) -> *const ();
+    /// Reserves room for a key, if it is a new one and there is or can be room; evicts none of `keep`.
+    fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
+    /// Gives back room that was reserved, and is not needed.
+    fn unreserve(&self);
+    /// Where a key is that has no place; `None`: nowhere.
+    fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
+    /// Counts a call for whose key there is no room.
+    fn reject(&self, quota: u64) -> Decision;
+    fn lock(&self, location: Location) -> *const ();
+    fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
+    fn add(&self, key: Fingerprint);
+    fn wait(&self, key: Fingerprint, ticket: u64) -> BoxWait;
+    fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo;
+    fn try_reserve(
+        &self,
+        key: Fingerprint,
+        cost: u64,
+        priority: bool,
+        algorithm: Option<&AnyAlgorithm>,
+    ) -> Reserve;
+}
+
+/// A wait in one queue: the decision, and when the call was charged.
+pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos)> + Send>>;
+
+/// Gives back what a call was charged at that reading of the clock.
+pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
+
+/// The reservation of a call that was charged at that reading of the clock.
+pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
+
+/// A shard, held.
+pub(super) trait ErasedShard {
+    /// The latest reading of the clock that the key knows of: that at which a call was charged that was just let in.
+    fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
+    /// Whether a call that is let in can be settled.
+    fn settles(&self, ask: Ask<'_>) -> bool;
+    /// Whether a call will hold something until it is over.
+    fn needs_release(&self, ask: Ask<'_>) -> bool;
+    /// What a call holds that was let in; nothing, of most rules.
+    fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
+    /// Gives the key a state, unless there is no room for it. A new one takes over the room that is `reserved`.
+    fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
+    /// What becomes of a call for whose key there is no room: it is denied, unless it needs none. `None`: denied.
+    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
+    fn preview(&mut self, ask: Ask<'_>) -> Preview;
+    fn enter(&mut self, ask: Ask<'_>) -> Enqueued;
+    /// Lets go. Tells which keys are new and stay, and whom to wake.
+    fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
+}
+
+struct ShardGuard<'a, A: Algorithm> {
+    context: &'a Arc<MemoryContext<A>>,
+    shard: MutexGuard<'a, Shard<A>>,
+    now: Nanos,
+    new: Vec<Fingerprint>,
+    wake: Vec<Waker>,
+}
+
+/// A rule has panicked: its new keys are gone, and their places free again.
+impl<A: Algorithm> Drop for ShardGuard<'_, A> {
+    fn drop(&mut self) {
+        for key in mem::take(&mut self.new) {
+            self.shard.states.remove(&key);
+            self.context.store().table.record_eviction(self.now);
+        }
+    }
+}
+
+impl<A: Algorithm> ShardGuard<'_, A> {
+    /// The rule that a call goes by.
+    fn algorithm<'r>(&'r self, ask: Ask<'r>) -> &'r A {
+        ask.algorithm
+            .and_then(|algorithm| algorithm.downcast_ref())
+            .unwrap_or(&self.shard.shard_config.algorithm)
+    }
+
+    fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R) -> R {
+        let (Location::Own(key) | Location::Shared(key)) = ask.location;
+        let Shard { shard_config, states, queues, .. } = &mut *self.shard;
+        let algorithm = ask.algorithm.and_then(|algorithm| algorithm.downcast_ref());
+        let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
+        let queues = matches!(ask.location, Location::Own(_)).then_some(queues);
+        let entry =
+            self.context.store().table.entry(key, shard_config, algorithm, state, queues, &mut self.wake);
+        let Ask { cost, priority, max_wait, .. } = ask;
+        let may_wait = entry.algorithm.holds_requests();
+        let arrival = Arrival { priority, may_wait, max_wait, ..Arrival::new(self.now, cost) };
+        change(entry, arrival)
+    }
+}
+
+impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
+    fn last_update(&mut self, ask: Ask<'_>) -> Nanos {
+        self.with(ask, |entry, _| entry.algorithm.last_update(entry.state))
+    }
+
+    /// Calls in progress are free when they end, and a closed limiter charges nothing.
+    fn settles(&self, ask: Ask<'_>) -> bool {
+        !self.algorithm(ask).needs_release() && !self.shard.shard_config.closed
+    }
+
+    fn needs_release(&self, ask: Ask<'_>) -> bool {
+        ask.cost > 0 && self.algorithm(ask).needs_release() && !self.shard.shard_config.closed
+    }
+
+    fn permit(&self, ask: Ask<'_>) -> Option<Permit> {
+        let permit =
+            || MemoryStore::permit_for(self.context, ask.location, self.algorithm(ask).clone(), ask.cost);
+        self.needs_release(ask).then(permit)
+    }
+
+    fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled {
+        let table = &self.context.store().table;
+        let settled = table.insert_if_absent(self.context, &mut self.shard, location, reserved, self.now);
+        if let (Settled::New, Location::Own(key)) = (settled, location) {
+            self.new.push(key);
+        }
+        settled
+    }
+
+    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
+        let (Location::Own(key) | Location::Shared(key)) = ask.location;
+        let table = &self.context.store().table;
+        let shard_config = &self.shard.shard_config;
+        let algorithm =
+            ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&shard_config.algorithm);
+        if ask.cost > 0 && !shard_config.closed {
+            return Err(algorithm.policy().quota);
+        }
+        let mut state = table.new_state(self.context, shard_config, algorithm, self.now);
+        let mut entry = table.entry(key, shard_config, Some(algorithm), &mut state, None, &mut self.wake);
+        Ok(entry.preview(Arrival::new(self.now, ask.cost)))
+    }
+
+    fn preview(&mut self, ask: Ask<'_>) -> Preview {
+        self.with(ask, |mut entry, arrival| entry.preview(arrival))
+    }
+
+    fn enter(&mut self, ask: Ask<'_>) -> Enqueued {
+        self.with(ask, |mut entry, arrival| entry.acquire(arrival))
+    }
+
+    fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
+        let mut new = mem::take(&mut self.new);
+        new.retain(|key| self.context.store().table.retain_if_used(&mut self.shard, *key, self.now));
+        (new, mem::take(&mut self.wake))
+    }
+}
+
+impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
+    fn address(&self) -> *const () {
+        Arc::as_ptr(self).cast()
+    }
+
+    fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool {
+        self.store().table.ensure_space(self, key, keep).map(mem::forget).is_some()
+    }
+
+    fn unreserve(&self) {
+        self.store().table.unreserve();
+    }
+
+    fn reject(&self, quota: u64) -> Decision {
+        self.store().table.reject(quota)
+    }
+
+    fn add(&self, key: Fingerprint) {
+        self.store().table.add(key);
+    }
+
+    fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
+        self.store().table.overflow_location(key)
+    }
+
+    fn lock(&self, location: Location) -> *const () {
+        ptr::from_ref(self.store().table.shard(location)).cast()
+    }
+
+    fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
+        let shard = lock(self.store().table.shard(location));
+        // Read while the shard is held: nobody has a later reading.
+        let now = self.clock().now();
+        Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
+    }
+
+    fn wait(&self, key: Fingerprint, ticket: u64) -> BoxWait {
+        let wait = QueuedAcquire::new(Arc::clone(self), key, ticket, Permit::default(), None);
+        Box::pin(async move {
+            let mut wait = pin!(wait);
+            match wait.as_mut().await {
+                Ok(decision) => (decision, wait.charged_at()),
+                Err(never) => match never {},
+            }
+        })
+    }
+
+    fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo {
+        let limiter = Arc::clone(self);
+        let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
+        Box::new(move |charged_at| {
+            limiter.store().undo(&limiter, key, algorithm.as_ref(), cost, charged_at);
+        })
+    }
+
+    fn try_reserve(
+        &self,
+        key: Fingerprint,
+        cost: u64,
+        priority: bool,
+        algorithm: Option<&AnyAlgorithm>,
+    ) -> Reserve {
+        let context = Arc::clone(self);
+        let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
+        Box::new(move |charged_at| {
+            MemoryCharge { context, key, algorithm, cost, priority, charged_at }.into()
+        })
+    }
+}

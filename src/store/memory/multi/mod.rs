@@ -1,0 +1,394 @@
+//! Calls on several keys, of several limiters, that are decided together: all are let pass, or none.
+//!
+//! All keys are held while they are decided: the shards in the order of the addresses of their locks, shared buckets
+//! after all others. A key alone takes the same locks in the same order, so nobody waits in a circle. Where nobody
+//! must wait in line, the whole is over at once.
+//!
+//! A call that has to wait in one line is charged by the others when it joins that line: their budgets are for
+//! arrivals, the line's for departures. Given up while it waits, it gives back what it was charged.
+
+mod few;
+mod locked;
+mod wait;
+
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use self::locked::{AnyAlgorithm, Ask, ErasedLimiter, ErasedShard};
+use super::MemoryContext;
+use super::entry::Preview;
+use super::fingerprint::Fingerprint;
+use super::location::Location;
+use super::placement::Settled;
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::Enqueued;
+use crate::store::{self, Permit};
+use crate::sync::wake_all;
+
+pub use few::Few;
+pub(crate) use wait::AllDecisions;
+pub use wait::{Decided, JointWait};
+
+/// One of several calls.
+#[derive(Debug)]
+pub struct JointRequest<'a> {
+    limiter: &'a dyn ErasedLimiter,
+    key: Fingerprint,
+    cost: u64,
+    algorithm: Option<AnyAlgorithm>,
+    priority: bool,
+    max_wait: u64,
+    /// Whether it is to be settled.
+    reserves: bool,
+}
+
+/// What became of all of them. `None` stands for those that are not limited.
+#[derive(Debug)]
+pub(crate) enum JointOutcome {
+    Admitted(AllDecisions),
+    Denied(Few<Option<Decided>>),
+    Pending(Box<JointWait>),
+}
+
+impl<'a> JointRequest<'a> {
+    pub(super) fn new<A: Algorithm>(
+        limiter: &'a Arc<MemoryContext<A>>,
+        key: Fingerprint,
+        call: store::Attempt<'_, A>,
+    ) -> Self {
+        let store::Attempt { cost, algorithm, priority, max_wait, reserves, .. } = call;
+        let algorithm = algorithm.map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
+        Self { limiter, key, cost, algorithm, priority, max_wait, reserves }
+    }
+}
+
+/// One of the calls.
+struct Participant<'p, 'a> {
+    part: &'p JointRequest<'a>,
+    location: Location,
+    /// Whether there is no room for its key.
+    overflowed: bool,
+    /// What all calls cost that draw on the same state.
+    total: u64,
+    /// The first of those.
+    leader: usize,
+    /// Where its shard is among those that are held.
+    held: usize,
+}
+
+impl<'p, 'a> Participant<'p, 'a> {
+    fn new(part: &'p JointRequest<'a>) -> Self {
+        Self {
+            part,
+            location: Location::Own(part.key),
+            overflowed: false,
+            total: part.cost,
+            leader: 0,
+            held: 0,
+        }
+    }
+
+    fn ask(&self, cost: u64) -> Ask<'_> {
+        let JointRequest { algorithm, priority, max_wait, .. } = self.part;
+        Ask {
+            location: self.location,
+            cost,
+            priority: *priority,
+            max_wait: *max_wait,
+            algorithm: algorithm.as_ref(),
+        }
+    }
+
+    /// Whether it tells of itself, though it draws on the state of another call: by a rule of its own, or if nothing
+    /// is charged.
+    fn reports_separately(&self, at: usize, denied: bool) -> bool {
+        self.leader == at || denied || self.part.algorithm.is_some()
+    }
+
+    fn shares_state_with(&self, other: &Participant<'_, '_>) -> bool {
+        ptr::addr_eq(self.part.limiter.address(), other.part.limiter.address())
+            && self.location == other.location
+    }
+}
+
+/// The shards that are held, in the order in which they were locked.
+#[derive(Default)]
+struct LockedShards<'a> {
+    held: Few<(*const (), &'a dyn ErasedLimiter, Box<dyn ErasedShard + 'a>)>,
+}
+
+impl<'a> LockedShards<'a> {
+    /// Holds the shards of these calls, in the order of the addresses of their locks.
+    fn hold(&mut self, calls: &mut [&mut Participant<'_, 'a>]) {
+        let lock = |call: &Participant<'_, 'a>| call.part.limiter.lock(call.location);
+        calls.sort_by_key(|call| lock(call));
+        for call in calls {
+            let lock = lock(call);
+            if self.held.last().is_none_or(|(last, ..)| *last != lock) {
+                self.held.push((lock, call.part.limiter, call.part.limiter.hold(call.location)));
+            }
+            call.held = self.held.len() - 1;
+        }
+    }
+
+    fn of(&mut self, call: &Participant<'_, '_>) -> &mut dyn ErasedShard {
+        &mut *self.held[call.held].2
+    }
+
+    fn preview(&mut self, call: &Participant<'_, '_>) -> Preview {
+        let ask = call.ask(call.total);
+        if !call.overflowed {
+            return self.of(call).preview(ask);
+        }
+        let denied = |quota| Preview::Deny(call.part.limiter.reject(quota));
+        self.of(call).foretell_homeless(ask).unwrap_or_else(denied)
+    }
+
+    /// Lets all go; then does what must not be done while anything is held.
+    fn release(self) {
+        let released: Few<_> =
+            self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
+        let mut woken = Vec::new();
+        for (limiter, (new, wake)) in released {
+            new.into_iter().for_each(|key| limiter.add(key));
+            woken.extend(wake);
+        }
+        wake_all(woken);
+    }
+}
+
+/// Decides all calls, or tells which one waits. `None` stands for one that is not limited.
+pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
+    // Should a rule panic, this goes last: what it holds is given back when nothing is held any more.
+    let mut wait = JointWait::default();
+    let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
+    let mut shelf = LockedShards::default();
+    lock_entries(&mut calls, &mut shelf);
+    group_by_state(&mut calls);
+    let preview: Few<Preview> = calls.iter().map(|call| shelf.preview(call)).collect();
+    let denied = preview.iter().any(|preview| matches!(preview, Preview::Deny(_)));
+    let mut charge = Commit { calls: &calls, shelf: &mut shelf, preview: &preview, denied, wait: &mut wait };
+    charge.all();
+    let denied = charge.denied;
+    if denied {
+        for (decision, preview) in wait.decisions.iter_mut().zip(&preview) {
+            decision.get_or_insert(preview.decision());
+        }
+    }
+    // Which call decides, and which is charged.
+    let leaders: Few<(usize, usize)> = calls
+        .iter()
+        .enumerate()
+        .map(|(at, call)| (if call.reports_separately(at, denied) { at } else { call.leader }, call.leader))
+        .collect();
+    drop(calls);
+    shelf.release();
+    if denied {
+        // What was foretold and did not come true: places that all keys share were taken meanwhile. The others have charged nothing.
+        wait.roll_back();
+    }
+
+    let mut leaders = leaders.into_iter();
+    let settles = &wait.settles;
+    let of_part = |part: Option<JointRequest<'_>>| {
+        let Some((part, (decides, charged))) = part.and_then(|part| Some((part, leaders.next()?))) else {
+            return wait::Member::default();
+        };
+        let JointRequest { limiter, key, cost, algorithm, priority, reserves, .. } = part;
+        let reserves = !denied && reserves && settles[charged];
+        let reserve =
+            reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
+        wait::Member { decides: Some(decides), algorithm, reserve }
+    };
+    wait.parts = parts.into_iter().map(of_part).collect();
+    match (denied, wait.may_wait.is_empty()) {
+        (true, _) => JointOutcome::Denied(wait.decided()),
+        (false, true) => JointOutcome::Admitted((wait.decided(), wait.hold())),
+        (false, false) => JointOutcome::Pending(Box::new(wait)),
+    }
+}
+
+/// Several calls that are charged, or told why not.
+struct Commit<'c, 'p, 'a> {
+    calls: &'c [Participant<'p, 'a>],
+    shelf: &'c mut LockedShards<'a>,
+    preview: &'c [Preview],
+    denied: bool,
+    wait: &'c mut JointWait,
+}
+
+impl Commit<'_, '_, '_> {
+    fn all(&mut self) {
+        let count = self.calls.len();
+        self.wait.decisions = (0..count).map(|_| None).collect();
+        self.wait.charged.resize_with(count, || None);
+        self.wait.charged_at.resize(count, Nanos::ZERO);
+        self.wait.settles.resize(count, false);
+        self.wait.permits.resize_with(count, || None);
+        // First those that may yet be refused, for they draw on what no shard holds.
+        let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
+        let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
+        for at in unsure.into_iter().chain(sure) {
+            self.one(at);
+        }
+    }
+
+    fn one(&mut self, at: usize) {
+        let call = &self.calls[at];
+        let decision = match self.preview[at] {
+            // There is nothing to charge.
+            preview if call.overflowed => Some(preview.decision()),
+            Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
+            // It is charged with its leader; by a rule of its own, it tells what that leaves.
+            Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
+                match call.reports_separately(at, self.denied) {
+                    true => Some(self.shelf.of(call).preview(call.ask(0)).decision()),
+                    false => None,
+                }
+            }
+            Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
+            // Those that refuse are asked as well, but once for each state: it may count it.
+            Preview::Deny(decision) => match self.enter(at) {
+                // What all keys share was left meanwhile: too late, for this call.
+                Some(entered) if entered.is_allowed() => {
+                    let charged_at = self.wait.charged_at[at];
+                    let regret = self.wait.charged[at].take().map(|give_back| (charged_at, give_back));
+                    self.wait.rollbacks.extend(regret);
+                    Some(decision)
+                }
+                entered => entered,
+            },
+            _ => self.enter(at),
+        };
+        self.wait.decisions[at] = decision;
+    }
+
+    /// Whether a call will hold something until it is over.
+    fn needs_release(&self, at: usize) -> bool {
+        let call = &self.calls[at];
+        self.shelf.held[call.held].2.needs_release(call.ask(call.total))
+    }
+
+    /// Whether a refusal by the same state was counted.
+    fn is_denial_counted(&self, at: usize) -> bool {
+        let leader = self.calls[at].leader;
+        let refused = |other: usize| matches!(self.preview[other], Preview::Deny(_));
+        (0..at).any(|other| self.calls[other].leader == leader && refused(other))
+    }
+
+    fn enter(&mut self, at: usize) -> Option<Decision> {
+        let call = &self.calls[at];
+        let JointRequest { limiter, key, algorithm, .. } = call.part;
+        let entered = self.shelf.of(call).enter(call.ask(call.total));
+        let permit = self.shelf.of(call).permit(call.ask(call.total));
+        self.wait.charged_at[at] = self.shelf.of(call).last_update(call.ask(call.total));
+        self.wait.settles[at] = self.shelf.of(call).settles(call.ask(call.total));
+        let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
+        match entered {
+            Enqueued::Decided(decision) if decision.is_allowed() => {
+                let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
+                if permit.is_some() || self.preview.iter().any(may_wait) {
+                    self.wait.charged[at] = charged();
+                }
+                self.wait.permits[at] = permit;
+                Some(decision)
+            }
+            Enqueued::Decided(decision) => {
+                // It holds nothing; and may not be given back, for that takes a lock.
+                let _ = permit.map(Permit::disarmed);
+                self.denied = true;
+                Some(decision)
+            }
+            Enqueued::Queued(ticket) => {
+                self.wait.permits[at] = permit.map(Permit::disarmed);
+                self.wait.charged[at] = charged();
+                self.wait.may_wait.push((at, limiter.wait(*key, ticket)));
+                None
+            }
+        }
+    }
+}
+
+/// How often room is made for keys that others have evicted since they were looked at.
+const ATTEMPTS: usize = 3;
+
+/// Room that is reserved for a key, and given back when dropped.
+struct Reserved<'a>(&'a dyn ErasedLimiter);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.0.unreserve();
+    }
+}
+
+/// Holds the shard of each call, and gives its key a state; where there is no room for it, the shared bucket, if the
+/// table has some.
+fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<'a>) {
+    for attempt in 1..=ATTEMPTS {
+        let reserved: Few<Option<Reserved<'a>>> = (0..calls.len()).map(|at| prepare(calls, at)).collect();
+        shelf.hold(&mut calls.iter_mut().collect::<Few<_>>());
+        let mut full = false;
+        for (call, mut reserved) in calls.iter_mut().zip(reserved) {
+            match shelf.of(call).insert_if_absent(call.location, reserved.is_some()) {
+                // It has taken over what was reserved, if anything was.
+                Settled::New => mem::forget(reserved.take()),
+                Settled::Known => {}
+                Settled::Homeless => {
+                    call.overflowed = true;
+                    full = true;
+                }
+            }
+        }
+        if !full {
+            return;
+        }
+        if share(calls, shelf) || attempt == ATTEMPTS {
+            return;
+        }
+        mem::take(shelf).release();
+        for call in &mut *calls {
+            (call.location, call.overflowed) = (Location::Own(call.part.key), false);
+        }
+    }
+}
+
+/// Reserves room for the key of a call, if it is a new one.
+fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>> {
+    let JointRequest { limiter, key, .. } = *calls[at].part;
+    let of_limiter = calls.iter().filter(|call| ptr::addr_eq(call.part.limiter.address(), limiter.address()));
+    let keep: Few<Fingerprint> = of_limiter.map(|call| call.part.key).collect();
+    limiter.ensure_space(key, &keep).then(|| Reserved(limiter))
+}
+
+/// Gives the calls for whose keys there is no room the buckets that they share. Returns whether all have one.
+fn share<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<'a>) -> bool {
+    let mut sharing = Few::new();
+    let mut all = true;
+    for call in calls.iter_mut().filter(|call| call.overflowed) {
+        match call.part.limiter.overflow_location(call.part.key) {
+            Some(location) => {
+                (call.location, call.overflowed) = (location, false);
+                sharing.push(call);
+            }
+            None => all = false,
+        }
+    }
+    shelf.hold(&mut sharing);
+    for call in sharing {
+        let _ = shelf.of(call).insert_if_absent(call.location, false);
+    }
+    all
+}
+
+/// Calls that draw on one state pass together or not at all: by each of their rules.
+fn group_by_state(calls: &mut [Participant<'_, '_>]) {
+    for at in 0..calls.len() {
+        let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));
+        let total = alike().fold(0_u64, |total, (_, other)| total.saturating_add(other.part.cost));
+        let leader = alike().map(|(leader, _)| leader).next().unwrap_or(at);
+        (calls[at].total, calls[at].leader) = (total, leader);
+    }
+}

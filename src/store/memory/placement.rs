@@ -1,0 +1,102 @@
+//! Where keys live, for calls that hold several at once.
+
+use std::mem;
+
+use super::MemoryContext;
+use super::fingerprint::Fingerprint;
+use super::location::Location;
+use super::on_full::OnFull;
+use super::room::Place;
+use super::shard::{Shard, ShardConfig};
+use super::table::Table;
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::sync::Mutex;
+
+/// What became of a key that was to get a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Known,
+    /// It has a new place, or a bucket that it shares.
+    New,
+    /// There is no room for it.
+    Homeless,
+}
+
+impl<A: Algorithm> Table<A> {
+    /// The shard of a key; or the shared buckets, where a key is that has no place.
+    pub(super) fn shard(&self, location: Location) -> &Mutex<Shard<A>> {
+        match location {
+            Location::Own(key) => self.keys.of(&key),
+            Location::Shared(bucket) => self.shared.of(&bucket),
+        }
+    }
+
+    /// Where a key is that has no place, if the table has shared buckets.
+    pub(super) fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
+        if self.config.on_full != OnFull::ShareBuckets {
+            return None;
+        }
+        self.counters.share();
+        Some(Location::Shared(self.config.bucket(key)))
+    }
+
+    /// Reserves room for a key, if it is a new one. `keep` are keys of the same call.
+    pub(super) fn ensure_space(
+        &self,
+        context: &MemoryContext<A>,
+        key: Fingerprint,
+        keep: &[Fingerprint],
+    ) -> Option<Place<'_>> {
+        if self.is_known(key) {
+            return None;
+        }
+        self.clean_shared(context);
+        self.make_room(context, keep)
+    }
+
+    /// Gives a key a state in its shard, which is held. `reserved` says whether there is room reserved for it: a new
+    /// key takes that over.
+    pub(super) fn insert_if_absent(
+        &self,
+        context: &MemoryContext<A>,
+        shard: &mut Shard<A>,
+        location: Location,
+        reserved: bool,
+        now: Nanos,
+    ) -> Settled {
+        let (Location::Own(key) | Location::Shared(key)) = location;
+        if shard.states.contains_key(&key) {
+            return Settled::Known;
+        }
+        match location {
+            Location::Own(_) if self.must_use_shared(key, &shard.shard_config) => return Settled::Homeless,
+            Location::Own(_) => {
+                let place = if reserved { None } else { self.try_reserve() };
+                if !reserved && place.is_none() {
+                    return Settled::Homeless;
+                }
+                let state =
+                    self.initial_state(context, key, &shard.shard_config, &shard.shard_config.algorithm, now);
+                shard.make_slot();
+                shard.states.insert(key, state);
+                // The key has it now.
+                mem::forget(place);
+            }
+            Location::Shared(_) => self.open_bucket(context, shard, key, None, now),
+        }
+        Settled::New
+    }
+
+    /// Whether a key that is new to its shard, which is held, stays.
+    pub(super) fn retain_if_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
+        let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = shard;
+        let stays = states.get(&key).is_some_and(|state| !algorithm.is_fresh(state, now))
+            || queues.contains_key(&key);
+        if !stays {
+            states.remove(&key);
+            self.record_eviction(now);
+        }
+        stays
+    }
+}

@@ -1,0 +1,78 @@
+use std::collections::{HashSet, VecDeque};
+
+use super::fingerprint::{Fingerprint, IdentityBuildHasher};
+use crate::random::random_u64;
+
+/// The keys in the order in which they are looked at.
+#[derive(Debug)]
+pub(super) struct SweepQueue {
+    /// Each key once, the one looked at longest ago first; and those that are gone.
+    order: VecDeque<Fingerprint>,
+    /// Those of the order that were reset, and are no more.
+    gone: HashSet<Fingerprint, IdentityBuildHasher>,
+    random: u64,
+}
+
+impl Default for SweepQueue {
+    fn default() -> Self {
+        Self { order: VecDeque::new(), gone: HashSet::default(), random: random_u64() }
+    }
+}
+
+impl SweepQueue {
+    /// A key has come into the table.
+    pub(super) fn push(&mut self, key: Fingerprint) {
+        if !self.gone.remove(&key) {
+            self.order.push_back(key);
+        }
+    }
+
+    /// A key has left it, before its turn.
+    pub(super) fn mark_removed(&mut self, key: Fingerprint) {
+        self.gone.insert(key);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Returns the next key, which goes to the end; `None` if it has left the table. What has left has its turn, too:
+    /// work per look is constant.
+    pub(super) fn next(&mut self) -> Option<Fingerprint> {
+        let key = self.order.pop_front()?;
+        if self.gone.remove(&key) {
+            return None;
+        }
+        self.order.push_back(key);
+        Some(key)
+    }
+
+    /// Returns one of the first `count` keys, at random, which goes to the end.
+    pub(super) fn any_of(&mut self, count: usize) -> Option<Fingerprint> {
+        // xorshift64*, whose state is never 0.
+        self.random |= u64::from(self.random == 0);
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let random = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let count = count.min(self.order.len());
+        // Below `count`: it fits.
+        let at = ((u128::from(random) * count as u128) >> 64) as usize;
+        if at > 0 {
+            self.order.swap(0, at);
+        }
+        self.next()
+    }
+
+    /// The key that went to the end last has left the table.
+    pub(super) fn forget_last(&mut self) {
+        self.order.pop_back();
+    }
+
+    /// A key that went to the end a few looks ago has left the table.
+    pub(super) fn forget_recent(&mut self, key: Fingerprint) {
+        if let Some(back) = self.order.iter().rev().position(|other| *other == key) {
+            self.order.swap_remove_back(self.order.len() - 1 - back);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a call through the layer allocates: nothing, where nothing is told; else the values of its fields. Of a refused
+//! one, the body is not read.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use tower::layer::Layer;
+use tower::util::ServiceFn;
+use tower::{Service, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, SlidingCounter, SlidingWindow, TokenBucket,
+};
+use tower_throttle::key::{Global, PeerIp};
+use tower_throttle::middleware::{HeaderFormat, HttpResponder, ResetFormat, ResponseBody, Shadow, SendHeaders};
+use tower_throttle::{Quota, RateLimitLayer};
+
+/// A body that nobody may read.
+#[derive(Debug, Default)]
+struct Unread;
+
+impl Body for Unread {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("it was read")
+    }
+
+    fn is_end_stream(&self) -> bool {
+        panic!("it was looked at")
+    }
+}
+
+type Answer = Response<ResponseBody<Empty>>;
+
+/// The body of the service behind.
+#[derive(Debug, Default)]
+struct Empty;
+
+impl Body for Empty {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(None)
+    }
+}
+
+fn behind(_: Request<Unread>) -> Ready<Result<Response<Empty>, Infallible>> {
+    ready(Ok(Response::new(Empty)))
+}
+
+fn request() -> Request<Unread> {
+    let mut request = Request::new(Unread);
+    request.extensions_mut().insert(std::net::IpAddr::from([192, 0, 2, 7]));
+    request
+}
+
+fn call<S>(service: &mut S, request: Request<Unread>) -> Answer
+where
+    S: Service<Request<Unread>, Response = Answer, Error = Infallible>,
+{
+    let mut answering = pin!(service.call(request));
+    match answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(answer)) => answer,
+        Poll::Pending => panic!("nobody waits here"),
+    }
+}
+
+type Behind = fn(Request<Unread>) -> Ready<Result<Response<Empty>, Infallible>>;
+
+/// How often a call whose key is known allocates, at most.
+fn allocations<L>(layer: L, status: u16) -> u64
+where
+    L: Layer<ServiceFn<Behind>>,
+    L::Service: Service<Request<Unread>, Response = Answer, Error = Infallible>,
+{
+    let mut service = layer.layer(service_fn(behind as Behind));
+    for _ in 0..3 {
+        call(&mut service, request());
+    }
+    let mut most = 0;
+    for _ in 0..100 {
+        let (request, mut answer) = (request(), None);
+        let counted = measure(|| answer = Some(call(&mut service, request)));
+        assert_eq!(answer.unwrap().status(), status);
+        most = most.max(counted.count_total);
+    }
+    most
+}
+
+/// The table of a response that has no fields yet: two blocks.
+const TABLE: u64 = 2;
+
+const MANY: Quota = Quota::per_hour(1_000_000);
+
+/// Nobody is told anything.
+fn silent() -> HttpResponder {
+    HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false)
+}
+
+fn by_key<A: Algorithm>(rule: A) -> RateLimitLayer<PeerIp, A> {
+    RateLimitLayer::new(PeerIp::new(), rule)
+}
+
+#[test]
+fn an_admitted_call_that_is_told_nothing_allocates_nothing() {
+    fn nothing<A: Algorithm>(rule: A) {
+        let name = format!("{rule:?}");
+        assert_eq!(allocations(by_key(rule).responder(silent()), 200), 0, "{name}");
+    }
+    nothing(TokenBucket::new(MANY));
+    nothing(FixedWindow::new(MANY));
+    nothing(FixedWindow::new(MANY).aligned());
+    nothing(SlidingWindow::new(MANY));
+    nothing(SlidingCounter::new(MANY));
+    nothing((TokenBucket::new(MANY), FixedWindow::new(MANY)));
+}
+
+/// That of a policy is built once, and shared.
+#[test]
+fn an_admitted_call_allocates_for_the_values_of_its_fields() {
+    let draft = || HttpResponder::new().insert_extension(false);
+    let bucket = || by_key(TokenBucket::new(MANY));
+    assert_eq!(allocations(bucket().responder(draft()), 200), TABLE + 1);
+    let tuple = (TokenBucket::new(MANY), FixedWindow::new(MANY));
+    // Two policies, told in two lines, of which the table keeps the second apart; and one item.
+    assert_eq!(allocations(by_key(tuple).responder(draft()), 200), TABLE + 2);
+    // What handlers see is kept in a box.
+    assert_eq!(allocations(bucket(), 200), TABLE + 2);
+    assert_eq!(allocations(bucket().responder(HttpResponder::new().send_headers(SendHeaders::Never)), 200), 1);
+    // A number is written twice, once into its value.
+    let legacy = draft().headers([HeaderFormat::XRateLimit(ResetFormat::DeltaSeconds)]);
+    assert!(allocations(bucket().responder(legacy), 200) <= TABLE + 2 * 3);
+}
+
+#[test]
+fn what_else_costs_an_allocation() {
+    let bucket = || by_key(TokenBucket::new(MANY));
+    // A permit, and where it is held.
+    assert!(allocations(by_key(Concurrency::per_key(9)).responder(silent()), 200) <= 2);
+    let settled = bucket().settle(|_: &Response<Empty>| 1_u64);
+    assert_eq!(allocations(settled.responder(silent()), 200), 1, "what it is settled by");
+    assert_eq!(allocations(bucket().shadow(&Shadow::new()).responder(silent()), 200), 0);
+    let all = RateLimitLayer::new(Global, FixedWindow::new(MANY));
+    assert!(allocations(bucket().and(all).responder(silent()), 200) <= 3, "what each has decided");
+}
+
+#[test]
+fn a_refused_call_reads_no_body_and_allocates_little() {
+    let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
+    for (responder, most) in [(silent(), 4), (HttpResponder::new(), 5)] {
+        assert!(allocations(few().responder(responder), 429) <= most);
+    }
+}

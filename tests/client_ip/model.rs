@@ -1,0 +1,241 @@
+//! The rules, once more and naively: whole lists, from left to right, and then a look at them.
+//!
+//! `tests/client_ip/main.rs` and `fuzz/` hold [`ClientIp`](tower_throttle::key::ClientIp) against it. It can also be wrong on purpose.
+#![allow(dead_code, reason = "each who uses it uses a part")]
+
+mod mutants;
+mod naive_parser;
+mod scenario;
+mod split;
+
+use std::net::IpAddr;
+
+pub(crate) use mutants::Mutant;
+pub(crate) use naive_parser::Address;
+use naive_parser::{Lax, Networks, element, viewer};
+pub(crate) use scenario::{Heard, How, Missing, Peer, Setup, Source, Trust};
+use split::{is_tchar, is_token, quoted_from_the_left, split, trimmed, unquoted};
+
+/// In one element of `Forwarded`. The standard knows four.
+const MOST_PAIRS: usize = 16;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    mutant: Mutant,
+    source: Source,
+    only_from: Option<Networks>,
+    trusted: Option<Networks>,
+}
+
+impl Model {
+    /// `None`: it cannot be made so.
+    pub(crate) fn new(setup: &Setup, mutant: Mutant) -> Option<Self> {
+        let source = setup.source.clone();
+        let only_from = match &setup.only_from {
+            Some(list) => Some(Networks::new(list)?),
+            None => None,
+        };
+        let trusted = match source.trust() {
+            Some(Trust::Cidrs(list)) => Some(Networks::new(list).filter(|all| !all.has_whole_family())?),
+            Some(Trust::Hops(0)) => return None,
+            _ => None,
+        };
+        Some(Self { mutant, source, only_from, trusted })
+    }
+
+    /// Whose request it is.
+    pub(crate) fn answer(&self, heard: &Heard) -> Result<(IpAddr, How), Missing> {
+        let (address, how) = self.find(heard)?;
+        Ok((address.into(), how))
+    }
+
+    fn find(&self, heard: &Heard) -> Result<(Address, How), Missing> {
+        let peer = match heard.peer {
+            Peer::At(ip) if self.mutant == Mutant::MappedStays => Some(ip.into()),
+            Peer::At(ip) => Some(Address::from(ip).canonical()),
+            _ => None,
+        };
+        // Both name who may speak for others.
+        for networks in [&self.only_from, &self.trusted].into_iter().flatten() {
+            match heard.peer {
+                Peer::Absent => return Err(Missing::NoPeer),
+                Peer::Unix if !networks.unix => return Err(Missing::UnixPeer),
+                _ if self.mutant == Mutant::PeerIsNotLookedAt => {}
+                _ => {
+                    if let Some(peer) = peer.filter(|peer| !networks.contains(*peer)) {
+                        return Ok((peer, How::Peer));
+                    }
+                }
+            }
+        }
+
+        let mut lines: Vec<&[u8]> = Vec::new();
+        for (name, value) in &heard.lines {
+            if *name == self.source.name() {
+                lines.push(value);
+            }
+        }
+        match &self.source {
+            Source::Header(_) => self.single(&lines, element),
+            Source::CloudFront => self.single(&lines, viewer),
+            Source::XForwardedFor(trust) => {
+                let lists = self.listed(lines).into_iter().map(|line| self.plain(line)).collect();
+                self.listed_in(lists, trust, peer)
+            }
+            Source::Forwarded(trust) => {
+                let lists = self.listed(lines).into_iter().map(|line| self.forwarded(line)).collect();
+                self.listed_in(lists, trust, peer)
+            }
+        }
+    }
+
+    fn single(
+        &self,
+        lines: &[&[u8]],
+        read: fn(&[u8], Lax) -> Option<Address>,
+    ) -> Result<(Address, How), Missing> {
+        let line = match lines {
+            [] => return Err(Missing::NoHeader),
+            [line] => line,
+            [.., last] if self.mutant == Mutant::LastOfSeveralLines => last,
+            _ => return Err(Missing::Several),
+        };
+        read(trimmed(line), self.mutant.lax()).map(|found| (found, How::Decisive)).ok_or(Missing::Broken)
+    }
+
+    /// The lines that are read.
+    fn listed<'a>(&self, mut lines: Vec<&'a [u8]>) -> Vec<&'a [u8]> {
+        match self.mutant {
+            Mutant::FirstLineOnly => lines.truncate(1),
+            Mutant::LastLineOnly => lines = lines.split_off(lines.len().saturating_sub(1)),
+            _ => {}
+        }
+        lines
+    }
+
+    fn plain(&self, line: &[u8]) -> Vec<Option<Address>> {
+        let parts = line.split(|byte| *byte == b',').map(trimmed);
+        let parts = parts.filter(|part| !part.is_empty() || self.mutant != Mutant::SkipsEmpty);
+        parts.map(|part| element(part, self.mutant.lax())).collect()
+    }
+
+    fn forwarded(&self, line: &[u8]) -> Vec<Option<Address>> {
+        let mut all = Vec::new();
+        for part in split(line, b',', &self.quoted(line)) {
+            if !trimmed(part).is_empty() || self.mutant != Mutant::SkipsEmpty {
+                all.push(self.forwarded_element(part));
+            }
+        }
+        all
+    }
+
+    /// Which bytes of a line are within quotes.
+    ///
+    /// Pairs of quotes are found from the right: a client can write what it likes, but only to the left of its proxy.
+    fn quoted(&self, line: &[u8]) -> Vec<bool> {
+        let mut quoted = vec![false; line.len()];
+        match self.mutant {
+            Mutant::QuotesAreNothing => return quoted,
+            Mutant::QuotesFromTheLeft => return quoted_from_the_left(line),
+            _ => {}
+        }
+        // Each, and whether backslashes before it make it a letter within quotes.
+        let mut quotes: Vec<(usize, bool)> = Vec::new();
+        for (place, _) in line.iter().enumerate().filter(|(_, byte)| **byte == b'"') {
+            let backslashes = line[..place].iter().rev().take_while(|byte| **byte == b'\\').count();
+            quotes.push((place, backslashes % 2 == 1 && self.mutant != Mutant::EscapesAreNothing));
+        }
+        while let Some((end, _)) = quotes.pop() {
+            while quotes.last().is_some_and(|(_, is_letter)| *is_letter) {
+                quotes.pop();
+            }
+            let start = quotes.pop().map_or(0, |(start, _)| start);
+            quoted[start..=end].fill(true);
+        }
+        quoted
+    }
+
+    /// `for` of an element.
+    fn forwarded_element(&self, text: &[u8]) -> Option<Address> {
+        let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for pair in split(text, b';', &quoted_from_the_left(text)).into_iter().map(trimmed) {
+            if pair.is_empty() {
+                continue;
+            }
+            let middle = pair.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (&pair[..middle], &pair[middle + 1..]);
+            let colons = |byte: &u8| self.mutant == Mutant::ColonsNeedNoQuotes && b":[]".contains(byte);
+            let is_plain = !value.is_empty() && value.iter().all(|byte| is_tchar(byte) || colons(byte));
+            let value = if is_plain { value.to_vec() } else { unquoted(value)? };
+            pairs.push((is_token(name).then(|| name.to_ascii_lowercase())?, value));
+        }
+        if pairs.len() > MOST_PAIRS {
+            return None;
+        }
+        for (place, (name, _)) in pairs.iter().enumerate() {
+            if pairs[..place].iter().any(|(other, _)| other == name)
+                && self.mutant != Mutant::TheFirstForOfTwo
+            {
+                return None;
+            }
+        }
+        let (_, value) = pairs.iter().find(|(name, _)| name == b"for")?;
+        element(value, self.mutant.lax())
+    }
+
+    fn listed_in(
+        &self,
+        lists: Vec<Vec<Option<Address>>>,
+        trust: &Trust,
+        peer: Option<Address>,
+    ) -> Result<(Address, How), Missing> {
+        let no_header = lists.is_empty();
+        let mut all = lists.concat();
+        if self.mutant == Mutant::SkipsBroken {
+            all.retain(Option::is_some);
+        }
+        if self.mutant == Mutant::Leftmost {
+            all.truncate(1);
+        }
+        match (trust, &self.trusted) {
+            (Trust::Hops(_), _) if no_header => Err(Missing::NoHeader),
+            (Trust::Hops(hops), _) => self.at(&all, *hops),
+            (Trust::Cidrs(_), _) if no_header => match peer {
+                Some(peer) => Ok((peer, How::TrustedPeer)),
+                None => Err(Missing::UnixPeer),
+            },
+            (Trust::Cidrs(_), Some(trusted)) => self.walk(&all, trusted, peer),
+            (Trust::Cidrs(_), None) => unreachable!("made with its networks"),
+        }
+    }
+
+    fn at(&self, all: &[Option<Address>], hops: usize) -> Result<(Address, How), Missing> {
+        let hops = match self.mutant {
+            Mutant::HopsAreClamped => hops.min(all.len()),
+            Mutant::Leftmost => all.len(),
+            _ => hops,
+        };
+        let place = all.len().checked_sub(hops).ok_or(Missing::TooFew)?;
+        let found = all.get(place).copied().flatten().ok_or(Missing::Broken)?;
+        Ok((found, How::Decisive))
+    }
+
+    fn walk(
+        &self,
+        all: &[Option<Address>],
+        trusted: &Networks,
+        peer: Option<Address>,
+    ) -> Result<(Address, How), Missing> {
+        let mut last_good = peer;
+        for found in all.iter().rev() {
+            match found {
+                Some(found) if trusted.contains(*found) => last_good = Some(*found),
+                Some(found) => return Ok((*found, How::Decisive)),
+                None if self.mutant == Mutant::BrokenIsTheLastGood => break,
+                None => return Err(Missing::Broken),
+            }
+        }
+        let last = if self.mutant == Mutant::AllTrustedIsThePeer { peer } else { last_good };
+        last.map(|found| (found, How::AllTrusted)).ok_or(Missing::Broken)
+    }
+}

@@ -1,0 +1,188 @@
+//! Drives an algorithm through a random sequence, beside its model.
+
+use tower_throttle::Decision;
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::Nanos;
+
+use super::config::Rule;
+use super::model::{Oracle, Verdict};
+use super::operation::Act;
+use super::scenario::{Setup, Told, next_cost};
+use crate::support::Random;
+
+pub(crate) const STEPS: usize = 64;
+
+/// What a promise is broken by. The sequence that did it follows.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(format!($($text)+));
+        }
+    };
+}
+pub(super) use ensure;
+
+pub(super) struct Sequence<'a, A: Algorithm, O> {
+    pub(super) setup: &'a Setup,
+    build: &'a dyn Fn(&Rule) -> A,
+    rule: Rule,
+    pub(super) algorithm: A,
+    pub(super) oracle: O,
+    pub(super) state: A::State,
+    /// Has seen what changes a key, and no more: no denials, no looks, no calls of cost 0.
+    quiet: A::State,
+    now: u64,
+    pub(super) reported: Told,
+    pub(super) random: Random,
+    trail: Vec<(u64, Act, Decision)>,
+}
+
+/// Runs `sequences` of them; the first that breaks a promise, and how.
+pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
+    sequences: u64,
+    setup: impl Fn(u64, &mut Random) -> Setup,
+    build: impl Fn(&Rule) -> A,
+    oracle: impl Fn(&Setup) -> O,
+) -> Option<(u64, String)> {
+    (0..sequences).find_map(|seed| {
+        let mut random = Random::new(seed);
+        let setup = setup(seed, &mut random);
+        run(&setup, &build, oracle(&setup), random).err().map(|broken| (seed, broken))
+    })
+}
+
+/// Runs one sequence; tells which promise was broken, and how.
+pub(crate) fn run<A: Algorithm, O: Oracle>(
+    setup: &Setup,
+    build: &dyn Fn(&Rule) -> A,
+    oracle: O,
+    random: Random,
+) -> Result<(), String> {
+    let (rule, algorithm) = (setup.rule.clone(), build(&setup.rule));
+    let state = algorithm.new_state(Nanos(setup.created_at), Nanos(setup.start));
+    let quiet = state.clone();
+    let (now, reported, trail) = (setup.start, Told::default(), Vec::with_capacity(STEPS));
+    let mut run =
+        Sequence { setup, build, rule, algorithm, oracle, state, quiet, now, reported, random, trail };
+    for step in 0..STEPS {
+        let most = run.oracle.capacity().unwrap_or(run.rule.limit);
+        let at = match step {
+            0 => run.now,
+            _ => setup.next_time(&mut run.random, &run.rule, run.now, run.reported),
+        };
+        let act = setup.next_act(&mut run.random, &run.rule, most, run.reported);
+        run.step(at, &act).map_err(|broken| run.describe(&broken, at, &act))?;
+        if run.oracle.is_beyond() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
+    fn step(&mut self, at: u64, act: &Act) -> Result<(), String> {
+        if at < self.now {
+            // It must know what the clock has shown, or there is no stepping back.
+            let _ = self.algorithm.check(&mut self.quiet, Nanos(self.now), 0);
+            let _ = self.algorithm.check(&mut self.quiet, Nanos(at), 0);
+        }
+        self.now = at;
+        self.oracle.observe(at);
+        match act {
+            Act::Call(cost) => return self.call(at, *cost),
+            Act::Look(cost) => return self.look(at, *cost),
+            Act::Refund(units) => {
+                self.algorithm.refund(&mut self.state, Nanos(at), *units);
+                self.algorithm.refund(&mut self.quiet, Nanos(at), *units);
+                self.oracle.refund(*units);
+            }
+            Act::Replace(rule) => {
+                let algorithm = (self.build)(rule);
+                for state in [&mut self.state, &mut self.quiet] {
+                    algorithm.migrate(state, &self.algorithm, Nanos(at));
+                }
+                (self.algorithm, self.rule) = (algorithm, (**rule).clone());
+                self.oracle.replace(rule);
+                // With another period, the same reading may lie further behind than one of them.
+                self.oracle.observe(at);
+                let _ = self.algorithm.check(&mut self.quiet, Nanos(at), 0);
+            }
+        }
+        let most = self.oracle.capacity().unwrap_or(self.rule.limit);
+        let cost = next_cost(&mut self.random, most, self.reported);
+        self.look(at, cost)
+    }
+
+    fn call(&mut self, at: u64, cost: u64) -> Result<(), String> {
+        let before = self.state.clone();
+        let decision = self.algorithm.check(&mut self.state, Nanos(at), cost);
+        self.take_note(at, Act::Call(cost), decision);
+        self.verdict_is_right(&decision, cost)?;
+        if decision.is_allowed() {
+            self.oracle.admit(cost);
+        }
+        self.denials_spent_nothing(&decision, at, cost)?;
+        self.what_it_tells_is_true(&decision, at, cost)?;
+        self.looking_agrees_with_calling(&before, at, cost)?;
+        self.splitting_changes_nothing(&before, at)
+    }
+
+    fn look(&mut self, at: u64, cost: u64) -> Result<(), String> {
+        let decision = self.algorithm.peek(&mut self.state, Nanos(at), cost);
+        self.take_note(at, Act::Look(cost), decision);
+        let quiet = self.algorithm.peek(&mut self.quiet.clone(), Nanos(at), cost);
+        ensure!(quiet == decision, "a caller that never hammered is told {quiet:?}");
+        self.verdict_is_right(&decision, cost)?;
+        self.what_it_tells_is_true(&decision, at, cost)?;
+        let state = self.state.clone();
+        self.looking_agrees_with_calling(&state, at, cost)
+    }
+
+    fn take_note(&mut self, at: u64, act: Act, decision: Decision) {
+        self.trail.push((at, act, decision));
+        self.reported = Told {
+            retry: nanos(decision.retry_after()),
+            reset: nanos(Some(decision.reset_after())),
+            remaining: decision.remaining(),
+        };
+    }
+
+    fn verdict_is_right(&self, decision: &Decision, cost: u64) -> Result<(), String> {
+        let allowed = decision.is_allowed();
+        match self.oracle.verdict(cost) {
+            Verdict::Refuse => ensure!(!allowed, "admitted early"),
+            Verdict::Admit => ensure!(allowed, "refused what the rule admits"),
+            Verdict::Either => {}
+        }
+        let limit = self.oracle.limit();
+        ensure!(limit.contains(&decision.limit()), "the limit should be {limit:?}");
+        ensure!(decision.delay().is_zero(), "`check` never waits");
+        Ok(())
+    }
+
+    fn denials_spent_nothing(&mut self, decision: &Decision, at: u64, cost: u64) -> Result<(), String> {
+        let mut quiet = self.quiet.clone();
+        let answer = self.algorithm.check(&mut quiet, Nanos(at), cost);
+        ensure!(answer == *decision, "a caller that never hammered is told {answer:?}");
+        if decision.is_allowed() && cost > 0 {
+            self.quiet = quiet;
+        } else if !decision.is_allowed() {
+            let again = self.algorithm.check(&mut self.state, Nanos(at), cost);
+            ensure!(again == *decision, "denied again at the same instant: {again:?}");
+        }
+        Ok(())
+    }
+
+    fn describe(&self, broken: &str, at: u64, act: &Act) -> String {
+        let mut text = format!("{broken}\n  at {at}, {act:?}\n  {:?}\n  {:?}\n", self.algorithm, self.setup);
+        for (at, act, decision) in &self.trail {
+            text.push_str(&format!("  at {at}, {act:?}: {decision:?}\n"));
+        }
+        text.push_str(&format!("  {:?}\n  {:?}", self.state, self.oracle));
+        text
+    }
+}
+
+pub(super) fn nanos(span: Option<std::time::Duration>) -> u64 {
+    span.map_or(0, |span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+}

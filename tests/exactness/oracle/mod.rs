@@ -1,0 +1,219 @@
+//! Each algorithm against a naive and exact model, over random sequences of calls, looks, refunds and replacements, at times that go on
+//! and step back.
+//!
+//! Every sequence comes from a number, which a failure prints with the whole sequence.
+
+pub(crate) mod cases;
+pub(crate) mod checker;
+pub(crate) mod config;
+mod invariants;
+pub(crate) mod model;
+pub(crate) mod mutants;
+pub(crate) mod naive_window;
+pub(crate) mod operation;
+pub(crate) mod scenario;
+
+use std::collections::{HashMap, HashSet};
+use std::mem;
+use std::time::Duration;
+
+use cases::{
+    bucket, counter, fixed, fixed_window, leaky, leaky_bucket, log, paced, sliced, sliding_counter,
+    sliding_log, sliding_window, smooth, token_bucket,
+};
+use checker::{STEPS, first_broken};
+use config::Rule;
+use model::Oracle;
+use scenario::{Setup, Told, next_cost};
+use tower_throttle::algorithm::{Algorithm, SlidingCounter, TokenBucket};
+use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::{Quota, RateLimiter};
+
+use crate::support::Random;
+
+/// For each of eleven tests: 220,000 in all.
+const SEQUENCES: u64 = 20_000;
+
+fn holds<A: Algorithm, O: Oracle>(
+    setup: impl Fn(u64, &mut Random) -> Setup,
+    build: impl Fn(&Rule) -> A,
+    oracle: impl Fn(&Setup) -> O,
+) {
+    if let Some((seed, broken)) = first_broken(SEQUENCES, setup, build, oracle) {
+        panic!("sequence {seed}: {broken}");
+    }
+}
+
+#[test]
+fn a_token_bucket_does_what_the_exact_rule_says() {
+    holds(Setup::any, token_bucket, bucket);
+}
+
+#[test]
+fn a_token_bucket_that_starts_empty_does_what_the_exact_rule_says() {
+    holds(
+        Setup::any,
+        |rule| token_bucket(rule).start_empty(),
+        |setup| bucket(setup).empty_until(setup.start - setup.created_at),
+    );
+}
+
+#[test]
+fn a_fixed_window_does_what_the_exact_rule_says() {
+    holds(Setup::any, fixed_window, fixed);
+}
+
+#[test]
+fn a_sliding_window_is_strict_and_gives_back_within_a_slice() {
+    holds(Setup::any, sliding_window, sliced);
+}
+
+#[test]
+fn a_sliding_window_of_few_slices_is_strict_and_gives_back_within_a_slice() {
+    let few = |seed, random: &mut Random| {
+        let mut setup = Setup::any(seed, random);
+        setup.rule.slices = random.within(1..=3);
+        setup
+    };
+    holds(few, sliding_window, sliced);
+}
+
+#[test]
+fn a_sliding_log_is_the_exact_window() {
+    holds(Setup::any, sliding_log, log);
+}
+
+#[test]
+fn a_sliding_counter_does_what_its_weights_say() {
+    holds(Setup::any, sliding_counter, counter);
+}
+
+#[test]
+fn a_leaky_bucket_that_is_checked_keeps_the_exact_distance() {
+    holds(Setup::mid_life, leaky_bucket, leaky);
+}
+
+#[test]
+fn a_bursty_limiter_is_guavas_in_real_arithmetic() {
+    holds(|seed, random| Setup::smooth(seed, random, false), smooth, paced);
+}
+
+#[test]
+fn a_limiter_that_warms_up_is_guavas_in_real_arithmetic() {
+    holds(|seed, random| Setup::smooth(seed, random, true), smooth, paced);
+}
+
+#[test]
+fn a_leaky_bucket_keeps_its_distance_at_the_end_of_time() {
+    let last_days = |seed, random: &mut Random| {
+        let mut setup = Setup::any(seed, random);
+        setup.start = u64::MAX - setup.start % setup.rule.period.saturating_mul(2);
+        setup.steps_back = false;
+        setup
+    };
+    holds(last_days, leaky_bucket, leaky);
+}
+
+/// The price of the weights, and the bound on it: hits at the end of one window count for less at the end of the next.
+#[test]
+fn around_an_edge_a_sliding_counter_lets_just_under_twice_the_limit_pass() {
+    let (second, limit) = (1_000_000_000, 1_000);
+    let counter = SlidingCounter::new(Quota::per_second(limit));
+    let mut state = counter.new_state(Nanos::ZERO, Nanos::ZERO);
+    // One call opens the window; the rest comes at its last instant.
+    assert!(counter.check(&mut state, Nanos::ZERO, 1).is_allowed());
+    assert!(counter.check(&mut state, Nanos(second - 1), limit - 1).is_allowed());
+    let mut passed = limit - 1;
+    while counter.check(&mut state, Nanos(2 * second - 2), 1).is_allowed() {
+        passed += 1;
+    }
+    assert_eq!(passed, 2 * limit - 2, "within one period");
+}
+
+/// The limiter may forget keys, and is asked about several at once; no answer may differ from a state that is never forgotten.
+fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
+    for seed in 0..1_000 {
+        let mut random = Random::new(seed);
+        let setup = Setup { steps_back: false, ..Setup::mid_life(seed, &mut random) };
+        let (mut rule, mut algorithm) = (setup.rule.clone(), build(&setup.rule));
+        let clock = ManualClock::new();
+        clock.set(Duration::from_nanos(setup.created_at));
+        let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+        let mut states: HashMap<u64, A::State> = HashMap::new();
+        // A key that nobody has asked for yet; the rules are replaced for it, too.
+        let (mut unseen, mut taken): (Option<A::State>, _) = (None, HashSet::new());
+        let (mut now, mut reported) = (setup.start, Told::default());
+        for step in 0..STEPS {
+            now = setup.next_time(&mut random, &rule, now, reported);
+            clock.set(Duration::from_nanos(now));
+            let at = Nanos(now);
+            // A stranger each time, so that keys are looked at and forgotten.
+            let _ = limiter.check(&(1_000 + step));
+            if setup.replaces && random.one_in(10) {
+                rule = rule.another(&mut random);
+                let old = mem::replace(&mut algorithm, build(&rule));
+                let first = unseen.get_or_insert_with(|| old.new_state(Nanos(setup.created_at), at));
+                states.values_mut().chain([first]).for_each(|state| algorithm.migrate(state, &old, at));
+                limiter.replace(algorithm.clone());
+            }
+            let (key, cost) = (random.below(3), next_cost(&mut random, rule.burst, reported));
+            let fresh = || unseen.clone().unwrap_or_else(|| algorithm.new_state(Nanos(setup.created_at), at));
+            let state = states.entry(key).or_insert_with(fresh);
+            let what = format!("step {step} of {setup:?}, {rule:?} at {now}");
+            assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, peek");
+            // Whoever has taken nothing is given nothing.
+            if setup.refunds && taken.contains(&key) && random.one_in(5) {
+                algorithm.refund(state, at, cost);
+                limiter.refund(&key, cost);
+                assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, refund of {cost}");
+            }
+            let decision = algorithm.check(state, at, cost);
+            assert_eq!(limiter.check_n(&key, cost), decision, "{what}, cost {cost}");
+            if decision.is_allowed() && cost > 0 {
+                taken.insert(key);
+            }
+            reported = Told {
+                retry: decision.retry_after().map_or(0, |wait| wait.as_nanos() as u64),
+                reset: decision.reset_after().as_nanos() as u64,
+                remaining: decision.remaining(),
+            };
+        }
+    }
+}
+
+#[test]
+fn the_limiter_answers_as_the_rule_for_every_algorithm() {
+    the_limiter_answers_as_the_rule(token_bucket);
+    the_limiter_answers_as_the_rule(fixed_window);
+    the_limiter_answers_as_the_rule(sliding_window);
+    the_limiter_answers_as_the_rule(sliding_log);
+    the_limiter_answers_as_the_rule(sliding_counter);
+    the_limiter_answers_as_the_rule(leaky_bucket);
+    the_limiter_answers_as_the_rule(|rule| token_bucket(rule).start_empty());
+    the_limiter_answers_as_the_rule(smooth);
+}
+
+/// Asks every millisecond of a day, and compares each time.
+fn a_day_of(quota: Quota, per_period: u64, period_millis: u64) {
+    let bucket = TokenBucket::new(quota);
+    let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
+    let mut admitted = 0;
+    for milli in 0..=86_400_000_u64 {
+        while bucket.check(&mut state, Nanos(milli * 1_000_000), 1).is_allowed() {
+            admitted += 1;
+        }
+        let due = quota.capacity() + per_period * milli / period_millis;
+        assert!(admitted == due, "{admitted} admitted after {milli} ms, {due} due");
+    }
+    assert_eq!(admitted, quota.capacity() + per_period * (86_400_000 / period_millis));
+}
+
+#[test]
+fn seven_a_minute_do_not_drift_over_a_day() {
+    a_day_of(Quota::per_minute(7), 7, 60_000);
+}
+
+#[test]
+fn three_a_second_do_not_drift_over_a_day() {
+    a_day_of(Quota::per_second(3), 3, 1_000);
+}

@@ -1,0 +1,78 @@
+use std::ops::RangeInclusive;
+
+use super::{Oracle, Rate, Timeline, Verdict, exactly};
+use crate::oracle::config::Rule;
+
+/// A level that rises and falls; here, what is missing of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    clock: Timeline,
+    rate: Rate,
+    burst: u64,
+    /// In grains.
+    missing: u128,
+}
+
+impl Bucket {
+    pub(crate) fn full(rule: &Rule, start: u64) -> Self {
+        let clock = Timeline::new(start, rule.period);
+        Self { clock, rate: Rate::of(rule), burst: rule.burst, missing: 0 }
+    }
+
+    /// The same bucket, if it was empty and has filled for `idle` nanoseconds.
+    pub(crate) fn empty_until(mut self, idle: u64) -> Self {
+        self.missing = self.size().saturating_sub(u128::from(idle) * self.rate.speed);
+        self
+    }
+
+    fn size(&self) -> u128 {
+        u128::from(self.burst) * self.rate.unit
+    }
+}
+
+impl Oracle for Bucket {
+    fn clock(&self) -> &Timeline {
+        &self.clock
+    }
+
+    fn observe(&mut self, now: u64) {
+        let brought = u128::from(self.clock.observe(now)) * self.rate.speed;
+        self.missing = self.missing.saturating_sub(brought);
+    }
+
+    fn verdict(&self, cost: u64) -> Verdict {
+        Verdict::exact(u128::from(cost) * self.rate.unit <= self.size() - self.missing)
+    }
+
+    fn admit(&mut self, cost: u64) {
+        self.missing += u128::from(cost) * self.rate.unit;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.missing = self.missing.saturating_sub(u128::from(cost) * self.rate.unit);
+    }
+
+    /// So many tokens are missing as before, if there is room for so many.
+    fn replace(&mut self, rule: &Rule) {
+        let rate = Rate::of(rule);
+        self.missing = rate.convert(self.missing, self.rate);
+        (self.rate, self.burst, self.clock.period) = (rate, rule.burst, rule.period);
+        self.missing = self.missing.min(self.size());
+    }
+
+    fn remaining(&self) -> RangeInclusive<u64> {
+        exactly(((self.size() - self.missing) / self.rate.unit) as u64)
+    }
+
+    fn reset(&self) -> RangeInclusive<u128> {
+        exactly(self.rate.nanos(self.missing) + u128::from(self.behind()))
+    }
+
+    fn limit(&self) -> RangeInclusive<u64> {
+        exactly(self.burst)
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.burst)
+    }
+}

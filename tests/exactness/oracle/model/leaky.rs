@@ -1,0 +1,65 @@
+use std::ops::RangeInclusive;
+
+use super::{Oracle, Rate, Timeline, Verdict, exactly};
+use crate::oracle::config::Rule;
+
+/// How much is still to go until the next slot, in grains.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaky {
+    clock: Timeline,
+    rate: Rate,
+    rest: u128,
+}
+
+impl Leaky {
+    pub(crate) fn new(rule: &Rule, start: u64) -> Self {
+        Self { clock: Timeline::new(start, rule.period), rate: Rate::of(rule), rest: 0 }
+    }
+}
+
+impl Oracle for Leaky {
+    fn clock(&self) -> &Timeline {
+        &self.clock
+    }
+
+    fn observe(&mut self, now: u64) {
+        let gone = u128::from(self.clock.observe(now)) * self.rate.speed;
+        self.rest = self.rest.saturating_sub(gone);
+    }
+
+    fn verdict(&self, cost: u64) -> Verdict {
+        Verdict::exact(cost == 0 || self.rest == 0)
+    }
+
+    fn admit(&mut self, cost: u64) {
+        self.rest += u128::from(cost) * self.rate.unit;
+    }
+
+    fn refund(&mut self, cost: u64) {
+        self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
+    }
+
+    /// So many intervals are to go as before.
+    fn replace(&mut self, rule: &Rule) {
+        let rate = Rate::of(rule);
+        self.rest = rate.convert(self.rest, self.rate);
+        (self.rate, self.clock.period) = (rate, rule.period);
+    }
+
+    fn remaining(&self) -> RangeInclusive<u64> {
+        exactly(u64::from(self.rest == 0))
+    }
+
+    fn reset(&self) -> RangeInclusive<u128> {
+        exactly(self.rate.nanos(self.rest) + u128::from(self.behind()))
+    }
+
+    fn limit(&self) -> RangeInclusive<u64> {
+        exactly(1)
+    }
+
+    /// Nothing passes until nothing is to go.
+    fn whole(&self) -> Option<u64> {
+        Some(1)
+    }
+}

@@ -1,0 +1,212 @@
+use std::ops::RangeInclusive;
+
+use num_bigint::BigInt;
+
+use super::store::{Store, grain, hair, nanos, positive, whole_nanos};
+use super::{Oracle, Timeline, Verdict};
+use crate::oracle::config::Rule;
+
+/// Guava's rule in real arithmetic: how long the next call would wait, and what is stored, both in nanoseconds.
+///
+/// Whoever computes in fractions of a nanosecond rounds, and is beside the rule by a hair. How much is kept as well, for a hair
+/// grows if a replacement or a cold start stretches it.
+#[derive(Clone, Debug)]
+pub(crate) struct Smooth {
+    clock: Timeline,
+    limit: BigInt,
+    period: BigInt,
+    store: Store,
+    wait: Rounded,
+    /// Since when nobody would have waited.
+    idle: BigInt,
+    stored: Rounded,
+}
+
+/// An exact number, and by how much one that is rounded may be more or less.
+#[derive(Clone, Debug)]
+struct Rounded {
+    exact: BigInt,
+    more: BigInt,
+    less: BigInt,
+}
+
+impl Rounded {
+    fn new(exact: BigInt) -> Self {
+        Self { exact, more: BigInt::ZERO, less: BigInt::ZERO }
+    }
+
+    fn scale(&mut self, by: &BigInt, over: &BigInt) {
+        for number in [&mut self.exact, &mut self.more, &mut self.less] {
+            *number = &*number * by / over;
+        }
+    }
+}
+
+impl Smooth {
+    /// A key never seen counts as idle since `created_at`.
+    pub(crate) fn new(rule: &Rule, created_at: u64, start: u64) -> Self {
+        let store = Store::of(rule);
+        let stored = Rounded::new(store.at_first() + store.filled_in(&nanos(start - created_at)));
+        let mut smooth = Self {
+            clock: Timeline::new(start, rule.period),
+            limit: rule.limit.into(),
+            period: rule.period.into(),
+            store,
+            wait: Rounded::new(BigInt::ZERO),
+            idle: nanos(1),
+            stored,
+        };
+        smooth.cap();
+        smooth
+    }
+
+    /// How long the next call would wait, in nanoseconds, rounded up.
+    pub(crate) fn waits(&self) -> u128 {
+        whole_nanos(&self.wait.exact)
+    }
+
+    fn time_of(&self, units: u64) -> BigInt {
+        nanos(units) * &self.period / &self.limit
+    }
+
+    /// How many permits of an interval each are free; an interval may be counted a grain too long.
+    fn permits(&self, stored: BigInt, grain: &BigInt) -> u64 {
+        if self.store.slope.is_some() {
+            return 0;
+        }
+        let permits = stored * &self.limit / (nanos(1) * &self.period + &self.limit * grain);
+        u64::try_from(permits).unwrap_or(u64::MAX)
+    }
+
+    /// So many calls pass at once: those that are paid from the store, and one that the next will pay for.
+    fn passing(&self, stored: &Rounded) -> RangeInclusive<u64> {
+        let least = self.permits(positive(&stored.exact - &stored.less), &grain());
+        let most = self.permits(&stored.exact + &stored.more + hair(), &BigInt::ZERO);
+        least.saturating_add(1)..=most.saturating_add(1)
+    }
+
+    /// However it was rounded.
+    fn nobody_waits(&self) -> bool {
+        self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
+    }
+
+    /// What has filled up is full, however it was rounded before.
+    fn cap(&mut self) {
+        let most = &self.store.most;
+        if self.stored.exact >= most + &self.stored.less {
+            (self.stored.more, self.stored.less) = (self.store.grain(), BigInt::ZERO);
+        }
+        self.stored.exact = self.stored.exact.clone().min(most.clone());
+    }
+}
+
+impl Oracle for Smooth {
+    fn clock(&self) -> &Timeline {
+        &self.clock
+    }
+
+    fn observe(&mut self, now: u64) {
+        let on = nanos(self.clock.observe(now));
+        let wait = &mut self.wait;
+        if on <= wait.exact {
+            wait.exact -= on;
+            return;
+        }
+        let idle = on - &wait.exact;
+        if self.idle == BigInt::ZERO {
+            // Whoever waits longer idles less.
+            self.stored.less += self.store.filled_in(&wait.more) + hair();
+            self.stored.more += self.store.filled_in(&wait.less);
+        }
+        self.stored.more += self.store.grain();
+        self.idle += &idle;
+        (wait.exact, wait.less) = (BigInt::ZERO, BigInt::ZERO);
+        self.stored.exact += self.store.filled_in(&idle);
+        self.cap();
+    }
+
+    fn verdict(&self, cost: u64) -> Verdict {
+        if cost == 0 || self.nobody_waits() {
+            return Verdict::Admit;
+        }
+        // Never early; but for what a replacement has stretched beyond any margin.
+        let early = if self.wait.less > self.store.margin() { &self.wait.less } else { &BigInt::ZERO };
+        if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
+    }
+
+    fn admit(&mut self, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let (time, stored) = (self.time_of(cost), &mut self.stored);
+        if self.wait.exact > BigInt::ZERO {
+            // Admitted a hair early, having idled since.
+            stored.more += self.store.filled_in(&self.wait.less) + hair();
+        }
+        let from =
+            [&stored.exact - &stored.less, stored.exact.clone(), &stored.exact + &stored.more].map(positive);
+        let exact = self.store.price(&from[1], &time);
+        let [less, _, more] = from.each_ref().map(|from| self.store.price(from, &time));
+        self.wait.less = &self.wait.exact + &exact - less.min(more);
+        let [less, _, more] = from.each_ref().map(|from| self.store.price(from, &(&time + grain())));
+        self.wait.more = less.max(more) - &exact + grain();
+        self.wait.exact += exact;
+        self.idle = BigInt::ZERO;
+
+        let [less, exact, more] = from.map(|from| positive(from - &time));
+        *stored = Rounded { less: &exact - less + grain(), more: more - &exact, exact };
+    }
+
+    fn refund(&mut self, cost: u64) {
+        if !self.nobody_waits() {
+            self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
+            self.wait.more += grain();
+        }
+    }
+
+    /// So many intervals are to wait as before; the store keeps its fraction, or is that of a new limiter.
+    fn replace(&mut self, rule: &Rule) {
+        let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
+        if !self.nobody_waits() {
+            self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
+            self.wait.more += grain();
+            self.idle = BigInt::ZERO;
+        } else {
+            self.idle += nanos(1);
+        }
+        let (store, old) = (Store::of(rule), &self.store);
+        if store.slope.is_some() != old.slope.is_some() || old.most == BigInt::ZERO {
+            self.stored = Rounded::new(store.at_first());
+        } else {
+            self.stored.scale(&store.most, &old.most);
+        }
+        self.stored.more += store.grain();
+        (self.limit, self.period, self.store, self.clock.period) = (limit, period, store, rule.period);
+    }
+
+    fn remaining(&self) -> RangeInclusive<u64> {
+        let passing = self.passing(&self.stored);
+        match self.verdict(1) {
+            Verdict::Admit => passing,
+            Verdict::Either => 0..=*passing.end(),
+            Verdict::Refuse => 0..=0,
+        }
+    }
+
+    fn reset(&self) -> RangeInclusive<u128> {
+        let (wait, stored, behind) = (&self.wait, &self.stored, u128::from(self.behind()));
+        let exact = &wait.exact + self.store.time_to_fill(&stored.exact);
+        let least = &exact - &wait.less - &stored.more * 2 - grain();
+        let most = &exact + &wait.more + &stored.less * 2 + grain() * 2 + self.store.margin();
+        whole_nanos(&positive(least)) + behind..=whole_nanos(&most) + behind
+    }
+
+    fn limit(&self) -> RangeInclusive<u64> {
+        self.passing(&Rounded::new(self.store.most.clone()))
+    }
+
+    /// No clock runs so long.
+    fn is_beyond(&self) -> bool {
+        self.wait.exact >= nanos(1 << 63)
+    }
+}

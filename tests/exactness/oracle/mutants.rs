@@ -1,0 +1,182 @@
+//! Broken on purpose: the checker must see each of them.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tower_throttle::algorithm::{Algorithm, FixedWindow, QuotaPolicy, TokenBucket};
+use tower_throttle::clock::Nanos;
+use tower_throttle::{Decision, Quota};
+
+use super::config::Rule;
+
+/// What is wrong with a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing, but perhaps with its numbers.
+    None,
+    /// A denied call takes a unit as well, if there is one.
+    DenialSpends,
+    LookingTakes,
+    RefundGivesMore,
+    RefundIsIgnored,
+    RemainingIsOneMore,
+    RetryIsShort,
+    ResetIsLong,
+    /// A clock that goes back a little moves the key's time on as far.
+    BackIsElapsed,
+    /// A new rule begins with new keys.
+    ReplacingResets,
+    /// What is left stays, instead of what was used.
+    ReplacingKeepsWhatIsLeft,
+}
+
+/// An algorithm with one thing wrong: its numbers, or what it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Mutant<A> {
+    inner: A,
+    fault: Fault,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TwinState<S> {
+    inner: S,
+    seen: u64,
+    /// How much further on its time is.
+    ahead: u64,
+}
+
+fn per(limit: u64, nanos: u64, burst: u64) -> Quota {
+    let period = Duration::from_nanos(nanos.clamp(1, i64::MAX as u64));
+    Quota::per(limit, period).unwrap().burst(burst)
+}
+
+impl<A> Mutant<A> {
+    pub(crate) fn new(fault: Fault, inner: A) -> Self {
+        Self { inner, fault }
+    }
+}
+
+impl Mutant<TokenBucket> {
+    /// A token every `period / limit` nanoseconds, rounded down: a little early each time.
+    pub(crate) fn rounded_down(rule: &Rule) -> Self {
+        let interval = rule.period / rule.limit;
+        Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
+    }
+
+    /// A token every `period / limit` nanoseconds, rounded up: it drifts.
+    pub(crate) fn rounded_up(rule: &Rule) -> Self {
+        let interval = rule.period.div_ceil(rule.limit);
+        Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
+    }
+
+    /// Believes a clock that steps back by less than a period, and is paid for the same time twice.
+    pub(crate) fn paid_twice(rule: &Rule) -> Self {
+        let shrunk = (1..=rule.limit.min(10))
+            .rev()
+            .find(|n| rule.limit.is_multiple_of(*n) && rule.period.is_multiple_of(*n))
+            .unwrap_or(1);
+        let quota = per(rule.limit / shrunk, rule.period / shrunk, rule.burst);
+        Self::new(Fault::None, TokenBucket::new(quota))
+    }
+}
+
+impl Mutant<FixedWindow> {
+    /// `<` for `<=` at the end of the window, which so lasts a nanosecond longer.
+    pub(crate) fn late_edge(rule: &Rule) -> Self {
+        Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period + 1, rule.burst)))
+    }
+
+    /// `<=` for `<`: the window ends a nanosecond early.
+    pub(crate) fn early_edge(rule: &Rule) -> Self {
+        Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period - 1, rule.burst)))
+    }
+}
+
+impl<A: Algorithm> Mutant<A> {
+    /// The time that it takes for `now`.
+    fn time(&self, state: &mut TwinState<A::State>, now: Nanos) -> Nanos {
+        if self.fault == Fault::BackIsElapsed {
+            let back = state.seen.saturating_sub(now.0);
+            state.ahead = state.ahead.saturating_add(back.saturating_mul(2));
+            state.seen = now.0;
+        }
+        now.saturating_add(state.ahead)
+    }
+
+    fn reported(&self, decision: Decision) -> Decision {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let (limit, mut remaining) = (decision.limit(), decision.remaining());
+        let (mut retry, mut reset) = (decision.retry_after().map(nanos), nanos(decision.reset_after()));
+        match self.fault {
+            Fault::RemainingIsOneMore => remaining = remaining.saturating_add(1),
+            Fault::RetryIsShort => retry = retry.map(|wait| wait.saturating_sub(1)),
+            Fault::ResetIsLong => reset = reset.saturating_add(1),
+            _ => return decision,
+        }
+        match decision.is_allowed() {
+            true => Decision::allow(limit, remaining, reset),
+            false => Decision::deny(limit, remaining, retry, reset),
+        }
+    }
+}
+
+impl<A: Algorithm> Algorithm for Mutant<A> {
+    type State = TwinState<A::State>;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
+        TwinState { inner: self.inner.new_state(created_at, now), seen: now.0, ahead: 0 }
+    }
+
+    fn last_update(&self, state: &Self::State) -> Nanos {
+        self.inner.last_update(&state.inner)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let now = self.time(state, now);
+        let decision = self.inner.check(&mut state.inner, now, cost);
+        if self.fault == Fault::DenialSpends && !decision.is_allowed() {
+            let _ = self.inner.check(&mut state.inner, now, 1);
+        }
+        self.reported(decision)
+    }
+
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let now = self.time(state, now);
+        let decision = self.inner.peek(&mut state.inner, now, cost);
+        if self.fault == Fault::LookingTakes {
+            let _ = self.inner.check(&mut state.inner, now, cost);
+        }
+        self.reported(decision)
+    }
+
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        let now = self.time(state, now);
+        match self.fault {
+            Fault::RefundGivesMore => self.inner.refund(&mut state.inner, now, cost.saturating_add(1)),
+            Fault::RefundIsIgnored => {}
+            _ => self.inner.refund(&mut state.inner, now, cost),
+        }
+    }
+
+    fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+        let now = self.time(state, now);
+        let left = from.inner.peek(&mut state.inner, now, 0).remaining();
+        self.inner.migrate(&mut state.inner, &from.inner, now);
+        match self.fault {
+            Fault::ReplacingResets => state.inner = self.inner.new_state(Nanos::ZERO, now),
+            Fault::ReplacingKeepsWhatIsLeft => {
+                let more = self.inner.peek(&mut state.inner, now, 0).remaining().saturating_sub(left);
+                let _ = self.inner.check(&mut state.inner, now, more);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        self.inner.is_fresh(&state.inner, now.saturating_add(state.ahead))
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.inner.policy()
+    }
+}

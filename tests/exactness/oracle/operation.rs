@@ -1,0 +1,11 @@
+//! What may happen to a key.
+
+use super::config::Rule;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    Call(u64),
+    Look(u64),
+    Refund(u64),
+    Replace(Box<Rule>),
+}

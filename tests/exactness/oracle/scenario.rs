@@ -1,0 +1,160 @@
+//! What a sequence is about: a rule, a start, and what happens next.
+
+use super::config::Rule;
+use super::operation::Act;
+use crate::support::Random;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    #[expect(dead_code, reason = "a failure prints it")]
+    pub(crate) seed: u64,
+    pub(crate) rule: Rule,
+    pub(crate) created_at: u64,
+    /// When the key is first seen.
+    pub(crate) start: u64,
+    /// The last reading the clock may show.
+    pub(crate) end: u64,
+    pub(crate) steps_back: bool,
+    pub(crate) refunds: bool,
+    pub(crate) replaces: bool,
+    /// Rules are replaced by extreme ones, and the clock jumps to its ends.
+    pub(crate) extreme: bool,
+}
+
+impl Setup {
+    /// Any quota, at any time, with everything that may happen.
+    pub(crate) fn any(seed: u64, random: &mut Random) -> Self {
+        let rule = Rule::any(random);
+        let period = rule.period;
+        let start = match random.below(6) {
+            0 => 0,
+            1 => random.below(1_000),
+            2 => u64::MAX - random.below(period.saturating_mul(10)),
+            3 => u64::MAX,
+            _ => random.any_size() >> 1,
+        };
+        let created_at = start.saturating_sub(random.within(0..=period.saturating_mul(2)));
+        let steps_back = random.one_in(2);
+        let (refunds, replaces) = (!random.one_in(4), !random.one_in(4));
+        Self { seed, rule, created_at, start, end: u64::MAX, steps_back, refunds, replaces, extreme: false }
+    }
+
+    /// As far from the end of time as a schedule can reach.
+    pub(crate) fn mid_life(seed: u64, random: &mut Random) -> Self {
+        let mut setup = Self::any(seed, random);
+        setup.end = u64::MAX >> 2;
+        setup.rule.period = setup.rule.period.min(setup.longest());
+        setup.start = setup.start.min(setup.end >> 1);
+        setup.created_at = setup.created_at.min(setup.start);
+        setup
+    }
+
+    /// Extreme quotas, often at the ends of time.
+    pub(crate) fn extreme(seed: u64, random: &mut Random) -> Self {
+        let rule = Rule::extreme(random);
+        let last = random.one_of(&[0, 1, 2, rule.period, rule.period * 2]);
+        let start = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - last]);
+        let created_at = random.one_of(&[0, start]);
+        let steps_back = random.one_in(2);
+        Self {
+            seed,
+            rule,
+            created_at,
+            start,
+            end: u64::MAX,
+            steps_back,
+            refunds: true,
+            replaces: true,
+            extreme: true,
+        }
+    }
+
+    /// Any quota in mid-life, its key being first limited by a `Smooth` of that kind.
+    pub(crate) fn smooth(seed: u64, random: &mut Random, warms_up: bool) -> Self {
+        let mut setup = Self::mid_life(seed, random);
+        let warm_up = setup.rule.warm_up.unwrap_or(setup.rule.period);
+        setup.rule.warm_up = warms_up.then_some(warm_up);
+        setup
+    }
+
+    fn longest(&self) -> u64 {
+        if self.end < u64::MAX { self.end >> 4 } else { i64::MAX as u64 }
+    }
+}
+
+/// What the latest decision told, for steps that put it to the test.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) retry: u64,
+    pub(crate) reset: u64,
+    pub(crate) remaining: u64,
+}
+
+impl Setup {
+    /// The next reading of the clock.
+    pub(crate) fn next_time(&self, random: &mut Random, rule: &Rule, now: u64, reported: Told) -> u64 {
+        if self.extreme && random.one_in(8) {
+            let at = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - 1, u64::MAX]);
+            return if self.steps_back { at } else { at.max(now) };
+        }
+        let (period, interval) = (rule.period, rule.period / rule.limit);
+        let kinds = if self.steps_back { 27 } else { 23 };
+        let on = match random.below(kinds) {
+            0..=4 => 0,
+            5 => 1,
+            6 | 7 => reported.retry,
+            8 => reported.retry.saturating_sub(1),
+            9 => reported.retry.saturating_add(1),
+            10 => reported.reset,
+            11 => reported.reset.saturating_sub(1),
+            12 => interval,
+            13 => interval + 1,
+            14 => period / 2,
+            15 => period,
+            16 => period - 1,
+            17 => period.saturating_mul(random.within(2..=50)),
+            18 => random.within(0..=period.saturating_mul(2)),
+            19 => random.within(0..=interval.saturating_mul(4)),
+            20 => period.div_ceil(random.within(1..=12)),
+            21 => random.within(0..=period / 8),
+            22 => period.div_ceil(rule.slices),
+            23 => return now.saturating_sub(1),
+            24 => return now.saturating_sub(random.within(0..=period)),
+            25 => return now.saturating_sub(period + random.below(2)),
+            _ => return now.saturating_sub(period.saturating_mul(random.within(2..=9))),
+        };
+        now.saturating_add(on).min(self.end)
+    }
+
+    pub(crate) fn next_act(&self, random: &mut Random, rule: &Rule, most: u64, reported: Told) -> Act {
+        let cost = next_cost(random, most, reported);
+        match random.below(14) {
+            0 | 1 => Act::Look(cost),
+            2 | 3 if self.refunds => Act::Refund(cost),
+            4 if self.replaces => {
+                let mut rule = if self.extreme { Rule::extreme(random) } else { rule.another(random) };
+                rule.period = rule.period.min(self.longest());
+                Act::Replace(Box::new(rule))
+            }
+            _ => Act::Call(cost),
+        }
+    }
+}
+
+/// The next cost; `most` is what fits into an idle key.
+pub(crate) fn next_cost(random: &mut Random, most: u64, reported: Told) -> u64 {
+    match random.below(18) {
+        0 => 0,
+        1..=6 => 1,
+        7 => 2,
+        8 => 3,
+        9 => most,
+        10 => most.saturating_add(1),
+        11 if random.one_in(3) => u64::MAX,
+        12 => reported.remaining,
+        13 => reported.remaining.saturating_add(1),
+        14 => reported.remaining / 2,
+        15 => random.within(0..=most),
+        _ => random.within(1..=5),
+    }
+}

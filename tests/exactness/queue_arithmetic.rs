@@ -1,0 +1,184 @@
+//! The lines of those that queue, against numbers that cannot overflow: when a turn comes, and for how many there is room.
+//!
+//! Worth running without overflow checks, too: a wrap is seen by the exact model.
+
+use std::time::Duration;
+
+use num_bigint::BigInt;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
+use tower_throttle::clock::Nanos;
+
+use crate::support::Random;
+
+const SECOND: u64 = 1_000_000_000;
+const MONTH: u64 = 30 * 86_400 * SECOND;
+const SEQUENCES: u64 = 1_000;
+
+/// A schedule, in grains: a nanosecond is `limit` of them, an interval `period`. Instants are those of the key's own time.
+#[derive(Clone, Debug)]
+struct Exact {
+    limit: u64,
+    period: u64,
+    /// The latest reading of the clock.
+    last: u64,
+    now: BigInt,
+    next: BigInt,
+    /// What may be stored, and what is.
+    most: BigInt,
+    stored: BigInt,
+}
+
+impl Exact {
+    fn new(limit: u64, period: u64, start: u64, most: u64) -> Self {
+        let most = BigInt::from(most) * limit;
+        let (now, next, stored) = (BigInt::ZERO, BigInt::ZERO, BigInt::ZERO);
+        Self { limit, period, last: start, now, next, most, stored }
+    }
+
+    /// How far the clock is behind.
+    fn observe(&mut self, now: u64) -> u64 {
+        self.now += BigInt::from(now.saturating_sub(self.last)) * self.limit;
+        if now > self.last || self.last - now > self.period {
+            self.last = now;
+        }
+        self.last - now
+    }
+
+    /// Until which `ahead` units have left.
+    fn after(&self, ahead: u128) -> BigInt {
+        if ahead == 0 {
+            return self.next.clone();
+        }
+        let mut then = self.clone();
+        then.leave(&self.now, ahead);
+        then.next
+    }
+
+    fn leave(&mut self, arrived: &BigInt, units: u128) {
+        if *arrived > self.next {
+            self.stored = (&self.stored + arrived - &self.next).min(self.most.clone());
+            self.next = arrived.clone();
+        }
+        let time = BigInt::from(units) * self.period;
+        let paid = time.clone().min(self.stored.clone());
+        self.stored -= &paid;
+        self.next += time - paid;
+    }
+
+    /// As a reading of the clock, rounded up; in the past it is now.
+    fn reading(&self, instant: &BigInt) -> u64 {
+        let until = (instant - &self.now).max(BigInt::ZERO);
+        let nanos: BigInt = (until + (self.limit - 1)) / self.limit;
+        u64::try_from(nanos + self.last).unwrap_or(u64::MAX)
+    }
+
+    fn turn(&self, ahead: u128) -> u64 {
+        self.reading(&self.after(ahead))
+    }
+
+    fn passing(&self) -> u64 {
+        if self.next > self.now {
+            return 0;
+        }
+        let stored = (&self.stored + &self.now - &self.next).min(self.most.clone());
+        u64::try_from(stored / self.period + 1).unwrap_or(u64::MAX)
+    }
+
+    /// So many who come now, one after another, wait no longer than that.
+    fn room(&self, ahead: u128, max_wait: BigInt) -> u64 {
+        let latest = &self.now + max_wait * self.limit;
+        let (mut fit, mut beyond) = (0, u64::MAX);
+        while fit < beyond {
+            let middle = fit + (beyond - fit) / 2;
+            match self.after(ahead + u128::from(middle)).max(self.now.clone()) <= latest {
+                true => fit = middle + 1,
+                false => beyond = middle,
+            }
+        }
+        fit
+    }
+}
+
+/// An extreme schedule and its line. A turn may be late by a nanosecond at most, and where it is exact by none.
+fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64) {
+    const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
+    const PERIODS: [u64; 6] = [1, 10, SECOND, 60 * SECOND, MONTH, i64::MAX as u64];
+    for seed in 0..SEQUENCES {
+        let mut random = Random::new(seed);
+        let (limit, period) = (random.one_of(&LIMITS), random.one_of(&PERIODS));
+        let max_wait = random.one_of(&[0, 1, period, MONTH, u64::MAX - 1, u64::MAX]);
+        let start = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - period, u64::MAX - 1, u64::MAX]);
+        let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
+        let algorithm = build(quota, Duration::from_nanos(max_wait));
+        let line = algorithm.queueing().expect("it queues");
+        let mut state = algorithm.new_state(Nanos(start), Nanos(start));
+        let mut exact = Exact::new(limit, period, start, most);
+        let (mut now, mut since) = (start, start);
+        for step in 0..40 {
+            now = match random.below(10) {
+                0..=2 => now,
+                3 => now.saturating_add(period / limit),
+                4 => now.saturating_add(random.below(period.saturating_mul(3))),
+                5 => exact.turn(0).max(now),
+                6 => exact.turn(0).saturating_sub(1).max(now),
+                7 => now.saturating_sub(random.below(period.saturating_mul(3))),
+                8 => random.one_of(&[0, u64::MAX >> 1, u64::MAX - 1, u64::MAX]),
+                _ => now.saturating_add(1),
+            };
+            let behind = exact.observe(now);
+            // Not since a time that the clock, set back, has yet to show again.
+            since = since.min(exact.last);
+            let what = format!("sequence {seed}, step {step}, at {now}: {algorithm:?} {state:?} {exact:?}");
+            assert_eq!(line.observe(&mut state, Nanos(now)), Nanos(exact.last), "{what}");
+            // Where nobody waits, nobody is ahead.
+            let is_due = line.is_due(&state, 1);
+            let aheads = [0, 0, 1, 5, u128::from(u64::MAX), 5 * u128::from(u64::MAX)];
+            let ahead = if is_due { 0 } else { random.one_of(&aheads) };
+            let (mut tail, mut before) = (state.clone(), ahead);
+            while before > 0 {
+                let cost = u64::try_from(before).unwrap_or(u64::MAX);
+                line.follow(&mut tail, Nanos(exact.last), cost);
+                before -= u128::from(cost);
+            }
+            let (reported, due) = (line.turn(&tail, 1).0.max(exact.last), exact.turn(ahead));
+            assert!(
+                reported >= due && reported - due <= late,
+                "turn {reported} for {due}, {ahead} ahead: {what}"
+            );
+            assert!(!is_due || exact.next <= exact.now, "due too early: {what}");
+            let overdue = &exact.now - &exact.next >= BigInt::from(late) * limit;
+            assert!(is_due || !overdue, "not due in time: {what}");
+            let room = line.room(&tail, Nanos(now), max_wait);
+            let patience = BigInt::from(max_wait) - behind;
+            let (least, most) = (exact.room(ahead, &patience - late), exact.room(ahead, patience));
+            // Those that pass at once wait for nothing, even if the clock is behind.
+            let passing = line.passing(&state, Nanos(exact.last));
+            let at_once = exact.passing();
+            assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
+            let most = most.max(passing);
+            // For a turn when the clock has ended there need not be room.
+            let ends = u64::MAX - exact.last <= max_wait;
+            let fits = max_wait == u64::MAX || (least..=most).contains(&room) || room < most && ends;
+            assert!(fits, "room {room} for {least} to {most}, {ahead} ahead: {what}");
+            if is_due {
+                // Whoever has waited may be owed an earlier slot.
+                let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
+                let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);
+                line.leave(&mut state, Nanos(exact.last - owed), cost);
+                let arrived = &exact.now - BigInt::from(owed) * limit;
+                exact.leave(&arrived, cost.into());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leaky_buckets_turns_are_exact_at_all_ends() {
+    runs(|quota, max_wait| LeakyBucket::new(quota).max_wait(max_wait), 0, 0);
+}
+
+#[test]
+fn a_bursty_limiters_turns_are_hardly_late_at_all_ends() {
+    runs(|quota, max_wait| Smooth::bursty(quota).max_wait(max_wait), SECOND, 1);
+}

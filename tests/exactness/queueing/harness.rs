@@ -1,0 +1,412 @@
+//! A limiter and, beside it, a naive line in front of a naive rule. Whatever happens to the one happens to the other.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Decision, RateLimiter};
+
+use super::naive_queue::Naive;
+use crate::support::{PolledByHand, Random};
+
+/// What is wrong with the model, so that it must be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slip {
+    None,
+    /// Whoever fits goes, whoever stands before it.
+    LighterOvertake,
+    /// The turn of a newcomer is reckoned as if nobody stood before it.
+    TurnsForgetTheLine,
+    /// Whoever leaves a line leaves its place taken.
+    PlacesStayTaken,
+    /// Any turn is a nanosecond too late.
+    ANanosecondLate,
+}
+
+/// How calls may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueConfig {
+    pub(crate) places: u64,
+    pub(crate) max_wait: Option<u64>,
+    pub(crate) drops_oldest: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) rule: Naive,
+    pub(crate) patience: QueueConfig,
+    /// Cost and arrival.
+    pub(crate) waiting: VecDeque<(u64, u64)>,
+    pub(crate) slip: Slip,
+    /// Places that nobody gave back.
+    lost: usize,
+    /// How many may wait for all keys together: here, there is one.
+    total: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Passes,
+    Waits,
+    /// In the place of the oldest.
+    Drops,
+    Refused,
+}
+
+impl Line {
+    pub(crate) fn new(rule: Naive, patience: QueueConfig, slip: Slip, total: usize) -> Self {
+        Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0, total }
+    }
+
+    /// When one would leave that comes after those.
+    fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
+        let (mut rule, mut at) = (self.rule.clone(), now);
+        for (cost, arrived) in before {
+            at = rule.turn(cost, at);
+            assert!(rule.release(Some((cost, arrived)), at));
+        }
+        rule.turn(cost, at) + u64::from(self.slip == Slip::ANanosecondLate)
+    }
+
+    fn in_time(&self, gone: usize, cost: u64, now: u64) -> bool {
+        let gone = if self.slip == Slip::TurnsForgetTheLine { self.waiting.len() } else { gone };
+        let Some(most) = self.patience.max_wait else { return true };
+        self.turn(self.waiting.iter().skip(gone).copied(), cost, now) <= now + most
+    }
+
+    /// What becomes of a call.
+    pub(crate) fn fate(&self, cost: u64, now: u64) -> Fate {
+        if cost == 0 || self.waiting.is_empty() && self.rule.fits(cost) {
+            return Fate::Passes;
+        }
+        if cost > self.rule.capacity() || self.patience.places == 0 {
+            return Fate::Refused;
+        }
+        let full = self.waiting.len() + self.lost >= self.patience.places as usize;
+        match full {
+            false if self.waiting.len() >= self.total => Fate::Refused,
+            false if self.in_time(0, cost, now) => Fate::Waits,
+            true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
+                Fate::Drops
+            }
+            _ => Fate::Refused,
+        }
+    }
+
+    /// The first leaves, if its turn has come.
+    fn release(&mut self, now: u64) -> Option<usize> {
+        if self.slip == Slip::LighterOvertake {
+            self.rule.observe(now);
+            let at = (0..self.waiting.len()).find(|at| self.rule.fits(self.waiting[*at].0))?;
+            let (cost, arrived) = self.waiting.remove(at).unwrap();
+            assert!(self.rule.release(Some((cost, arrived)), now));
+            return Some(at);
+        }
+        let first = self.waiting.front().copied();
+        self.rule.release(first, now).then(|| {
+            self.waiting.pop_front();
+            self.lost += usize::from(self.slip == Slip::PlacesStayTaken);
+            0
+        })
+    }
+
+    /// Everyone leaves whose turn comes until `to`, nobody else coming.
+    pub(crate) fn go(&mut self, now: u64, to: u64) {
+        let mut at = now;
+        while let Some((cost, _)) = self.waiting.front() {
+            at = self.rule.turn(*cost, at);
+            if at > to {
+                break;
+            }
+            while self.release(at).is_some() {}
+        }
+        while self.release(to).is_some() {}
+    }
+
+    /// When something happens next.
+    fn next(&self, now: u64) -> Option<u64> {
+        self.waiting.front().map(|(cost, _)| self.rule.turn(*cost, now))
+    }
+
+    /// How many calls of cost 1 would be let in, one after another.
+    fn remaining(&self, now: u64) -> u64 {
+        let mut line = self.clone();
+        // Nobody would be let in in another's place.
+        line.patience.drops_oldest = false;
+        (0..100)
+            .take_while(|_| match line.fate(1, now) {
+                Fate::Passes => {
+                    line.rule.take(1, now);
+                    true
+                }
+                Fate::Waits => {
+                    line.waiting.push_back((1, now));
+                    true
+                }
+                Fate::Drops | Fate::Refused => false,
+            })
+            .count() as u64
+    }
+}
+
+/// What is tried at a refusal.
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    Check,
+    Acquire,
+    /// Having been dropped from the line: until there is a place that nobody must give up.
+    Dropped,
+}
+
+pub(crate) struct World<A: Algorithm> {
+    pub(crate) limiter: RateLimiter<A>,
+    clock: ManualClock,
+    pub(crate) line: Line,
+    pub(crate) now: u64,
+    /// In the order of `line.waiting`.
+    calls: VecDeque<PolledByHand<Acquire<A>>>,
+    /// A step of the clock, in nanoseconds.
+    unit: u64,
+    /// Time goes on by leaps: nobody is polled at its turn.
+    late: bool,
+    pub(crate) passed: Vec<(u64, u64)>,
+    pub(crate) refunded: bool,
+    /// Not of what was missing from the start: nobody has taken it.
+    refunds: bool,
+    pub(crate) seen: Seen,
+    pub(crate) log: Vec<String>,
+}
+
+/// What came up, so that a test of nothing is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) waited: u64,
+    pub(crate) refused: u64,
+    pub(crate) dropped: u64,
+    pub(crate) reported: u64,
+}
+
+impl<A: Algorithm> Drop for World<A> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.line.slip == Slip::None {
+            eprintln!("{:?}\n{:?}\n  {}", self.limiter, self.line.patience, self.log.join("\n  "));
+        }
+    }
+}
+
+impl<A: Algorithm> World<A> {
+    pub(crate) fn new(rule: A, line: Line, unit: u64, late: bool) -> Self {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_queued(line.total).build();
+        let (calls, passed) = (VecDeque::new(), Vec::new());
+        let (log, seen) = (Vec::new(), Seen::default());
+        let (refunded, refunds) = (false, line.rule.starts_full());
+        Self { limiter, clock, line, now: 0, calls, unit, late, passed, refunded, refunds, seen, log }
+    }
+
+    pub(crate) fn step(&mut self, random: &mut Random) {
+        let most = self.line.rule.capacity().min(4);
+        match random.below(20) {
+            0..7 => self.acquire(random.within(1..=most), random),
+            7 => self.acquire(random.within(0..=most + 1), random),
+            8 => self.check(random.within(0..=most + 1), random),
+            9 => self.look(),
+            10 | 11 if !self.calls.is_empty() => {
+                let at = random.below(self.calls.len() as u64) as usize;
+                self.log.push(format!("at {}: number {at} leaves the line", self.now));
+                self.calls.remove(at);
+                self.line.waiting.remove(at);
+                self.settle();
+            }
+            12 if self.refunds && random.one_in(2) => {
+                let cost = random.within(1..=3);
+                self.log.push(format!("at {}: refund {cost}", self.now));
+                self.limiter.refund("key", cost);
+                self.line.rule.refund(cost);
+                self.refunded = true;
+                self.settle();
+            }
+            // To the nanosecond of a turn, and to the one before it.
+            13 | 14 => self.advance(self.line.next(self.now).map_or(self.now, |at| at.max(self.now))),
+            15 => self.advance(self.line.next(self.now).map_or(self.now, |at| (at - 1).max(self.now))),
+            _ => self.advance(self.now + random.below(12) * self.unit + random.below(2)),
+        }
+        assert_eq!(self.limiter.queued(), self.calls.len());
+    }
+
+    /// All who wait leave, and nobody is forgotten.
+    pub(crate) fn end(&mut self) {
+        while let Some(next) = self.line.next(self.now) {
+            self.advance(next);
+        }
+        assert_eq!(self.limiter.queued(), 0);
+    }
+
+    fn advance(&mut self, to: u64) {
+        while !self.late {
+            match self.line.next(self.now) {
+                Some(next) if next < to => self.set(next),
+                _ => break,
+            }
+        }
+        self.set(to);
+    }
+
+    fn set(&mut self, to: u64) {
+        self.log.push(format!("clock {to}"));
+        self.now = to;
+        self.clock.set(Duration::from_nanos(to));
+        self.settle();
+    }
+
+    /// Those leave whose turn has come, and nobody else.
+    fn settle(&mut self) {
+        // In any order, as long as anybody is woken.
+        while self.calls.iter().any(PolledByHand::is_woken) {
+            self.calls.iter_mut().for_each(|call| {
+                call.run();
+            });
+        }
+        let mut reported = Vec::new();
+        loop {
+            let before = self.line.waiting.clone();
+            let Some(at) = self.line.release(self.now) else { break };
+            let (cost, arrived) = before[at];
+            self.passed.push((self.now, cost));
+            let call = self.calls.remove(at).unwrap();
+            let decision = call.output.unwrap_or_else(|| panic!("the first is late at {}", self.now));
+            assert!(decision.is_allowed());
+            assert_eq!(decision.delay().as_nanos(), u128::from(self.now - arrived), "held so long");
+            reported.push(decision.remaining());
+            self.seen.waited += 1;
+        }
+        // Of several at one instant, each is told how it is after all of them; where those who wait count, how it is with those behind it.
+        let checked = if self.line.rule.has_units() { reported.len() } else { reported.len().min(1) };
+        for remaining in reported.into_iter().rev().take(checked) {
+            assert_eq!(remaining, self.remaining(), "after having waited");
+        }
+        assert!(self.calls.iter().all(PolledByHand::is_pending), "somebody is early at {}", self.now);
+    }
+
+    /// By acquire.
+    fn remaining(&self) -> u64 {
+        match self.line.rule.has_units() {
+            true if self.line.waiting.is_empty() => self.line.rule.units(self.now),
+            true => 0,
+            false => self.line.remaining(self.now),
+        }
+    }
+
+    fn acquire(&mut self, cost: u64, random: &mut Random) {
+        let mut call = PolledByHand::new(self.limiter.acquire_n("key", cost));
+        call.poll();
+        self.log.push(format!("at {}: acquire {cost}: {:?}", self.now, call.output));
+        let fate = self.line.fate(cost, self.now);
+        match (fate, call.output) {
+            (Fate::Passes, Some(decision)) => {
+                assert!(decision.is_allowed() && decision.delay().is_zero(), "should pass");
+                if cost > 0 {
+                    self.line.rule.take(cost, self.now);
+                    self.passed.push((self.now, cost));
+                }
+                assert_eq!(decision.remaining(), self.remaining());
+            }
+            (Fate::Waits, None) => {
+                self.line.waiting.push_back((cost, self.now));
+                self.calls.push_back(call);
+            }
+            (Fate::Drops, _) => {
+                let mut oldest = self.calls.pop_front().unwrap();
+                let (dropped, arrived) = self.line.waiting.pop_front().unwrap();
+                assert!(oldest.run(), "the oldest should be refused, and told");
+                let reported = oldest.output.unwrap();
+                self.log.push(format!("dropped, of {dropped}: {reported:?}"));
+                assert!(!reported.is_allowed());
+                assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
+                self.seen.dropped += 1;
+                // Those may leave whom the oldest held back, and the newcomer with them.
+                self.line.waiting.push_back((cost, self.now));
+                self.calls.push_back(call);
+                self.settle();
+                self.is_true(reported, dropped, Method::Dropped, random);
+            }
+            (Fate::Refused, Some(decision)) => {
+                assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be refused");
+                assert_eq!(decision.remaining(), self.remaining());
+                self.is_true(decision, cost, Method::Acquire, random);
+                self.seen.refused += 1;
+            }
+            other => panic!("{other:?} for {cost} at {}", self.now),
+        }
+    }
+
+    fn check(&mut self, cost: u64, random: &mut Random) {
+        let peek = self.limiter.peek_n("key", cost);
+        let decision = self.limiter.check_n("key", cost);
+        self.log.push(format!("at {}: check {cost}: {decision:?}", self.now));
+        assert_eq!((peek.is_allowed(), peek.retry_after()), (decision.is_allowed(), decision.retry_after()));
+        let passes = cost == 0 || self.line.waiting.is_empty() && self.line.rule.fits(cost);
+        assert_eq!(decision.is_allowed(), passes);
+        match passes {
+            true if cost > 0 => {
+                self.line.rule.take(cost, self.now);
+                self.passed.push((self.now, cost));
+            }
+            true => {}
+            false => self.is_true(decision, cost, Method::Check, random),
+        }
+        let units = if self.line.waiting.is_empty() { self.line.rule.units(self.now) } else { 0 };
+        assert_eq!(decision.remaining(), units, "by check");
+    }
+
+    fn look(&mut self) {
+        let peek = self.limiter.peek("key");
+        self.log.push(format!("at {}: peek: {peek:?}", self.now));
+        let nobody = self.line.waiting.is_empty();
+        assert_eq!(peek.is_allowed(), nobody && self.line.rule.fits(1));
+        assert_eq!(peek.remaining(), if nobody { self.line.rule.units(self.now) } else { 0 });
+    }
+
+    /// Refused at every instant before it, and not at it, nobody else coming.
+    fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
+        if cost > self.line.rule.capacity() {
+            assert_eq!(decision.retry_after(), None, "never fits");
+            return;
+        }
+        let reported = decision.retry_after().expect("time heals it").as_nanos() as u64;
+        let refused = |after: u64| {
+            let mut line = self.line.clone();
+            line.go(self.now, self.now + after);
+            match method {
+                Method::Check => !line.waiting.is_empty() || !line.rule.fits(cost),
+                Method::Acquire => line.fate(cost, self.now + after) == Fate::Refused,
+                Method::Dropped => {
+                    line.patience.drops_oldest = false;
+                    line.fate(cost, self.now + after) == Fate::Refused
+                }
+            }
+        };
+        assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
+        assert!(!refused(reported), "refused at {reported}, as told, by {method:?} of {cost}");
+        let all = random.one_in(40) && reported < 300;
+        let mut tried =
+            if all { (0..reported).collect() } else { vec![0, reported / 2, reported.saturating_sub(1)] };
+        let mut at = self.now;
+        let mut line = self.line.clone();
+        while let Some(next) = line.next(at).filter(|next| *next < self.now + reported) {
+            tried.extend([next - self.now, (next - self.now).saturating_sub(1)]);
+            line.go(at, next);
+            at = next;
+        }
+        tried.push(random.below(reported.max(1)));
+        for early in tried.into_iter().filter(|early| *early < reported) {
+            assert!(
+                refused(early),
+                "let in after {early}, before {reported} as told, by {method:?} of {cost}"
+            );
+        }
+        self.seen.reported += 1;
+    }
+}

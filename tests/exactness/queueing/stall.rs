@@ -1,0 +1,182 @@
+//! Departures after a stall: slots that are overdue by more than five milliseconds are not made up for.
+
+use std::time::Duration;
+
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::*;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Acquire;
+
+use super::{SECOND, ns, quota};
+use crate::support::{PolledByHand, Random};
+
+const MS: u64 = 1_000_000;
+/// What `LeakyBucket`, `TokenBucket` and `Smooth` document.
+const TOLERANCE: u64 = 5 * MS;
+
+/// A limiter with many queued calls, and the instants at which they leave.
+struct Stalled<A: Algorithm> {
+    _limiter: RateLimiter<A>,
+    clock: ManualClock,
+    now: u64,
+    waiting: Vec<PolledByHand<Acquire<A>>>,
+    left: Vec<u64>,
+}
+
+impl<A: Algorithm> Stalled<A> {
+    /// All calls arrive at zero.
+    fn with(algorithm: A, calls: usize) -> Self {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let waiting = (0..calls).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
+        let mut stalled = Self { _limiter: limiter, clock, now: 0, waiting, left: Vec::new() };
+        stalled.waiting.iter_mut().for_each(|call| {
+            call.poll();
+        });
+        stalled.poll();
+        stalled
+    }
+
+    /// Nothing is polled between now and `to`.
+    fn stall_until(&mut self, to: u64) -> usize {
+        self.now = to;
+        self.clock.set(Duration::from_nanos(to));
+        self.poll()
+    }
+
+    fn poll(&mut self) -> usize {
+        let before = self.left.len();
+        while self.waiting.iter().any(PolledByHand::is_woken) {
+            self.waiting.iter_mut().for_each(|call| {
+                call.run();
+            });
+        }
+        self.waiting.retain(|call| match call.output {
+            Some(decision) => {
+                assert!(decision.is_allowed());
+                self.left.push(self.now);
+                false
+            }
+            None => true,
+        });
+        self.left.len() - before
+    }
+
+    /// Polled at each multiple of `tick` until all have left.
+    fn finish(&mut self, tick: u64) {
+        while !self.waiting.is_empty() {
+            self.stall_until((self.now / tick + 1) * tick);
+        }
+    }
+
+    /// In any span, no more than `burst` and what the rate brings in it and in the tolerance.
+    fn keeps_the_rate(&self, burst: u64, limit: u64, period: u64) {
+        let allowed = |span: u64| {
+            u128::from(burst) + u128::from(span + TOLERANCE) * u128::from(limit) / u128::from(period)
+        };
+        for (first, from) in self.left.iter().enumerate() {
+            for (last, to) in self.left.iter().enumerate().skip(first) {
+                let count = (last - first + 1) as u128;
+                let span = to - from;
+                assert!(count <= allowed(span), "{count} leave within {span} ns, from {from} on");
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_stall_of_the_runtime_a_leaky_bucket_lets_one_call_leave_and_the_next_an_interval_later() {
+    let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 21);
+    assert_eq!(queue.left, [0]);
+    assert_eq!(queue.stall_until(1_500 * MS), 1, "fifteen slots are overdue");
+    assert_eq!(queue.stall_until(1_595 * MS - 1), 0);
+    assert_eq!(queue.stall_until(1_595 * MS), 1);
+    queue.finish(MS);
+    assert_eq!(queue.now, 1_595 * MS + 18 * 100 * MS);
+    queue.keeps_the_rate(1, 10, SECOND);
+}
+
+#[test]
+fn slots_that_are_overdue_by_a_few_ticks_of_the_timer_are_made_up_for() {
+    fn look<A: Algorithm>(algorithm: A, calls: usize, tick: u64) {
+        let mut queue = Stalled::with(algorithm, calls + 1);
+        queue.finish(tick);
+        assert_eq!(queue.now, (calls as u64 * MS).next_multiple_of(tick));
+    }
+    let thousand = quota(1_000, SECOND).burst(1);
+    for (calls, tick) in [(1_000, TOLERANCE), (200, 3 * MS), (200, 2 * MS), (200, MS)] {
+        look(LeakyBucket::new(thousand).queue(1_000), calls, tick);
+        look(TokenBucket::new(thousand).queue(1_000), calls, tick);
+        look(Smooth::bursty(thousand).queue(1_000), calls, tick);
+    }
+}
+
+#[test]
+fn after_a_stall_a_token_bucket_lets_no_more_leave_than_it_holds() {
+    // Burst 3: at most three leave for the fifteen tokens that have come.
+    let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(3)).queue(30), 33);
+    assert_eq!(queue.left.len(), 3);
+    assert_eq!(queue.stall_until(1_500 * MS), 3);
+    assert_eq!(queue.stall_until(1_595 * MS), 1);
+    queue.finish(MS);
+    queue.keeps_the_rate(3, 10, SECOND);
+    // Burst 20, used up, fifteen tokens back: all of them may leave together.
+    let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(20)).queue(30), 50);
+    assert_eq!(queue.left.len(), 20);
+    assert_eq!(queue.stall_until(1_500 * MS), 15);
+    queue.finish(MS);
+    queue.keeps_the_rate(20, 10, SECOND);
+}
+
+#[test]
+fn after_a_stall_the_calls_queued_for_a_smooth_limiter_leave_an_interval_apart() {
+    let mut queue = Stalled::with(Smooth::bursty(quota(10, SECOND)).queue(30), 31);
+    assert_eq!(queue.stall_until(1_500 * MS), 1, "a stall stores no permits");
+    queue.finish(MS);
+    queue.keeps_the_rate(1, 10, SECOND);
+    let warming_up = Smooth::warming_up(quota(10, SECOND), Duration::from_secs(2)).queue(30);
+    let mut queue = Stalled::with(warming_up, 31);
+    assert_eq!(queue.stall_until(9_000 * MS), 1);
+    queue.finish(MS);
+    queue.keeps_the_rate(1, 10, SECOND);
+}
+
+#[test]
+fn a_peek_and_the_times_of_those_behind_follow_the_moved_schedule() {
+    let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
+    queue.clock.set(Duration::from_nanos(1_500 * MS));
+    let limiter = queue._limiter.clone();
+    // Five wait: they leave at 1,500, 1,595, .. 1,895 ms, and the next may at 1,995.
+    assert_eq!(limiter.peek("key").retry_after(), Some(ns(495 * MS)));
+    queue.now = 1_500 * MS;
+    assert_eq!(queue.poll(), 1);
+    assert_eq!(limiter.check("key").retry_after(), Some(ns(495 * MS)));
+    queue.finish(MS);
+    assert_eq!(queue.now, 1_895 * MS);
+}
+
+#[test]
+fn queues_of_every_kind_keep_the_rate_after_any_stall() {
+    fn look<A: Algorithm>(random: &mut Random, algorithm: A, burst: u64, limit: u64) {
+        let mut queue = Stalled::with(algorithm, 40);
+        while !queue.waiting.is_empty() {
+            let far = random.one_of(&[5 * MS, 7 * MS, SECOND / limit, 8 * SECOND / limit]);
+            queue.stall_until(queue.now + random.within(1..=far.max(SECOND / limit)));
+        }
+        queue.keeps_the_rate(burst, limit, SECOND);
+    }
+    for seed in 0..40 {
+        let random = &mut Random::new(seed);
+        let (limit, burst) = (random.one_of(&[3, 10, 100, 5_000]), random.within(1..=8));
+        let quota = quota(limit, SECOND).burst(burst);
+        let leaky = LeakyBucket::new(quota).queue(100);
+        let bucket = TokenBucket::new(quota).queue(100);
+        look(random, leaky.clone(), 1, limit);
+        look(random, bucket.clone(), burst, limit);
+        look(random, (leaky.clone(), bucket.clone()), 1, limit);
+        look(random, (leaky.clone(), leaky.clone()), 1, limit);
+        look(random, Tiered::new(leaky.clone()), 1, limit);
+        look(random, bucket.clone().block_for(ns(SECOND)).after(1_000), burst, limit);
+        look(random, Smooth::bursty(quota).queue(100), 1, limit);
+    }
+}

@@ -1,0 +1,120 @@
+//! A sliding window is strict: wherever a period is laid over a million calls, it holds no more than the limit.
+
+use std::time::Duration;
+
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{Algorithm, SlidingWindow};
+use tower_throttle::clock::Nanos;
+
+use crate::support::Random;
+
+const ARRIVALS: usize = 1_000_000;
+const LIMIT: u64 = 23;
+
+/// What was admitted: when, and how much.
+#[derive(Debug, Default)]
+struct Admitted(Vec<(u64, u64)>);
+
+impl Admitted {
+    /// The most that any span of that length holds. One that holds the most can be moved on until it ends with a call.
+    fn most_within(&self, span: u64) -> u64 {
+        let (mut first, mut sum, mut most) = (0, 0, 0);
+        for (at, cost) in &self.0 {
+            sum += cost;
+            while self.0[first].0 + span <= *at {
+                sum -= self.0[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+
+    /// What was admitted less than `span` before now.
+    fn since(&self, now: u64, span: u64) -> u64 {
+        self.0.iter().rev().take_while(|(at, _)| at + span > now).map(|(_, cost)| cost).sum()
+    }
+}
+
+/// Calls that come now and then, at once, at the edges of slices and periods, and as soon as they are told to come again.
+struct Arrivals {
+    random: Random,
+    now: u64,
+    period: u64,
+    slice: u64,
+}
+
+impl Arrivals {
+    fn next(&mut self, retry: u64) -> (u64, u64) {
+        let random = &mut self.random;
+        self.now += match random.below(16) {
+            0..=3 => 0,
+            4..=6 => random.below(2 * self.period / LIMIT),
+            7 => random.below(self.slice + 1),
+            8 => self.slice - random.below(2),
+            9 => self.slice + random.below(2),
+            10 => self.period - random.below(2),
+            11 => self.period + random.below(2),
+            12 => random.below(2 * self.period),
+            13 => retry.saturating_sub(1),
+            _ => retry,
+        };
+        let cost = match random.below(8) {
+            0 => 1 + random.below(LIMIT),
+            1 | 2 => 1 + random.below(5),
+            _ => 1,
+        };
+        (self.now, cost)
+    }
+}
+
+fn slice(period: u64, slices: usize) -> u64 {
+    period.div_ceil(slices as u64)
+}
+
+#[test]
+fn no_period_of_a_million_calls_holds_more_than_the_limit() {
+    // A prime, which no number of slices divides, and one that many do.
+    for period in [1_000_003, 1_048_320] {
+        for slices in [1, 2, 3, 7, 10, 13, 64, 1_000] {
+            let quota = Quota::per(LIMIT, Duration::from_nanos(period)).unwrap();
+            let window = SlidingWindow::new(quota).slices(slices);
+            let mut state = window.new_state(Nanos::ZERO, Nanos::ZERO);
+            let slice = slice(period, slices);
+            let mut arrivals = Arrivals { random: Random::new(slices as u64), now: 0, period, slice };
+            let (mut admitted, mut retry) = (Admitted::default(), 0);
+            for _ in 0..ARRIVALS {
+                let (now, cost) = arrivals.next(retry);
+                let decision = window.check(&mut state, Nanos(now), cost);
+                if decision.is_allowed() {
+                    admitted.0.push((now, cost));
+                    retry = 0;
+                } else {
+                    let late = admitted.since(now, period + slice - 1);
+                    assert!(late + cost > LIMIT, "{slices} slices: not back a slice after its period");
+                    retry = decision.retry_after().expect("no cost is above the limit").as_nanos() as u64;
+                }
+            }
+            assert_eq!(admitted.most_within(period), LIMIT, "{slices} slices of {period} ns");
+        }
+    }
+}
+
+/// A window that forgets a slice when it is `slices` slices old, as most are built: the same calls find it out.
+#[test]
+fn a_window_that_forgets_a_slice_too_soon_is_detected() {
+    let period = 1_000_003;
+    for slices in [1, 2, 3, 7, 10, 13, 64] {
+        let slice = slice(period, slices);
+        let mut arrivals = Arrivals { random: Random::new(slices as u64), now: 0, period, slice };
+        let mut admitted = Admitted::default();
+        for _ in 0..ARRIVALS / 10 {
+            let (now, cost) = arrivals.next(0);
+            let first = (now / slice + 1).saturating_sub(slices as u64) * slice;
+            if admitted.since(now, now - first.min(now) + 1) + cost <= LIMIT {
+                admitted.0.push((now, cost));
+            }
+        }
+        assert!(admitted.most_within(period) > LIMIT, "{slices} slices");
+    }
+}

@@ -1,0 +1,533 @@
+//! Several limits are charged all or none: a tuple on one key, layers joined by `.and` on keys of their own, against limits that are
+//! asked one by one.
+
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::Empty;
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+};
+use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::key::from_fn;
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{Item, PolledByHand, Random};
+
+const SECOND: u64 = 1_000_000_000;
+/// Calls in one case.
+const CALLS: usize = 24;
+/// Longer waits are not told exactly: beyond 584 years from the clock's zero there is no time.
+const LONG: Duration = Duration::from_nanos(i64::MAX as u64);
+
+/// A quota that a few calls can exhaust, and now and then an extreme one.
+fn quota(random: &mut Random) -> Quota {
+    let limit = match random.below(8) {
+        0 => 1,
+        1 => u64::MAX >> random.below(64),
+        _ => 1 + random.below(12),
+    };
+    let period = match random.below(8) {
+        0 => 1,
+        1 => i64::MAX as u64 >> random.below(63),
+        2 => 1 + random.below(100),
+        _ => SECOND / (1 + random.below(7)),
+    };
+    let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
+    if random.one_in(3) { quota.burst(1 + random.below(20)) } else { quota }
+}
+
+/// A rule of each kind, made from random numbers.
+trait Kind: Algorithm + PartialEq {
+    fn any(random: &mut Random) -> Self;
+}
+
+impl Kind for TokenBucket {
+    fn any(random: &mut Random) -> Self {
+        let bucket = Self::new(quota(random));
+        if random.one_in(4) { bucket.start_empty() } else { bucket }
+    }
+}
+
+impl Kind for FixedWindow {
+    fn any(random: &mut Random) -> Self {
+        let window = Self::new(quota(random));
+        if random.one_in(2) { window.aligned() } else { window }
+    }
+}
+
+impl Kind for SlidingWindow {
+    fn any(random: &mut Random) -> Self {
+        Self::new(quota(random)).slices(1 + random.below(12) as usize)
+    }
+}
+
+impl Kind for SlidingCounter {
+    fn any(random: &mut Random) -> Self {
+        Self::new(quota(random))
+    }
+}
+
+impl Kind for SlidingLog {
+    fn any(random: &mut Random) -> Self {
+        Self::new(quota(random))
+    }
+}
+
+/// Nobody waits: what cannot leave at once is refused.
+impl Kind for LeakyBucket {
+    fn any(random: &mut Random) -> Self {
+        Self::new(quota(random)).queue(0)
+    }
+}
+
+impl Kind for Smooth {
+    fn any(random: &mut Random) -> Self {
+        let quota = quota(random);
+        let smooth = match random.below(2) {
+            0 => Self::bursty(quota),
+            _ => Self::warming_up(quota, Duration::from_millis(random.below(5_000))),
+        };
+        smooth.queue(0)
+    }
+}
+
+/// Runs it with each pair of the seven kinds.
+macro_rules! with_each_pair {
+    ($test:ident, $cases:expr) => {
+        with_each_pair!($test, $cases, TokenBucket FixedWindow SlidingWindow SlidingCounter SlidingLog LeakyBucket Smooth);
+    };
+    ($test:ident, $cases:expr, $($first:ident)+) => {
+        let mut random = Random::new(0x709e_7e12);
+        $(
+            with_each_pair!(@second $test, $cases, random, $first);
+        )+
+    };
+    (@second $test:ident, $cases:expr, $random:ident, $first:ident) => {
+        for _ in 0..$cases {
+            $test::<$first, TokenBucket>($random.word());
+            $test::<$first, FixedWindow>($random.word());
+            $test::<$first, SlidingWindow>($random.word());
+            $test::<$first, SlidingCounter>($random.word());
+            $test::<$first, SlidingLog>($random.word());
+            $test::<$first, LeakyBucket>($random.word());
+            $test::<$first, Smooth>($random.word());
+        }
+    };
+}
+
+/// Of each of 49 pairs: more than 10,000 cases.
+const CASES: usize = 210;
+
+/// The next reading of the clock: on, to what was told, or back.
+fn next_time(random: &mut Random, now: u64, reported: Option<&Decision>) -> u64 {
+    let reported =
+        |span: fn(&Decision) -> Duration| reported.map_or(0, |reported| Nanos::from(span(reported)).0);
+    let retry = reported(|decision| decision.retry_after().unwrap_or_default());
+    let on = match random.below(16) {
+        0..=5 => 0,
+        6 => 1,
+        7 => retry,
+        8 => retry.saturating_sub(1),
+        9 => reported(Decision::reset_after),
+        10 => random.below(100),
+        11 => return now.saturating_sub(random.below(100)),
+        12 => return now.saturating_sub(random.below(3 * SECOND)),
+        13 => random.below(100 * SECOND),
+        _ => random.below(SECOND),
+    };
+    now.saturating_add(on).min(1 << 61)
+}
+
+fn next_cost(random: &mut Random) -> u64 {
+    match random.below(16) {
+        0 => 0,
+        1 => u64::MAX >> random.below(64),
+        2 | 3 => 1 + random.below(12),
+        4 => u64::MAX,
+        _ => 1 + random.below(2),
+    }
+}
+
+/// What each says alone, and over how long it would spread what remains; as one that wants both must take it: the most urgent one's number.
+///
+/// Of denials the longest wait, else what is nearest to exhaustion, and of those what must last longer; of two alike the first.
+fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
+    let denied = each.iter().any(|(decision, _)| !decision.is_allowed());
+    let mut chosen: Option<usize> = None;
+    for (at, (decision, window)) in each.iter().enumerate() {
+        if decision.is_allowed() == denied {
+            continue;
+        }
+        let beats = |(other, others): &(Decision, Option<Duration>)| match denied {
+            true => {
+                let wait = |decision: &Decision| decision.retry_after().unwrap_or(Duration::MAX);
+                wait(decision) > wait(other)
+            }
+            false => {
+                decision.remaining() < other.remaining()
+                    || decision.remaining() == other.remaining() && window > others
+            }
+        };
+        if chosen.is_none_or(|chosen| beats(&each[chosen])) {
+            chosen = Some(at);
+        }
+    }
+    chosen.unwrap()
+}
+
+/// The tuple's answer is made of what each says alone.
+fn assert_told(got: &Decision, each: &[(Decision, Option<Duration>)], case: &str) {
+    let index = most_urgent(each);
+    let (reported, _) = each[index];
+    let remaining = each.iter().map(|(decision, _)| decision.remaining()).min().unwrap();
+    let reset = each.iter().map(|(decision, _)| decision.reset_after()).max().unwrap();
+    let expected = (reported.is_allowed(), index, reported.limit(), remaining, reported.retry_after(), reset);
+    let got = (
+        got.is_allowed(),
+        got.limit_index(),
+        got.limit(),
+        got.remaining(),
+        got.retry_after(),
+        got.reset_after(),
+    );
+    assert_eq!(got, expected, "{case}, each alone: {each:?}");
+}
+
+/// A tuple, and its members one by one: each call is asked of both by a look first.
+struct Mutants<A: Algorithm, B: Algorithm> {
+    pair: (A, B),
+    state: (A::State, B::State),
+    alone: (A::State, B::State),
+}
+
+impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
+    fn new(pair: (A, B), now: Nanos) -> Self {
+        let fresh = || (pair.0.new_state(Nanos::ZERO, now), pair.1.new_state(Nanos::ZERO, now));
+        Self { state: pair.new_state(Nanos::ZERO, now), alone: fresh(), pair }
+    }
+
+    fn looks(&mut self, now: Nanos, cost: u64) -> [Decision; 2] {
+        let (a, b) = &mut self.alone;
+        [self.pair.0.peek(a, now, cost), self.pair.1.peek(b, now, cost)]
+    }
+
+    /// Over how long each would spread what remains.
+    fn windows(&self, each: [Decision; 2]) -> [(Decision, Option<Duration>); 2] {
+        let [a, b] = each;
+        [(a, self.pair.0.header_window(&a)), (b, self.pair.1.header_window(&b))]
+    }
+
+    /// The members inside the tuple, looked at on a copy.
+    fn inside(&self, now: Nanos, cost: u64) -> [Decision; 2] {
+        let (mut a, mut b) = self.state.clone();
+        [self.pair.0.peek(&mut a, now, cost), self.pair.1.peek(&mut b, now, cost)]
+    }
+
+    fn call(&mut self, now: Nanos, cost: u64, case: &str) -> Decision {
+        let looked = self.pair.peek(&mut self.state, now, cost);
+        let looks = self.looks(now, cost);
+        assert_told(&looked, &self.windows(looks), case);
+        let got = self.pair.check(&mut self.state, now, cost);
+        let each = match looks.iter().all(Decision::is_allowed) {
+            true => {
+                let (a, b) = &mut self.alone;
+                [self.pair.0.check(a, now, cost), self.pair.1.check(b, now, cost)]
+            }
+            false => looks,
+        };
+        assert_told(&got, &self.windows(each), case);
+        for cost in [0, 1, cost] {
+            assert_eq!(self.inside(now, cost), self.looks(now, cost), "{case}: what is left in each");
+        }
+        got
+    }
+
+    /// The same call is denied at every instant before `retry_after`, and allowed at it.
+    fn wait_is_true(&self, now: Nanos, cost: u64, denied: &Decision, random: &mut Random, case: &str) {
+        let allowed = |at: u64| self.pair.check(&mut self.state.clone(), Nanos(at), cost).is_allowed();
+        let Some(wait) = denied.retry_after() else {
+            assert!(!allowed(now.0.saturating_add(i64::MAX as u64)), "{case}: it never fits");
+            return;
+        };
+        let wait = Nanos::from(wait).0;
+        assert!(wait > 0, "{case}: denied for no time");
+        if wait > Nanos::from(LONG).0 {
+            return;
+        }
+        let then = now.0 + wait;
+        assert!(allowed(then), "{case}: denied when the wait is over");
+        for before in [then - 1, now.0 + wait / 2, now.0 + random.below(wait), now.0] {
+            assert!(!allowed(before), "{case}: allowed {} ns before", then - before);
+        }
+    }
+}
+
+fn as_two_alone<A: Kind, B: Kind>(seed: u64) {
+    let mut random = Random::new(seed);
+    let pair = (A::any(&mut random), B::any(&mut random));
+    let mut now = random.below(10 * SECOND);
+    let case = format!("seed {seed:#x}: {pair:?}");
+    let mut mutants = Mutants::new(pair, Nanos(now));
+    let mut reported = None;
+    for _ in 0..CALLS {
+        now = next_time(&mut random, now, reported.as_ref());
+        let cost = next_cost(&mut random);
+        let decision = mutants.call(Nanos(now), cost, &case);
+        if !decision.is_allowed() {
+            mutants.wait_is_true(Nanos(now), cost, &decision, &mut random, &case);
+        }
+        if random.one_in(6) {
+            let back = random.below(4);
+            mutants.pair.refund(&mut mutants.state, Nanos(now), back);
+            mutants.pair.0.refund(&mut mutants.alone.0, Nanos(now), back);
+            mutants.pair.1.refund(&mut mutants.alone.1, Nanos(now), back);
+        }
+        if random.one_in(12) {
+            let next = (A::any(&mut random), B::any(&mut random));
+            next.migrate(&mut mutants.state, &mutants.pair, Nanos(now));
+            next.0.migrate(&mut mutants.alone.0, &mutants.pair.0, Nanos(now));
+            next.1.migrate(&mut mutants.alone.1, &mutants.pair.1, Nanos(now));
+            mutants.pair = next;
+        }
+        let fresh = mutants.pair.0.is_fresh(&mutants.alone.0, Nanos(now))
+            && mutants.pair.1.is_fresh(&mutants.alone.1, Nanos(now));
+        assert_eq!(mutants.pair.is_fresh(&mutants.state, Nanos(now)), fresh, "{case}");
+        let seen =
+            mutants.pair.0.last_update(&mutants.alone.0).max(mutants.pair.1.last_update(&mutants.alone.1));
+        assert_eq!(mutants.pair.last_update(&mutants.state), seen, "{case}");
+        reported = Some(decision);
+    }
+}
+
+#[test]
+fn a_tuple_says_and_takes_what_each_alone_would_say_and_take() {
+    with_each_pair!(as_two_alone, CASES);
+}
+
+/// Nested and long tuples are flat ones to whoever asks.
+#[test]
+fn how_tuples_are_nested_changes_no_answer() {
+    for seed in 0..1_000 {
+        let mut random = Random::new(seed);
+        let a = TokenBucket::any(&mut random);
+        let b = FixedWindow::any(&mut random);
+        let c = SlidingLog::any(&mut random);
+        let d = SlidingCounter::any(&mut random);
+        let e = LeakyBucket::any(&mut random);
+        let clock = ManualClock::new();
+        let flat = limiter((a.clone(), b.clone(), c.clone(), d.clone(), e.clone()), &clock);
+        let deep = limiter((((a.clone(), b.clone()), c.clone()), (d.clone(), e.clone())), &clock);
+        let right = limiter((a, (b, (c, (d, e)))), &clock);
+        let (mut now, mut reported) = (0, None);
+        for _ in 0..CALLS {
+            now = next_time(&mut random, now, reported.as_ref());
+            clock.set(Duration::from_nanos(now));
+            let cost = next_cost(&mut random);
+            let decision = flat.check_n(&(), cost);
+            assert_eq!(decision, deep.check_n(&(), cost), "seed {seed}");
+            assert_eq!(decision, right.check_n(&(), cost), "seed {seed}");
+            let window = flat.algorithm().header_window(&decision);
+            assert_eq!(window, deep.algorithm().header_window(&decision), "seed {seed}");
+            assert_eq!(window, right.algorithm().header_window(&decision), "seed {seed}");
+            reported = Some(decision);
+        }
+    }
+}
+
+/// What remains of the limit that is told of is to be spread over the time that limit would name, not over another's.
+fn window_of_the_one_told<A: Kind, B: Kind>(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut mutants = Mutants::new((A::any(&mut random), B::any(&mut random)), Nanos::ZERO);
+    let case = format!("seed {seed:#x}: {:?}", mutants.pair);
+    let mut now = 0;
+    for _ in 0..6 {
+        let looks = mutants.looks(Nanos(now), 1);
+        let each = mutants.windows(looks);
+        let got = mutants.pair.peek(&mut mutants.state, Nanos(now), 1);
+        let (_, window) = each[most_urgent(&each)];
+        assert_eq!(mutants.pair.header_window(&got), window, "{case}: {got:?} of {each:?}");
+        let _ = mutants.call(Nanos(now), 1, &case);
+        now += random.below(SECOND / 4);
+    }
+}
+
+#[test]
+fn a_tuples_window_is_that_of_the_limit_it_tells_of() {
+    with_each_pair!(window_of_the_one_told, 10);
+}
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+/// A call on up to three keys, at a cost each. No key: not limited there.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    keys: [Option<u8>; 3],
+    costs: [u64; 3],
+}
+
+impl Job {
+    fn any(random: &mut Random) -> Self {
+        let mut key = || (!random.one_in(8)).then(|| random.below(3) as u8);
+        let keys = [key(), key(), key()];
+        Self { keys, costs: [(); 3].map(|()| next_cost(random)) }
+    }
+}
+
+/// What an answer tells: the decision of a refusal.
+fn refused<S>(service: &mut S, job: Job) -> Option<Decision>
+where
+    S: Service<Job, Error = Error<()>>,
+{
+    let mut call = PolledByHand::new(service.call(job));
+    assert!(call.poll(), "nobody waits");
+    match call.output.unwrap() {
+        Ok(_) => None,
+        Err(Error::Limited(decision)) => Some(decision),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// A limit asked alone: the units that one job takes there, by key.
+trait Alone {
+    fn look(&self, key: u8, cost: u64) -> Decision;
+    fn take(&self, key: u8, cost: u64);
+}
+
+impl<A: Algorithm> Alone for RateLimiter<A> {
+    fn look(&self, key: u8, cost: u64) -> Decision {
+        self.peek_n(&key, cost)
+    }
+
+    fn take(&self, key: u8, cost: u64) {
+        assert!(self.check_n(&key, cost).is_allowed(), "it was looked at");
+    }
+}
+
+/// Asks each limit by a look, and charges all or none. The longest wait, if there is one that refuses.
+fn one_by_one(wanted: &[(&dyn Alone, u8, u64)]) -> Option<Option<Duration>> {
+    let looks: Vec<_> = wanted.iter().map(|(limit, key, cost)| limit.look(*key, *cost)).collect();
+    if looks.iter().all(Decision::is_allowed) {
+        wanted.iter().for_each(|(limit, key, cost)| limit.take(*key, *cost));
+        return None;
+    }
+    let waits = looks.iter().filter(|look| !look.is_allowed()).map(Decision::retry_after);
+    let longest = waits.max_by_key(|wait| wait.unwrap_or(Duration::MAX)).unwrap();
+    Some(longest.map(|wait| wait.min(LONG)))
+}
+
+/// Two limiters in three layers: two layers have one limiter, and maybe one key.
+fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
+    let mut random = Random::new(seed);
+    let (a, b) = (A::any(&mut random), B::any(&mut random));
+    let case = format!("seed {seed:#x}: {a:?} and {b:?}");
+    let clock = ManualClock::new();
+    let (first, second) = (limiter(a.clone(), &clock), limiter(b.clone(), &clock));
+    let (alone, other) = (limiter(a, &clock), limiter(b, &clock));
+    let key = |at: usize| from_fn(move |job: &Job| job.keys[at]);
+    let cost = |at: usize| move |job: &Job| job.costs[at];
+    let layers = RateLimitLayer::with_limiter(key(0), first.clone())
+        .cost(cost(0))
+        .and(RateLimitLayer::with_limiter(key(1), second.clone()).cost(cost(1)))
+        .and(RateLimitLayer::with_limiter(key(2), first.clone()).cost(cost(2)))
+        .responder(ErrorResponder);
+    let mut service = layers.layer(service_fn(async |_: Job| Ok::<_, ()>(())));
+    let (mut now, mut reported) = (0, None);
+    for _ in 0..CALLS {
+        // Steps back of more than a period are told apart by what was forgotten; the tuples' test has them.
+        now = next_time(&mut random, now, reported.as_ref()).max(now);
+        clock.set(Duration::from_nanos(now));
+        let job = Job::any(&mut random);
+        let mut wanted: Vec<(&dyn Alone, u8, u64)> = Vec::new();
+        match (job.keys[0], job.keys[2]) {
+            (Some(key), Some(same)) if key == same => {
+                wanted.push((&alone, key, job.costs[0].saturating_add(job.costs[2])));
+            }
+            (one, two) => {
+                wanted.extend(one.map(|key| (&alone as &dyn Alone, key, job.costs[0])));
+                wanted.extend(two.map(|key| (&alone as &dyn Alone, key, job.costs[2])));
+            }
+        }
+        wanted.extend(job.keys[1].map(|key| (&other as &dyn Alone, key, job.costs[1])));
+        let expected = one_by_one(&wanted);
+        let got = refused(&mut service, job);
+        let wait = got.map(|reported| reported.retry_after().map(|wait| wait.min(LONG)));
+        assert_eq!(wait, expected, "{case}: {job:?}");
+        for key in 0..3 {
+            for cost in [1, 3] {
+                assert_eq!(first.peek_n(&key, cost), alone.peek_n(&key, cost), "{case}: {job:?}");
+                assert_eq!(second.peek_n(&key, cost), other.peek_n(&key, cost), "{case}: {job:?}");
+            }
+        }
+        reported = got;
+    }
+}
+
+#[test]
+fn joined_layers_take_from_each_limit_what_it_would_give_alone_or_nothing() {
+    with_each_pair!(as_each_alone, CASES);
+}
+
+/// The same over HTTP, and what the fields say of each.
+fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
+    let mut random = Random::new(seed);
+    let (a, b) = (A::any(&mut random), B::any(&mut random));
+    let case = format!("seed {seed:#x}: {a:?} and {b:?}");
+    let clock = ManualClock::new();
+    let (alone, other) = (limiter(a.clone(), &clock), limiter(b.clone(), &clock));
+    let key = |at: usize| {
+        from_fn(move |request: &Request<Empty<&'static [u8]>>| {
+            request.extensions().get::<Job>().unwrap().keys[at]
+        })
+    };
+    let cost = |at: usize| {
+        move |request: &Request<Empty<&'static [u8]>>| request.extensions().get::<Job>().unwrap().costs[at]
+    };
+    let layers = RateLimitLayer::with_limiter(key(0), limiter(a, &clock))
+        .cost(cost(0))
+        .and(RateLimitLayer::with_limiter(key(1), limiter(b, &clock)).cost(cost(1)).name("other"));
+    let mut service =
+        layers.layer(service_fn(async |_| Ok::<_, ()>(Response::new(Empty::<&'static [u8]>::new()))));
+    let (mut now, mut longest) = (0, None);
+    for _ in 0..CALLS {
+        now = next_time(&mut random, now, longest.as_ref()).max(now);
+        clock.set(Duration::from_nanos(now));
+        let job = Job::any(&mut random);
+        let mut request = Request::new(Empty::new());
+        request.extensions_mut().insert(job);
+        let mut call = PolledByHand::new(service.call(request));
+        assert!(call.poll());
+        let answer = call.output.unwrap().unwrap();
+        let mut wanted: Vec<(&dyn Alone, u8, u64)> = Vec::new();
+        wanted.extend(job.keys[0].map(|key| (&alone as &dyn Alone, key, job.costs[0])));
+        wanted.extend(job.keys[1].map(|key| (&other as &dyn Alone, key, job.costs[1])));
+        longest =
+            wanted.iter().map(|(limit, key, cost)| limit.look(*key, *cost)).find(|look| !look.is_allowed());
+        let denied = one_by_one(&wanted);
+        assert_eq!(answer.status(), if denied.is_some() { 429 } else { 200 }, "{case}: {job:?}");
+        let seconds = |wait: Duration| (wait.as_nanos().div_ceil(u128::from(SECOND)) as u64).max(1);
+        let retry = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
+        let retry = retry.map(|retry: u64| retry.min(seconds(LONG)));
+        // No longer than recipients need to understand.
+        let reported = |wait| seconds(wait).min(0x7fff_ffff);
+        assert_eq!(retry, denied.flatten().map(reported), "{case}: {job:?}");
+        let names = ["default", "other"].into_iter().zip(job.keys).filter(|(_, key)| key.is_some());
+        let items = |field: &str| -> Vec<Item> {
+            answer.headers().get_all(field).iter().map(|line| Item::read(line.to_str().unwrap())).collect()
+        };
+        let named: Vec<_> = items("ratelimit").into_iter().map(|item| (item.get("r"), item.name)).collect();
+        // What remains is that of the state after the call.
+        let left =
+            wanted.iter().map(|(limit, key, _)| limit.look(*key, 0).remaining().min(999_999_999_999_999));
+        let expected: Vec<_> = left.zip(names.map(|(name, _)| name.to_owned())).collect();
+        assert_eq!(named, expected, "{case}: {job:?}");
+    }
+}
+
+#[test]
+fn joined_layers_tell_over_http_what_each_limit_would_tell_alone() {
+    with_each_pair!(as_each_alone_over_http, 20);
+}

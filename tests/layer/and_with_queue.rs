@@ -1,0 +1,626 @@
+//! A line joined with other limits: charged when the call joins it, given back when it gives up, refused by both or by neither.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::util::ServiceFn;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{PolledByHand, Random};
+
+const MS: Duration = Duration::from_millis(1);
+const INTERVAL: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Ten a second, and a line that is long enough.
+fn queue() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10)).queue(1_000)
+}
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+type Answers = std::future::Ready<Result<(), Infallible>>;
+
+fn answers() -> ServiceFn<fn(()) -> Answers> {
+    service_fn(|()| std::future::ready(Ok(())))
+}
+
+/// A service behind both limiters, by one key each.
+macro_rules! joined {
+    ($first:expr, $second:expr) => {
+        RateLimitLayer::with_limiter(Global, $first.clone())
+            .and(RateLimitLayer::with_limiter(Global, $second.clone()))
+            .responder(ErrorResponder)
+            .layer(answers())
+    };
+}
+
+/// A call that must wait.
+fn waits<F: Future>(call: F) -> PolledByHand<F> {
+    let mut call = PolledByHand::new(call);
+    assert!(!call.poll(), "it waits");
+    call
+}
+
+fn passes<F, E>(call: F) -> bool
+where
+    F: Future<Output = Result<(), E>>,
+{
+    let mut call = PolledByHand::new(call);
+    assert!(call.poll(), "it does not wait");
+    call.output.unwrap().is_ok()
+}
+
+#[test]
+fn the_other_is_charged_when_the_call_joins_the_line() {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
+    let mut service = joined!(line, bucket);
+    assert!(passes(service.call(())));
+    // It takes its place with the call, before any poll.
+    let mut second = PolledByHand::new(service.call(()));
+    assert_eq!(bucket.peek(&()).remaining(), 1);
+    let mut third = waits(service.call(()));
+    assert_eq!(bucket.peek(&()).remaining(), 0);
+    // The line would take it, the bucket does not.
+    assert!(!passes(service.call(())));
+    clock.advance(INTERVAL);
+    assert!(second.run() && !third.run());
+    clock.advance(INTERVAL);
+    assert!(third.run());
+    // It is charged once: not again when it leaves.
+    clock.advance(Duration::from_secs(1_200) - INTERVAL * 2);
+    assert_eq!(bucket.peek(&()).remaining(), 1);
+    assert_eq!(line.peek(&()).remaining(), 1);
+}
+
+#[test]
+fn a_call_that_either_refuses_is_charged_by_neither_and_stands_in_no_line() {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(2)), &clock));
+    let mut service = joined!(line, bucket);
+    assert!(passes(service.call(())));
+    let mut waiting = waits(service.call(()));
+    for _ in 0..100 {
+        assert!(!passes(service.call(())), "the bucket is empty");
+    }
+    clock.advance(INTERVAL);
+    assert!(waiting.run());
+    clock.advance(INTERVAL);
+    assert!(line.check(&()).is_allowed(), "nobody else stood in line");
+
+    let short = limiter(LeakyBucket::new(Quota::per_second(10)).queue(1), &clock);
+    let bucket = limiter(TokenBucket::new(Quota::per_hour(50)), &clock);
+    // The line second: what was asked first is not charged either.
+    let mut service = joined!(bucket, short);
+    assert!(passes(service.call(())));
+    let waiting = waits(service.call(()));
+    for _ in 0..100 {
+        assert!(!passes(service.call(())), "the line is full");
+    }
+    assert_eq!(bucket.peek(&()).remaining(), 48);
+    drop(waiting);
+    assert_eq!(bucket.peek(&()).remaining(), 49);
+}
+
+#[test]
+fn a_queue_longer_than_max_wait_charges_no_key() {
+    let clock = ManualClock::new();
+    let line = limiter(queue().max_wait(INTERVAL * 2), &clock);
+    let bucket = limiter(TokenBucket::new(Quota::per_hour(50)), &clock);
+    let mut service = joined!(line, bucket);
+    assert!(passes(service.call(())));
+    let _line = [(); 2].map(|()| waits(service.call(())));
+    let mut refused = PolledByHand::new(service.call(()));
+    assert!(refused.poll());
+    let Some(Err(Error::Limited(decision))) = refused.output else { panic!("it is refused") };
+    assert_eq!(decision.retry_after(), Some(INTERVAL));
+    assert_eq!(bucket.peek(&()).remaining(), 47);
+}
+
+/// Drops a call after so many polls. What is left in the bucket then, when the one behind leaves, and whether it was ready.
+fn dropped_after(polls: usize, line_first: bool) -> (u64, Duration, bool) {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(9)), &clock));
+    assert!(line.check(&()).is_allowed());
+    let mut call: PolledByHand<std::pin::Pin<Box<dyn Future<Output = bool>>>> = match line_first {
+        true => {
+            let call = joined!(line, bucket).call(());
+            PolledByHand::new(Box::pin(async move { call.await.is_ok() }))
+        }
+        false => {
+            let call = joined!(bucket, line).call(());
+            PolledByHand::new(Box::pin(async move { call.await.is_ok() }))
+        }
+    };
+    let mut behind = waits(line.acquire(&()));
+    let mut time = Duration::ZERO;
+    for poll in 0..polls {
+        if poll > 0 {
+            clock.advance(MS * 20);
+            time += MS * 20;
+        }
+        call.poll();
+    }
+    let ready = call.output.is_some();
+    call.abandon();
+    let left = bucket.peek(&()).remaining();
+    while !behind.run() {
+        clock.advance(MS);
+        time += MS;
+    }
+    (left, time, ready)
+}
+
+#[test]
+fn a_call_dropped_at_any_poll_is_charged_by_both_or_by_neither() {
+    for line_first in [true, false] {
+        for polls in 0..=5 {
+            assert_eq!(dropped_after(polls, line_first), (9, INTERVAL, false), "after {polls} polls");
+        }
+        assert_eq!(dropped_after(6, line_first), (8, INTERVAL * 2, true));
+    }
+}
+
+#[test]
+fn those_behind_one_that_gives_up_move_up_and_its_unit_is_anybodys() {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(4)), &clock));
+    let mut service = joined!(line, bucket);
+    assert!(passes(service.call(())));
+    let mut calls = [(); 3].map(|()| waits(service.call(())));
+    assert!(!passes(service.call(())));
+    calls[0].abandon();
+    let mut newcomer = waits(service.call(()));
+    assert!(!passes(service.call(())), "one unit came back, not two");
+    clock.advance(INTERVAL);
+    assert!(calls[1].run() && !calls[2].run());
+    clock.advance(INTERVAL);
+    assert!(calls[2].run() && !newcomer.run());
+    clock.advance(INTERVAL);
+    assert!(newcomer.run());
+}
+
+/// As a server does it: every third gives up at a random time; the rest leaves in order, one per interval.
+#[tokio::test(start_paused = true)]
+async fn of_a_hundred_every_third_gives_up_and_the_bucket_knows_how_many_stayed() {
+    for seed in 0..100 {
+        let (line, bucket) =
+            (RateLimiter::new(queue()), RateLimiter::new(TokenBucket::new(Quota::per_day(100))));
+        let service = joined!(line, bucket);
+        let mut random = Random::new(seed);
+        let (start, mut calls) = (Instant::now(), JoinSet::new());
+        for n in 0..100_u64 {
+            let patience = if n % 3 == 2 { MS * random.below(9_000) as u32 } else { Duration::MAX };
+            let call = service.clone().oneshot(());
+            calls.spawn(async move {
+                let left = tokio::time::timeout(patience, call).await.is_ok_and(|answer| answer.is_ok());
+                (left, n, start.elapsed())
+            });
+            tokio::task::yield_now().await;
+        }
+        let mut left: Vec<_> = calls.join_all().await;
+        left.retain(|(left, ..)| *left);
+        left.sort_by_key(|(_, n, _)| *n);
+        for (nth, (_, n, at)) in (0..).zip(&left) {
+            assert_eq!(*at, INTERVAL * nth, "seed {seed}: {n}");
+        }
+        assert!(left.len() >= 67);
+        // What the bucket has brought meanwhile, a hundredth of a unit, may be missing of what is given back.
+        let (due, reported) = (100 - left.len() as u64, bucket.peek(&()).remaining());
+        assert!((due - 1..=due).contains(&reported), "seed {seed}: {reported} left, {due} due");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_in_two_lines_waits_for_both() {
+    let slow = LeakyBucket::new(Quota::per_second(4)).queue(100);
+    for slow_first in [true, false] {
+        let (fast, slow) = (RateLimiter::new(queue()), RateLimiter::new(slow.clone()));
+        let (start, mut calls) = (Instant::now(), JoinSet::new());
+        for n in 0..10_u32 {
+            let call: std::pin::Pin<Box<dyn Future<Output = bool> + Send>> = match slow_first {
+                true => {
+                    let call = joined!(slow, fast).call(());
+                    Box::pin(async move { call.await.is_ok() })
+                }
+                false => {
+                    let call = joined!(fast, slow).call(());
+                    Box::pin(async move { call.await.is_ok() })
+                }
+            };
+            calls.spawn(async move { (n, call.await, start.elapsed()) });
+        }
+        let mut left = calls.join_all().await;
+        left.sort_unstable();
+        assert_eq!(left, (0..10).map(|n| (n, true, MS * 250 * n)).collect::<Vec<_>>());
+        // Both are free one interval after their last slot: the fast one long since.
+        assert!(fast.check(&()).is_allowed());
+        assert_eq!(slow.check(&()).retry_after(), Some(MS * 250));
+    }
+}
+
+/// Drops a call that stands in two lines after so many polls; when those behind it in each line leave.
+fn dropped_in_two_lines(polls: usize) -> (Duration, Duration, bool) {
+    let clock = ManualClock::new();
+    let fast = limiter(queue(), &clock);
+    let slow = limiter(LeakyBucket::new(Quota::per_second(4)).queue(100), &clock);
+    assert!(fast.check(&()).is_allowed() && slow.check(&()).is_allowed());
+    let mut call = PolledByHand::new(joined!(fast, slow).call(()));
+    let mut behind = [waits(fast.acquire(&())), waits(slow.acquire(&()))];
+    let (mut time, mut left) = (Duration::ZERO, [None; 2]);
+    let mut go = |time: &mut Duration, behind: &mut [PolledByHand<_>; 2]| {
+        clock.advance(MS * 10);
+        *time += MS * 10;
+        for (behind, left) in behind.iter_mut().zip(&mut left) {
+            if left.is_none() && behind.run() {
+                *left = Some(*time);
+            }
+        }
+        left[0].zip(left[1])
+    };
+    for poll in 0..polls {
+        if poll > 0 {
+            go(&mut time, &mut behind);
+        }
+        call.poll();
+    }
+    let ready = call.output.is_some();
+    call.abandon();
+    loop {
+        if let Some((fast, slow)) = go(&mut time, &mut behind) {
+            return (fast, slow, ready);
+        }
+    }
+}
+
+#[test]
+fn a_call_in_two_lines_dropped_at_any_poll_frees_its_place_in_both() {
+    for polls in 0..=10 {
+        // It stands before them in both lines, and leaves both.
+        assert_eq!(dropped_in_two_lines(polls), (INTERVAL, MS * 250, false), "after {polls} polls");
+    }
+    for polls in 11..=20 {
+        // Its slot in the first line has come and gone unused at 100 ms: given back, the one behind may leave at once.
+        let now = MS * 10 * polls as u32;
+        assert_eq!(dropped_in_two_lines(polls), (now, MS * 250, false), "after {polls} polls");
+    }
+    for polls in 21..=25 {
+        // The one behind has left in its own slot.
+        assert_eq!(dropped_in_two_lines(polls), (INTERVAL * 2, MS * 250, false), "after {polls} polls");
+    }
+    assert_eq!(dropped_in_two_lines(26), (INTERVAL * 2, MS * 500, true));
+}
+
+#[test]
+fn a_call_that_was_released_and_not_told_gives_back_both_when_dropped() {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(9)), &clock));
+    assert!(line.check(&()).is_allowed());
+    let call = waits(joined!(line, bucket).call(()));
+    clock.advance(INTERVAL);
+    // Any touch releases the call whose turn has come.
+    assert!(line.check_n(&(), 0).is_allowed());
+    drop(call);
+    assert_eq!(bucket.peek(&()).remaining(), 9);
+    assert!(line.check(&()).is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn smooth_waits_in_line_with_others_too() {
+    let smooth = RateLimiter::new(Smooth::bursty(Quota::per_second(5)).queue(10));
+    let bucket = RateLimiter::new(TokenBucket::new(Quota::per_day(8)));
+    let service = joined!(smooth, bucket);
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for n in 0..10_u32 {
+        let call = service.clone().oneshot(());
+        calls.spawn(async move { (call.await.is_ok(), n, start.elapsed()) });
+        tokio::task::yield_now().await;
+    }
+    let mut left = calls.join_all().await;
+    left.retain(|(passed, ..)| *passed);
+    left.sort_unstable();
+    assert_eq!(left, (0..8).map(|n| (true, n, MS * 200 * n)).collect::<Vec<_>>());
+    // The two that the bucket refused stood in no line.
+    assert_eq!(smooth.check(&()).retry_after(), Some(MS * 200));
+}
+
+/// Held in a layer are those calls only that each member was told to let wait.
+#[tokio::test(start_paused = true)]
+async fn a_tuple_holds_requests_if_each_member_was_told_to() {
+    let bucket = || TokenBucket::new(Quota::per_hour(5));
+    let start = Instant::now();
+    let mut refuses =
+        RateLimitLayer::new(Global, (queue(), bucket())).responder(ErrorResponder).layer(answers());
+    assert!(refuses.call(()).await.is_ok());
+    let Err(Error::Limited(decision)) = refuses.call(()).await else { panic!("it waited") };
+    assert_eq!((decision.retry_after(), decision.limit_index()), (Some(INTERVAL), 0));
+    let tuple = (queue(), bucket().queue(3));
+    let mut holds = RateLimitLayer::new(Global, tuple).responder(ErrorResponder).layer(answers());
+    assert!(holds.call(()).await.is_ok() && start.elapsed().is_zero());
+    assert!(holds.call(()).await.is_ok());
+    assert_eq!(start.elapsed(), INTERVAL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_of_zero_does_not_wait_in_joined_queues() {
+    let (line, bucket) = (RateLimiter::new(queue()), RateLimiter::new(TokenBucket::new(Quota::per_hour(1))));
+    let free = |cost: u64| {
+        RateLimitLayer::with_limiter(Global, line.clone())
+            .cost(move |(): &()| cost)
+            .and(RateLimitLayer::with_limiter(Global, bucket.clone()).cost(move |(): &()| cost))
+            .responder(ErrorResponder)
+            .layer(answers())
+    };
+    assert!(passes(free(1).call(())));
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert!(free(0).oneshot(()).await.is_ok());
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(!passes(free(1).call(())));
+    assert!(!passes(free(u64::MAX).call(())));
+}
+
+/// A line that nothing leaves for a minute, before another limit; its own call has just passed.
+fn stuck(clock: &ManualClock) -> RateLimiter<LeakyBucket> {
+    let line = limiter(LeakyBucket::new(Quota::per_minute(1)).queue(1_000), clock);
+    assert!(line.check(&()).is_allowed());
+    line
+}
+
+/// One that gives up late gives back what still counts of its own call, and nothing that has come back by itself.
+fn gives_up_late<A: Algorithm>(algorithm: A) {
+    let clock = ManualClock::new();
+    clock.set(SECOND * 1_000);
+    let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
+    let call = joined!(line, other).call(());
+    let most = other.peek(&()).remaining();
+    clock.advance(SECOND * 5);
+    // Its unit is back, and so is all else; others take them all.
+    let full = other.peek(&()).remaining();
+    assert!(full > most);
+    assert!(other.check_n(&(), full).is_allowed());
+    drop(call);
+    assert_eq!(other.peek(&()).remaining(), 0, "it was others' units: {algorithm:?}");
+}
+
+#[test]
+fn a_call_that_gives_up_late_takes_no_units_from_others_of_a_token_bucket() {
+    gives_up_late(TokenBucket::new(Quota::per_second(3)));
+}
+
+#[test]
+fn a_call_that_gives_up_late_takes_no_units_from_others_of_a_window() {
+    gives_up_late(FixedWindow::new(Quota::per_second(3)));
+    gives_up_late(FixedWindow::new(Quota::per_second(3)).aligned());
+    gives_up_late(SlidingWindow::new(Quota::per_second(3)));
+    gives_up_late(SlidingLog::new(Quota::per_second(3)));
+    gives_up_late(SlidingCounter::new(Quota::per_second(3)));
+}
+
+/// Random lives: calls join the line and give up, others pass. Those that passed stay within the limit in any period.
+fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let clock = ManualClock::new();
+        let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
+        let mut service = joined!(line, other);
+        let (mut time, mut calls, mut served) = (Duration::ZERO, Vec::new(), Vec::new());
+        for _ in 0..100 {
+            match random.below(5) {
+                0 => {
+                    let mut call = PolledByHand::new(service.call(()));
+                    if !call.poll() {
+                        calls.push(call);
+                    }
+                }
+                1 if !calls.is_empty() => drop(calls.swap_remove(random.below(calls.len() as u64) as usize)),
+                2 => {
+                    let step = MS * random.below(400) as u32;
+                    clock.advance(step);
+                    time += step;
+                }
+                _ if other.check(&()).is_allowed() => served.push(time),
+                _ => {}
+            }
+        }
+        for window in served.windows(limit + 1) {
+            let span = window[limit] - window[0];
+            assert!(span >= SECOND, "seed {seed}: {} within {span:?}, of {algorithm:?}", limit + 1);
+        }
+    }
+}
+
+/// Its unit of the fast limit is back long before that of the slow one.
+#[test]
+fn a_call_that_gives_up_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
+    let pair = (TokenBucket::new(Quota::per_second(3)), FixedWindow::new(Quota::per_day(1_000)));
+    gives_up_late(pair.clone());
+    gives_up_late((pair.1.clone(), pair.0.clone()));
+    gives_up_late((FixedWindow::new(Quota::per_second(3)), SlidingLog::new(Quota::per_day(1_000))));
+    gives_up_late(pair.0.block_for(SECOND * 100).after(5));
+}
+
+/// A clock set back since makes nobody younger: time for a key is the latest reading it has seen.
+#[test]
+fn a_call_that_gives_up_after_the_clock_was_set_back_takes_no_units_from_others() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        clock.set(SECOND * 100);
+        let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
+        let call = joined!(line, other).call(());
+        clock.advance(SECOND);
+        assert!(other.check(&()).is_allowed());
+        clock.set(SECOND * 100);
+        drop(call);
+        clock.set(SECOND * 101);
+        assert_eq!(other.peek(&()).remaining(), 0, "it was another's unit: {algorithm:?}");
+    }
+    holds(TokenBucket::new(Quota::per_second(1)));
+    holds(FixedWindow::new(Quota::per_second(1)));
+    holds(SlidingLog::new(Quota::per_second(1)));
+    holds(LeakyBucket::new(Quota::per_second(1)).queue(0));
+}
+
+#[test]
+fn with_any_cancelled_waiter_admitted_calls_stay_within_a_bucket() {
+    let clocks = (0..300).map(|seed| (Random::new(seed), ManualClock::new()));
+    for (seed, (mut random, clock)) in clocks.enumerate() {
+        let (line, other) = (stuck(&clock), limiter(TokenBucket::new(Quota::per_second(4).burst(3)), &clock));
+        let mut service = joined!(line, other);
+        let (mut time, mut calls, mut served) = (0_u64, Vec::new(), Vec::new());
+        for _ in 0..150 {
+            match random.below(6) {
+                0 | 1 => {
+                    let mut call = PolledByHand::new(service.call(()));
+                    if !call.poll() {
+                        calls.push(call);
+                    }
+                }
+                2 if !calls.is_empty() => drop(calls.swap_remove(random.below(calls.len() as u64) as usize)),
+                3 => {
+                    let step = random.below(400);
+                    clock.advance(MS * step as u32);
+                    time += step;
+                }
+                _ if other.check(&()).is_allowed() => served.push(time),
+                _ => {}
+            }
+        }
+        for (first, from) in served.iter().enumerate() {
+            for (last, to) in served.iter().enumerate().skip(first) {
+                let due = 3 + (to - from) * 4 / 1_000;
+                assert!(
+                    ((last - first) as u64) < due,
+                    "seed {seed}: {} from {from} to {to} ms",
+                    last - first + 1
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn with_any_cancelled_waiter_admitted_calls_stay_within_a_log() {
+    served_within(SlidingLog::new(Quota::per_second(4)), 4);
+}
+
+#[test]
+fn with_any_cancelled_waiter_admitted_calls_stay_within_a_window() {
+    served_within(SlidingWindow::new(Quota::per_second(4)), 4);
+}
+
+/// Given up at the very instant, it is as if it had never come; but that of a sliding window the oldest units come back, so that others stay
+/// longer.
+#[test]
+fn a_call_that_gives_up_at_once_leaves_no_trace() {
+    fn holds<A: Algorithm>(algorithm: A, oldest: bool) {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let clock = ManualClock::new();
+            let line = limiter(queue(), &clock);
+            let (other, alone) = (limiter(algorithm.clone(), &clock), limiter(algorithm.clone(), &clock));
+            let mut service = joined!(line, other);
+            for _ in 0..30 {
+                clock.advance(MS * random.below(200) as u32);
+                let cost = random.below(3);
+                assert_eq!(other.check_n(&(), cost), alone.check_n(&(), cost), "seed {seed}");
+                let _ = line.check(&());
+                let mut call = PolledByHand::new(service.call(()));
+                assert!(!call.poll() || call.output.as_ref().unwrap().is_err());
+                drop(call);
+                assert_eq!(
+                    other.peek(&()).remaining(),
+                    alone.peek(&()).remaining(),
+                    "seed {seed}: {algorithm:?}"
+                );
+                if oldest {
+                    // So that both go on with the same.
+                    other.reset(&());
+                    alone.reset(&());
+                } else {
+                    assert_eq!(other.peek_n(&(), 9), alone.peek_n(&(), 9), "seed {seed}: {algorithm:?}");
+                }
+            }
+        }
+    }
+    holds(TokenBucket::new(Quota::per_second(9)), false);
+    holds(FixedWindow::new(Quota::per_second(9)), false);
+    holds(SlidingWindow::new(Quota::per_second(9)), true);
+    holds(SlidingLog::new(Quota::per_second(9)), true);
+}
+
+/// Who stands before whom is the same for all keys of a request, whichever line is asked first.
+#[tokio::test(start_paused = true)]
+async fn calls_with_lines_of_their_own_and_one_in_common_all_leave() {
+    let common = RateLimiter::new(queue());
+    let own = RateLimiter::new(LeakyBucket::new(Quota::per_second(2)).queue(100));
+    let by_user = from_fn(|user: &u64| Some(*user));
+    let layer = RateLimitLayer::with_limiter(Global, common.clone())
+        .and(RateLimitLayer::with_limiter(by_user, own.clone()))
+        .responder(ErrorResponder);
+    let service = layer.layer(service_fn(async |user: u64| Ok::<_, Infallible>(user)));
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for n in 0..40_u64 {
+        let call = service.clone().oneshot(n % 4);
+        calls.spawn(async move {
+            assert!(call.await.is_ok());
+            (n, start.elapsed())
+        });
+        tokio::task::yield_now().await;
+    }
+    for (n, at) in calls.join_all().await {
+        let (nth, own) = (INTERVAL * n as u32, MS * 500 * (n / 4) as u32);
+        // The first of each user finds its own line free; the slot it takes there is its arrival, not its turn in the common one.
+        assert_eq!(at, nth.max(own), "{n}");
+    }
+}
+
+#[test]
+fn a_refusal_tells_when_both_would_let_it_join() {
+    let clock = ManualClock::new();
+    let line = limiter(LeakyBucket::new(Quota::per_second(10)).queue(1), &clock);
+    let bucket = limiter(TokenBucket::new(Quota::per_second(4).burst(3)), &clock);
+    let mut service = joined!(line, bucket);
+    let refused = |service: &mut _| -> Option<Decision> {
+        let mut call = PolledByHand::new(Service::call(service, ()));
+        match call.poll() {
+            true => match call.output.unwrap() {
+                Err(Error::Limited(decision)) => Some(decision),
+                _ => None,
+            },
+            false => {
+                std::mem::forget(call);
+                None
+            }
+        }
+    };
+    assert_eq!(refused(&mut service), None);
+    assert_eq!(refused(&mut service), None);
+    // The line is full for 100 ms; the bucket has one more.
+    let wait = refused(&mut service).unwrap().retry_after().unwrap();
+    assert_eq!(wait, INTERVAL);
+    clock.advance(wait - Duration::from_nanos(1));
+    assert!(refused(&mut service).is_some());
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(refused(&mut service), None);
+    // Now the bucket is empty as well: it has the longer wait.
+    let wait = refused(&mut service).unwrap().retry_after().unwrap();
+    assert_eq!(wait, MS * 150);
+    clock.advance(wait - Duration::from_nanos(1));
+    assert!(refused(&mut service).is_some());
+    clock.advance(Duration::from_nanos(1));
+    assert_eq!(refused(&mut service), None);
+}

@@ -1,0 +1,233 @@
+//! Stores that answer later, or not at all.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::key::from_fn;
+use tower_throttle::store::{Acquired, Attempt, Context, Store};
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{Answer as Got, PolledByHand};
+
+const LATE: Duration = Duration::from_millis(50);
+
+/// A store as one on another machine would be: it wants keys as text, and answers later.
+#[derive(Debug)]
+struct Remote<A: Algorithm> {
+    there: RateLimiter<A>,
+    asked: AtomicUsize,
+    fails: bool,
+}
+
+#[derive(Debug)]
+struct Down;
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("connection refused by 192.0.2.1")
+    }
+}
+
+impl std::error::Error for Down {}
+
+impl<A: Algorithm, K: ToString + ?Sized> Store<A, K> for Remote<A> {
+    type Error = Down;
+    type Wait = Pin<Box<dyn Future<Output = Result<Decision, Down>> + Send>>;
+
+    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (context, key, cost) = (context.clone(), key.to_string(), call.cost());
+        context.store().asked.fetch_add(1, Ordering::SeqCst);
+        Acquired::Pending(Box::pin(async move {
+            sleep(LATE).await;
+            match context.store().fails {
+                true => Err(Down),
+                false => Ok(context.store().there.check_n(&key, cost)),
+            }
+        }))
+    }
+}
+
+fn remote(quota: Quota, fails: bool) -> RateLimiter<TokenBucket, Remote<TokenBucket>> {
+    let rule = TokenBucket::new(quota);
+    let there = RateLimiter::new(rule.clone());
+    RateLimiter::with_store(rule, Remote { there, asked: AtomicUsize::new(0), fails })
+}
+
+type Http = Request<Full<Bytes>>;
+
+/// The layer around an HTTP service that counts its calls.
+fn http(
+    limiter: RateLimiter<TokenBucket, Remote<TokenBucket>>,
+) -> (
+    impl Service<
+        Http,
+        Response = Response<impl hyper::body::Body<Data = Bytes, Error: fmt::Debug>>,
+        Error = Down,
+        Future: Send,
+    > + Clone,
+    Arc<AtomicUsize>,
+) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let by_path =
+        from_fn(|request: &Http| (request.uri().path() != "/free").then(|| request.uri().path().to_owned()));
+    let service =
+        RateLimitLayer::with_limiter(by_path, limiter).name("remote").layer(service_fn(move |_: Http| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Ok(Response::new(Full::<Bytes>::from("hello"))) }
+        }));
+    (service, calls)
+}
+
+fn get(path: &str) -> Http {
+    Request::get(path).body(Full::default()).unwrap()
+}
+
+fn grpc() -> Http {
+    Request::post("/").header("content-type", "application/grpc").body(Full::default()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_waited_for_and_then_the_call_passes_or_not() {
+    let (service, calls) = http(remote(Quota::per_hour(1), false));
+    let start = Instant::now();
+    let mut call = PolledByHand::new(service.clone().oneshot(get("/")));
+    assert!(!call.poll());
+    assert_eq!(calls.load(Ordering::SeqCst), 0, "not before the store has said so");
+    sleep(LATE).await;
+    assert!(call.run());
+    let answer = Got::read(call.output.unwrap().unwrap()).await;
+    assert_eq!((answer.status.as_u16(), answer.text(), start.elapsed()), (200, "hello", LATE));
+    assert_eq!(answer.header("ratelimit"), "\"remote\";r=0;t=3600");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+
+    let answer = Got::read(service.clone().oneshot(get("/")).await.unwrap()).await;
+    assert_eq!((answer.status.as_u16(), start.elapsed()), (429, LATE * 2));
+    assert_eq!(answer.retry_after(), 3_600);
+    assert_eq!(answer.json()["violated-policies"], serde_json::json!(["remote"]));
+    let answer = Got::read(service.clone().oneshot(get("/other")).await.unwrap()).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_limited_does_not_wait_for_the_store() {
+    let limiter = remote(Quota::per_hour(1), true);
+    let (service, calls) = http(limiter.clone());
+    let start = Instant::now();
+    for _ in 0..3 {
+        let answer = Got::read(service.clone().oneshot(get("/free")).await.unwrap()).await;
+        assert!(answer.status == 200 && !answer.has("ratelimit"));
+    }
+    assert_eq!((start.elapsed(), calls.load(Ordering::SeqCst)), (Duration::ZERO, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_503_and_not_the_callers_fault() {
+    let (service, calls) = http(remote(Quota::per_hour(1), true));
+    for _ in 0..3 {
+        let answer = Got::read(service.clone().oneshot(get("/")).await.unwrap()).await;
+        assert_eq!(answer.status, 503);
+        let problem = answer.json();
+        assert_eq!(
+            problem["type"],
+            "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+        );
+        assert_eq!(problem["status"], 503);
+        // What broke, and where, is no business of the caller's.
+        assert!(!answer.text().contains("192.0.2.1"), "{answer:?}");
+        assert!(!answer.has("ratelimit"), "{answer:?}");
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_unavailable_to_grpc() {
+    let (service, _) = http(remote(Quota::per_hour(1), true));
+    let answer = Got::read(service.oneshot(grpc()).await.unwrap()).await;
+    assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "14"));
+    assert!(answer.ended_with_headers && !answer.header("grpc-message").contains("192.0.2.1"), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_denial_is_resource_exhausted_to_grpc() {
+    let (service, _) = http(remote(Quota::per_hour(1), false));
+    service.clone().oneshot(grpc()).await.unwrap();
+    let answer = Got::read(service.oneshot(grpc()).await.unwrap()).await;
+    assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "8"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn services_that_are_not_http_get_the_stores_error() {
+    let by_line = from_fn(|line: &String| Some(line.clone()));
+    let layer = |fails| {
+        RateLimitLayer::with_limiter(by_line, remote(Quota::per_hour(1), fails)).responder(ErrorResponder)
+    };
+    let shout = service_fn(|line: String| async move { Ok::<_, std::io::Error>(line.to_uppercase()) });
+
+    let error = layer(true).layer(shout).oneshot("a".to_owned()).await.unwrap_err();
+    let Error::Store(store) = &error else { panic!("{error:?}") };
+    assert!(store.downcast_ref::<Down>().is_some());
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "connection refused by 192.0.2.1");
+
+    let service = layer(false).layer(shout);
+    assert_eq!(service.clone().oneshot("a".to_owned()).await.unwrap(), "A");
+    assert!(matches!(service.oneshot("a".to_owned()).await, Err(Error::Limited(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_given_up_at_any_poll_reaches_neither_the_service_nor_the_next_caller() {
+    for polls in 0..3 {
+        let (service, calls) = http(remote(Quota::per_hour(1), false));
+        let mut call = PolledByHand::new(service.clone().oneshot(get("/")));
+        for _ in 0..polls {
+            assert!(!call.poll());
+            sleep(LATE / 4).await;
+        }
+        call.abandon();
+        sleep(LATE).await;
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        let answer = Got::read(service.oneshot(get("/")).await.unwrap()).await;
+        assert_eq!(answer.status, 200, "after {polls} polls");
+    }
+}
+
+#[tokio::test]
+async fn a_store_may_decide_at_once() {
+    #[derive(Debug)]
+    struct Always;
+    impl<A: Algorithm, K: ?Sized> Store<A, K> for Always {
+        type Error = std::convert::Infallible;
+        type Wait = std::future::Pending<Result<Decision, Self::Error>>;
+        fn acquire(context: &Arc<Context<A, Self>>, _: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait> {
+            let now = context.clock().now();
+            let decision = context.algorithm().check(&mut context.new_state(now), now, call.cost());
+            Acquired::Ready(decision)
+        }
+    }
+    let limiter = RateLimiter::with_store(TokenBucket::new(Quota::per_hour(1)), Always);
+    let layer = RateLimitLayer::with_limiter(from_fn(|_: &String| Some("key")), limiter)
+        .cost(|line: &String| line.len() as u64)
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(|line: String| async move { Ok::<_, ()>(line) }));
+    for _ in 0..3 {
+        let mut call = PolledByHand::new(service.ready().await.unwrap().call("a".to_owned()));
+        assert!(call.poll() && matches!(call.output, Some(Ok(_))));
+    }
+    let denied = service.ready().await.unwrap().call("ab".to_owned()).await;
+    let Err(Error::Limited(decision)) = denied else { panic!("{denied:?}") };
+    assert_eq!(decision.retry_after(), None, "two never fit");
+    let ready = std::future::poll_fn(|cx| Poll::Ready(service.poll_ready(cx))).await;
+    assert!(matches!(ready, Poll::Ready(Ok(()))));
+}

@@ -1,0 +1,142 @@
+//! Blocking after abuse, where calls wait in line, in tuples, and over HTTP.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn reset_lifts_a_block_and_a_refund_does_not() {
+    let clock = ManualClock::new();
+    let rule = TokenBucket::new(Quota::per_second(1)).block_for(SECOND * 60).after(2);
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    for _ in 0..3 {
+        let _ = limiter.check("key");
+    }
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 60));
+    limiter.refund("key", 1);
+    assert_eq!(limiter.peek("key").retry_after(), Some(SECOND * 60));
+    assert!(limiter.check("other").is_allowed());
+    limiter.reset("key");
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
+fn a_blocked_key_is_kept_until_the_block_is_over() {
+    let clock = ManualClock::new();
+    let rule = TokenBucket::new(Quota::per_second(1)).block_for(SECOND * 60).after(1);
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_keys(10).build();
+    let _ = (limiter.check("key"), limiter.check("key"));
+    for n in 0..1_000 {
+        clock.advance(SECOND / 20);
+        let _ = limiter.check(&n);
+    }
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_in_line_keeps_the_place_and_who_comes_is_refused() {
+    let rule = LeakyBucket::new(Quota::per_second(1)).queue(2).block_for(SECOND * 10).after(2);
+    let limiter = RateLimiter::new(rule);
+    assert!(limiter.acquire("key").await.is_allowed());
+    let mut waiting = [(); 2].map(|()| PolledByHand::new(limiter.acquire("key")));
+    waiting.iter_mut().for_each(|call| assert!(!call.run()));
+    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND), "the first refusal");
+    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND * 10), "the second begins the block");
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 10));
+    for call in &mut waiting {
+        tokio::time::sleep(SECOND).await;
+        assert!(call.run() && call.output.unwrap().is_allowed());
+    }
+    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND * 8));
+    tokio::time::sleep(SECOND * 8).await;
+    assert!(limiter.acquire("key").await.is_allowed());
+}
+
+#[test]
+fn in_a_tuple_only_the_limit_that_refuses_counts() {
+    let clock = ManualClock::new();
+    let minute = FixedWindow::new(Quota::per_minute(3)).block_for(SECOND * 600).after(2);
+    let limiter =
+        RateLimiter::builder((TokenBucket::new(Quota::per_second(1)), minute)).clock(clock.clone()).build();
+    for _ in 0..50 {
+        let _ = limiter.check("key");
+    }
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND), "the bucket refused, and blocks nobody");
+    for _ in 0..2 {
+        clock.advance(SECOND);
+        assert!(limiter.check("key").is_allowed());
+    }
+    clock.advance(SECOND);
+    let _ = limiter.check("key");
+    let blocked = limiter.check("key");
+    assert_eq!((blocked.limit_index(), blocked.retry_after()), (1, Some(SECOND * 600)));
+}
+
+#[test]
+fn a_tuple_can_be_blocked_as_a_whole() {
+    let clock = ManualClock::new();
+    let both = (TokenBucket::new(Quota::per_second(1)), FixedWindow::new(Quota::per_minute(3)));
+    let limiter = RateLimiter::builder(both.block_for(SECOND * 600).after(1)).clock(clock.clone()).build();
+    assert!(limiter.check("key").is_allowed());
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 600));
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn over_http_the_answer_tells_the_rest_of_the_block() {
+    use crate::support::{Client1, Server, request};
+    use axum::Router;
+    use axum::routing::get;
+    use http::{Method, StatusCode};
+    use tower_throttle::RateLimitLayer;
+    use tower_throttle::key::PeerIp;
+
+    let rule = TokenBucket::new(Quota::per_minute(2)).block_for(SECOND * 900).after(2);
+    let layer = RateLimitLayer::new(PeerIp::new(), rule);
+    let server = Server::start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await;
+    let mut client = Client1::http1(server.address).await;
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let got = client.send(request(Method::GET, "/")).await;
+        let retry = if got.status == StatusCode::TOO_MANY_REQUESTS { got.retry_after() } else { 0 };
+        seen.push((got.status.as_u16(), retry));
+    }
+    assert_eq!(seen[..3], [(200, 0), (200, 0), (429, 30)]);
+    assert!(
+        seen[3..].iter().all(|(status, retry)| *status == 429 && (890..=900).contains(retry)),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn concurrency_beside_a_rate_leaves_the_window_of_the_rate() {
+    let rate = FixedWindow::new(Quota::per_second(1));
+    let rule = (rate, Concurrency::per_key(100)).block_for(SECOND * 60).after(2);
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    for _ in 0..3 {
+        // One refusal in each window of a second: never two in one.
+        assert!(limiter.check("a").is_allowed());
+        assert!(!limiter.check("a").is_allowed());
+        clock.advance(SECOND);
+    }
+}
+
+#[test]
+fn concurrency_alone_counts_refusals_for_as_long_as_it_blocks() {
+    let clock = ManualClock::new();
+    let rule = Concurrency::per_key(1).block_for(SECOND * 60).after(2);
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    let permit = limiter.try_acquire_permit("a").unwrap();
+    assert!(limiter.try_acquire_permit("a").is_err());
+    clock.advance(SECOND * 59);
+    assert!(limiter.try_acquire_permit("a").is_err());
+    drop(permit);
+    assert_eq!(limiter.peek("a").retry_after(), Some(SECOND * 60));
+}

@@ -1,0 +1,84 @@
+//! What a call held is given back once, whatever becomes of other limits.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Algorithm, Concurrency, QuotaPolicy};
+use tower_throttle::clock::Nanos;
+use tower_throttle::key::Global;
+use tower_throttle::{Decision, ErrorResponder, RateLimitLayer, RateLimiter};
+
+/// A rule that lets all in, counts who leaves, and may panic then.
+#[derive(Clone, Debug)]
+struct Door {
+    left: Arc<AtomicU64>,
+    fragile: bool,
+}
+
+impl Algorithm for Door {
+    type State = ();
+
+    fn new_state(&self, _: Nanos, _: Nanos) {}
+
+    fn last_update(&self, (): &()) -> Nanos {
+        Nanos::ZERO
+    }
+
+    fn check(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
+        Decision::allow(1, 1, 0)
+    }
+
+    fn peek(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
+        Decision::allow(1, 1, 0)
+    }
+
+    fn refund(&self, (): &mut (), _: Nanos, _: u64) {}
+
+    fn migrate(&self, (): &mut (), _: &Self, _: Nanos) {}
+
+    fn is_fresh(&self, (): &(), _: Nanos) -> bool {
+        false
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::concurrent(1)
+    }
+
+    fn needs_release(&self) -> bool {
+        true
+    }
+
+    fn release(&self, (): &mut (), _: Nanos, _: u64) {
+        self.left.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.fragile, "the door is broken");
+    }
+}
+
+#[test]
+fn a_call_is_released_once() {
+    let left = Arc::new(AtomicU64::new(0));
+    let limiter = RateLimiter::new(Door { left: Arc::clone(&left), fragile: false });
+    drop(limiter.try_acquire_permit("user:42").unwrap());
+    assert_eq!(left.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_permit_ends_though_another_limit_panics_at_its_end() {
+    let limiter = RateLimiter::new(Concurrency::per_key(1));
+    let layer = RateLimitLayer::new(Global, Door { left: Arc::default(), fragile: true })
+        .and(RateLimitLayer::with_limiter(Global, limiter.clone()))
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(|(): ()| async { Ok::<_, Infallible>(()) }));
+    let mut call = Box::pin(service.ready().await.unwrap().call(()));
+    let end = catch_unwind(AssertUnwindSafe(|| {
+        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }));
+    assert!(end.is_err(), "the first limit panics when the call is over");
+    drop(catch_unwind(AssertUnwindSafe(|| drop(call))));
+    assert!(limiter.try_acquire_permit(&()).is_ok(), "the second is not held for ever");
+}

@@ -1,0 +1,735 @@
+//! Giving up: whoever leaves takes nothing along, and nobody who stays is forgotten.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, advance, sleep, timeout};
+use tower::{Layer, Service, ServiceExt};
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{Alarm, PolledByHand, Random};
+
+const MS: Duration = Duration::from_millis(1);
+const MICROSECOND: Duration = Duration::from_micros(1);
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Ten a second, and a line that is long enough.
+fn bucket() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10)).queue(1_000)
+}
+
+/// Slots that are overdue by up to five milliseconds are released at once: here, five of them.
+fn thousand_a_second() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(1_000)).queue(1_000)
+}
+
+fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(bucket()).clock(clock.clone()).build(), clock)
+}
+
+/// A limiter whose first call has just passed, so that the next leaves in 100 ms.
+fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
+    let (limiter, clock) = manual();
+    assert!(limiter.check(&()).is_allowed());
+    (limiter, clock)
+}
+
+fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBucket>> {
+    let mut call = PolledByHand::new(limiter.acquire(&()));
+    assert!(!call.poll());
+    call
+}
+
+/// Of a hundred in line every third gives up, at a random time; the rest leave in order, one per interval.
+async fn every_third_gives_up(seed: u64, aborted: bool) {
+    let limiter = RateLimiter::new(bucket());
+    let mut random = Random::new(seed);
+    let start = Instant::now();
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let mut calls = Vec::new();
+    for n in 0..100 {
+        let (acquire, left) = (limiter.acquire("key"), left.clone());
+        let patience = match n % 3 {
+            2 => MS * random.below(10_000) as u32,
+            _ => Duration::MAX,
+        };
+        let call = async move {
+            assert!(acquire.await.is_allowed());
+            left.lock().unwrap().push((n, start.elapsed()));
+        };
+        let call = match aborted {
+            true => tokio::spawn(call),
+            false => tokio::spawn(async move { timeout(patience, call).await.unwrap_or(()) }),
+        };
+        calls.push((patience, n, call));
+    }
+    if aborted {
+        let mut impatient: Vec<_> = calls.iter().filter(|(patience, ..)| *patience < Duration::MAX).collect();
+        impatient.sort_by_key(|(patience, n, _)| (*patience, *n));
+        for (patience, _, call) in impatient {
+            tokio::time::sleep_until(start + *patience).await;
+            call.abort();
+        }
+    }
+    for (_, _, call) in calls {
+        assert!(call.await.is_ok_and(|()| true) || aborted, "seed {seed}");
+    }
+    let left = left.lock().unwrap();
+    for (nth, (_, at)) in (0..).zip(left.iter()) {
+        assert_eq!(*at, INTERVAL * nth, "seed {seed}: {left:?}");
+    }
+    assert!(left.is_sorted(), "seed {seed}: {left:?}");
+    for n in (0..100).filter(|n| n % 3 != 2) {
+        assert!(left.iter().any(|(other, _)| *other == n), "seed {seed}: {n} is missing");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_every_third_loses_patience_the_rest_leaves_one_per_interval() {
+    for seed in 0..500 {
+        every_third_gives_up(seed, false).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_every_third_is_aborted_the_rest_leaves_one_per_interval() {
+    for seed in 500..1_000 {
+        every_third_gives_up(seed, true).await;
+    }
+}
+
+#[test]
+fn an_acquire_dropped_at_any_poll_has_charged_nothing_unless_it_was_ready() {
+    // It is woken by each step of the clock.
+    let run = |polls: usize| {
+        let (limiter, clock) = busy();
+        let mut call = PolledByHand::new(limiter.acquire(&()));
+        let mut time = Duration::ZERO;
+        for poll in 0..polls {
+            if poll > 0 {
+                clock.advance(MS * 10);
+                time += MS * 10;
+                assert!(call.alarm.rang());
+            }
+            call.poll();
+        }
+        let (polled, ready) = (call.polls, call.output.is_some());
+        let mut behind = waiting(&limiter);
+        call.abandon();
+        // Nobody gives up a place: it is as if the call had never been.
+        while !behind.run() {
+            clock.advance(MS);
+            time += MS;
+        }
+        (polled, ready, time)
+    };
+    let mut polls = 1;
+    while !run(polls).1 {
+        polls += 1;
+    }
+    assert_eq!(polls, 11);
+    assert_eq!(run(polls), (polls, true, INTERVAL * 2));
+    for before in 0..polls {
+        assert_eq!(run(before), (before, false, INTERVAL));
+    }
+}
+
+/// A service that takes three polls, and counts its calls and those that came to an end.
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Service<()> for Slow {
+    type Response = ();
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<(), Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let ended = self.ended.clone();
+        Box::pin(async move {
+            for _ in 0..3 {
+                let mut woken = false;
+                poll_fn(|cx| match std::mem::replace(&mut woken, true) {
+                    true => Poll::Ready(()),
+                    false => {
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                })
+                .await;
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+}
+
+#[test]
+fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
+    let run = |polls: usize| {
+        let (limiter, clock) = busy();
+        let slow = Slow::default();
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
+        let mut service = layer.layer(slow.clone());
+        // It takes its place in line with the call.
+        let mut call = PolledByHand::new(service.call(()));
+        let mut behind = waiting(&limiter);
+        let mut time = Duration::ZERO;
+        for poll in 0..polls {
+            if !call.alarm.rang() {
+                assert!(poll > 0);
+                clock.advance(MS * 20);
+                time += MS * 20;
+                assert!(call.alarm.rang());
+            }
+            call.poll();
+        }
+        let (begun, ready) = (slow.begun.load(Ordering::SeqCst), call.output.is_some());
+        call.abandon();
+        while !behind.run() {
+            clock.advance(MS);
+            time += MS;
+        }
+        assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "nobody else called");
+        assert_eq!(slow.ended.load(Ordering::SeqCst), usize::from(ready));
+        (begun, ready, time)
+    };
+    let mut polls = 1;
+    while !run(polls).1 {
+        polls += 1;
+    }
+    // Five pending in line; the one that calls, and three more.
+    assert_eq!(polls, 9);
+    for before in 0..=polls {
+        let called = before >= 6;
+        let expected = (usize::from(called), before == polls, INTERVAL * (1 + u32::from(called)));
+        assert_eq!(run(before), expected, "dropped after {before} polls");
+    }
+}
+
+#[test]
+fn an_unobserved_release_goes_to_the_next_waiter() {
+    let (limiter, clock) = busy();
+    let mut first = waiting(&limiter);
+    let mut second = waiting(&limiter);
+    let mut third = waiting(&limiter);
+    clock.advance(INTERVAL);
+    // It finds the first one's turn come, and releases it.
+    assert!(!second.run());
+    first.abandon();
+    assert!(second.run(), "the turn is the second one's now");
+    assert!(!third.run());
+    clock.advance(INTERVAL);
+    assert!(third.run());
+}
+
+#[test]
+fn a_release_goes_back_although_others_were_denied_meanwhile() {
+    type Other = fn(&RateLimiter<LeakyBucket>) -> Decision;
+    let others: [(&str, Other); 4] = [
+        ("nothing", |limiter| limiter.check_n(&(), 0)),
+        ("a look", |limiter| limiter.peek(&())),
+        ("a denied check", |limiter| limiter.check(&())),
+        ("a call that waits and leaves", |limiter| {
+            waiting(limiter).abandon();
+            limiter.peek(&())
+        }),
+    ];
+    for (what, other) in others {
+        let (limiter, clock) = busy();
+        let mut call = waiting(&limiter);
+        clock.advance(INTERVAL);
+        // Any touch releases the call whose turn has come.
+        let mut touch = PolledByHand::new(limiter.acquire_n(&(), 0));
+        assert!(touch.poll());
+        let _ = other(&limiter);
+        call.abandon();
+        // No other call for the key has been admitted meanwhile.
+        assert!(limiter.check(&()).is_allowed(), "after {what}");
+    }
+}
+
+#[test]
+fn a_release_stays_charged_once_another_was_admitted() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(thousand_a_second()).clock(clock.clone()).build();
+    assert!(limiter.check(&()).is_allowed());
+    let mut first = waiting(&limiter);
+    let mut second = waiting(&limiter);
+    clock.advance(MS * 2);
+    assert!(second.run());
+    first.abandon();
+    assert_eq!(limiter.check(&()).retry_after(), Some(MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_moves_to_another_task_is_woken_there() {
+    let limiter = RateLimiter::new(bucket());
+    assert!(limiter.check(&()).is_allowed());
+    let mut calls = [(); 3].map(|()| waiting(&limiter));
+    let old = calls.each_mut().map(PolledByHand::moves);
+    for call in &mut calls {
+        assert!(!call.poll());
+    }
+    let before = old.each_ref().map(|alarm| alarm.times());
+    for call in &mut calls {
+        // The one before it is gone by then.
+        advance(INTERVAL).await;
+        assert!(call.alarm.rang(), "it sleeps through its turn");
+        assert!(call.poll());
+    }
+    assert_eq!(old.map(|alarm| alarm.times()), before, "the old task is left in peace");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_moves_up_is_woken_where_it_is() {
+    let limiter = RateLimiter::new(bucket());
+    assert!(limiter.check(&()).is_allowed());
+    let mut first = waiting(&limiter);
+    let mut second = waiting(&limiter);
+    second.moves();
+    assert!(!second.poll());
+    first.abandon();
+    assert!(!second.run());
+    advance(INTERVAL).await;
+    assert!(second.run());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_released_by_another_call_is_woken_at_once() {
+    let limiter = RateLimiter::new(thousand_a_second());
+    assert!(limiter.check(&()).is_allowed());
+    let mut line = [(); 6].map(|()| waiting(&limiter));
+    line[1].abandon();
+    line[2].abandon();
+    // Whoever stood behind one that gave up was woken for it, and slept on; the first one's task is stuck.
+    assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [false, false, true, true, false, false]);
+    advance(MS * 3).await;
+    assert!(!limiter.check(&()).is_allowed());
+    // Three are released, and the last is the first now.
+    assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [true, false, false, true, true, true]);
+    for call in [0, 3, 4] {
+        assert!(line[call].poll());
+    }
+    assert!(!line[5].poll());
+    advance(MS).await;
+    assert!(line[5].run());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_was_never_polled_is_not_in_line() {
+    let limiter = RateLimiter::new(bucket());
+    assert!(limiter.check(&()).is_allowed());
+    let unpolled = limiter.acquire(&());
+    assert_eq!(limiter.acquire(&()).await.delay(), INTERVAL);
+    drop(unpolled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_never_polled_holds_those_behind_back_by_less_than_an_interval() {
+    let limiter = RateLimiter::new(bucket());
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
+    let mut service = layer.layer(Slow::default());
+    assert!(limiter.check(&()).is_allowed());
+    let unpolled = service.ready().await.unwrap().call(());
+    let start = Instant::now();
+    let mut calls = JoinSet::new();
+    for n in 2..10 {
+        let acquire = limiter.acquire(&());
+        calls.spawn(async move {
+            assert!(acquire.await.is_allowed());
+            // It is released when the next one's timer ends, as long after its slot as a stall may last.
+            assert_eq!(start.elapsed(), INTERVAL * (n + 1) - MS * 5);
+        });
+    }
+    calls.join_all().await;
+    drop(unpolled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_task_is_stuck_holds_those_behind_back_by_less_than_an_interval() {
+    let limiter = RateLimiter::new(bucket());
+    assert!(limiter.check(&()).is_allowed());
+    let start = Instant::now();
+    // Polled once, and then no more.
+    let stuck = waiting(&limiter);
+    let mut leaves = waiting(&limiter);
+    let mut calls = JoinSet::new();
+    for n in 2..10 {
+        let acquire = limiter.acquire(&());
+        calls.spawn(async move {
+            assert!(acquire.await.is_allowed());
+            (n, start.elapsed())
+        });
+    }
+    sleep(MS * 50).await;
+    leaves.abandon();
+    let mut seen = calls.join_all().await;
+    seen.sort_unstable();
+    // The stuck one's turn is at 100 ms. It is released when the next one's timer ends at 200 ms, overdue as after a
+    // stall: so the others' turns are from 295 ms on.
+    assert_eq!(seen, (2..10).map(|n| (n, INTERVAL * (n + 1) - MS * 5)).collect::<Vec<_>>());
+    drop(stuck);
+}
+
+#[test]
+fn random_lives_of_eight_handles_leave_no_waiter_behind() {
+    for seed in 0..10_000 {
+        let mut random = Random::new(seed);
+        let (limiter, clock) = busy();
+        // One arrives at most as fast as one leaves, so that the line gets short as well.
+        let mut handles: [Option<PolledByHand<Acquire<LeakyBucket>>>; 8] = Default::default();
+        let mut time = Duration::ZERO;
+        let mut admitted = Vec::new();
+        let mut note = |decision: Decision| {
+            assert!(decision.is_allowed(), "seed {seed}");
+            admitted.push(decision);
+        };
+        for _ in 0..64 {
+            let handle = &mut handles[random.below(8) as usize];
+            match (random.below(8), handle.as_mut()) {
+                (0 | 1, None) => *handle = Some(PolledByHand::new(limiter.clone().acquire(&()))),
+                (0, Some(call)) => {
+                    call.abandon();
+                    *handle = None;
+                }
+                (1, Some(call)) => drop(call.moves()),
+                (2..5, Some(call)) => {
+                    let ended = call.run() || call.poll();
+                    if ended {
+                        note(call.output.unwrap());
+                        *handle = None;
+                    }
+                }
+                (5, _) => {
+                    let step = INTERVAL / 4 * random.below(6) as u32;
+                    clock.advance(step);
+                    time += step;
+                }
+                (6, _) => assert!(limiter.check_n(&(), 0).is_allowed()),
+                _ => {}
+            }
+        }
+        // Whoever moved has not been polled since; a real task would.
+        for handle in &mut handles {
+            if handle.as_mut().is_some_and(PolledByHand::poll) {
+                note(handle.take().unwrap().output.unwrap());
+            }
+        }
+        // Not one more than there were slots.
+        assert!(admitted.len() as u128 <= time.as_nanos() / INTERVAL.as_nanos(), "seed {seed}");
+        // From here on one leaves per interval, each woken by itself.
+        let mut before = None;
+        while handles.iter().any(Option::is_some) {
+            let mut waited = Duration::ZERO;
+            let mut left = 0;
+            while left == 0 {
+                clock.advance(MS * 5);
+                waited += MS * 5;
+                assert!(waited <= INTERVAL, "seed {seed}: somebody is stuck");
+                for handle in &mut handles {
+                    if handle.as_mut().is_some_and(PolledByHand::run) {
+                        *handle = None;
+                        left += 1;
+                    }
+                }
+            }
+            assert_eq!(left, 1, "seed {seed}");
+            assert!(before.is_none_or(|()| waited == INTERVAL), "seed {seed}: after {waited:?}");
+            before = Some(());
+        }
+    }
+}
+
+/// A waker that runs something when it is woken, and something when it is dropped.
+struct Trap<W: Fn() + Send + Sync + 'static, D: Fn() + Send + Sync + 'static> {
+    woken: W,
+    dropped: D,
+}
+
+impl<W: Fn() + Send + Sync, D: Fn() + Send + Sync> Wake for Trap<W, D> {
+    fn wake(self: Arc<Self>) {
+        (self.woken)();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        (self.woken)();
+    }
+}
+
+impl<W: Fn() + Send + Sync, D: Fn() + Send + Sync> Drop for Trap<W, D> {
+    fn drop(&mut self) {
+        (self.dropped)();
+    }
+}
+
+/// Fails, instead of hanging, when `run` locks itself out.
+fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        run();
+        done.send(()).unwrap();
+    });
+    match ended.recv_timeout(Duration::from_secs(20)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a deadlock"),
+        _ => thread.join().unwrap(),
+    }
+}
+
+/// What may run in a waker: anything that touches the same key and the same clock.
+fn anything(limiter: &RateLimiter<LeakyBucket>, clock: &ManualClock) -> impl Fn() + Send + Sync + use<> {
+    let (limiter, clock) = (limiter.clone(), clock.clone());
+    let own = Mutex::new(Some(waiting(&limiter)));
+    move || {
+        let Some(own) = own.lock().unwrap().take() else { return };
+        let _ = limiter.check(&());
+        let _ = limiter.peek(&());
+        let _ = limiter.check(&"another");
+        drop(own);
+        let mut new = pin!(limiter.acquire(&()));
+        let _ = new.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        clock.advance(Duration::ZERO);
+        limiter.reset(&"another");
+    }
+}
+
+fn poll_with(call: &mut Pin<Box<Acquire<LeakyBucket>>>, waker: Waker) -> bool {
+    call.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+}
+
+#[test]
+fn a_waker_may_do_anything_when_it_is_dropped() {
+    // Replaced by another; dropped with its future; dropped when the future is ready.
+    for way in 0..3 {
+        without_a_deadlock(move || {
+            let (limiter, clock) = busy();
+            let mut call = Box::pin(limiter.acquire(&()));
+            let trap = Trap { woken: || {}, dropped: anything(&limiter, &clock) };
+            assert!(!poll_with(&mut call, Arc::new(trap).into()));
+            match way {
+                0 => assert!(!poll_with(&mut call, Waker::noop().clone())),
+                1 => drop(call),
+                _ => {
+                    clock.advance(INTERVAL);
+                    // The trap's own call is released.
+                    let _ = limiter.check(&());
+                    clock.advance(INTERVAL);
+                    assert!(poll_with(&mut call, Waker::noop().clone()));
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_waker_may_do_anything_when_it_is_woken() {
+    // By the clock; by one that leaves the place before it; by a reset.
+    for way in 0..3 {
+        without_a_deadlock(move || {
+            let (limiter, clock) = busy();
+            let before = waiting(&limiter);
+            let mut call = Box::pin(limiter.acquire(&()));
+            let trap = Trap { woken: anything(&limiter, &clock), dropped: || {} };
+            assert!(!poll_with(&mut call, Arc::new(trap).into()));
+            match way {
+                0 => clock.advance(INTERVAL),
+                1 => drop(before),
+                _ => limiter.reset(&()),
+            }
+            clock.advance(INTERVAL * 10);
+            assert!(poll_with(&mut call, Waker::noop().clone()));
+        });
+    }
+}
+
+#[test]
+fn a_future_may_be_dropped_by_its_own_waker() {
+    without_a_deadlock(|| {
+        let (limiter, clock) = busy();
+        let own = Arc::new(Mutex::new(None));
+        let trap = {
+            let own = own.clone();
+            let woken = move || {
+                // Out of the lock first: a future that is dropped may wake its waker.
+                let call = own.lock().unwrap().take();
+                drop(call);
+            };
+            Trap { woken, dropped: || {} }
+        };
+        let mut call = Box::pin(limiter.acquire(&()));
+        assert!(!poll_with(&mut call, Arc::new(trap).into()));
+        *own.lock().unwrap() = Some(call);
+        clock.advance(INTERVAL);
+        assert!(own.lock().unwrap().is_none());
+        // It was dropped before it was told, so it has charged nothing.
+        assert!(limiter.check(&()).is_allowed());
+    });
+}
+
+/// Waits for its turn, but gives up after some polls.
+struct Patient {
+    call: Pin<Box<Acquire<LeakyBucket>>>,
+    polls: u64,
+    entered: Option<Arc<AtomicUsize>>,
+    /// How many polls there were of all, and of how many nothing more is to come.
+    seen: Arc<[AtomicUsize; 2]>,
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        self.seen[1].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Future for Patient {
+    type Output = Option<Decision>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Decision>> {
+        let polled = self.call.as_mut().poll(cx);
+        self.seen[0].fetch_add(1, Ordering::SeqCst);
+        if let Some(entered) = self.entered.take() {
+            entered.fetch_add(1, Ordering::SeqCst);
+        }
+        match (polled, self.polls) {
+            (Poll::Ready(decision), _) => Poll::Ready(Some(decision)),
+            (Poll::Pending, 0) => Poll::Ready(None),
+            (Poll::Pending, _) => {
+                self.polls -= 1;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Many tasks on several threads wait for one key, while another thread moves the clock interval by interval, to the last slot
+/// and no further. The decisions of those that stayed, and how long a newcomer would have to wait then.
+fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    // Nobody is overdue by more than five milliseconds, however late a thread is.
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(1_000_000)).queue(1_000);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+    let (entered, seen) =
+        (Arc::new(AtomicUsize::new(0)), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+    let mut random = Random::new(seed);
+    let mut calls = JoinSet::new();
+    for _ in 0..tasks {
+        let polls = match impatient && random.one_in(3) {
+            true => 1 + random.below(tasks as u64),
+            false => u64::MAX,
+        };
+        let call = Box::pin(limiter.acquire(&()));
+        let call = Patient { call, polls, entered: Some(entered.clone()), seen: seen.clone() };
+        calls.spawn_on(call, runtime.handle());
+    }
+    // All come at one instant.
+    while entered.load(Ordering::SeqCst) < tasks {
+        thread::yield_now();
+    }
+    let moving = thread::spawn({
+        let clock = clock.clone();
+        let mut random = Random::new(!seed);
+        move || {
+            for _ in 1..tasks {
+                let polls = seen[0].load(Ordering::SeqCst);
+                clock.advance(MICROSECOND);
+                // Patience is counted in polls: on a machine that is busy elsewhere, the hour must not be over before anybody was polled.
+                while seen[0].load(Ordering::SeqCst) == polls && seen[1].load(Ordering::SeqCst) < tasks {
+                    thread::yield_now();
+                }
+                for _ in 0..random.below(200) {
+                    thread::yield_now();
+                }
+            }
+        }
+    });
+    let joined = runtime.block_on(async { timeout(Duration::from_secs(60), calls.join_all()).await });
+    let decisions = joined.unwrap_or_else(|_| panic!("seed {seed}: somebody is stuck"));
+    moving.join().unwrap();
+    let admitted = decisions.into_iter().flatten().collect();
+    (admitted, limiter.peek(&()).retry_after().unwrap_or_default())
+}
+
+#[test]
+fn on_many_threads_as_many_leave_as_there_are_slots() {
+    for seed in 0..10 {
+        let (mut admitted, next) = stress(seed, 300, false);
+        admitted.sort_by_key(Decision::delay);
+        assert_eq!(admitted.len(), 300);
+        for (n, decision) in (0..).zip(&admitted) {
+            assert!(
+                decision.is_allowed() && decision.delay() >= MICROSECOND * n,
+                "seed {seed}: {n} is early"
+            );
+        }
+        // All slots are used, the one of this instant too, and no more.
+        assert_eq!(next, MICROSECOND, "seed {seed}");
+    }
+}
+
+#[test]
+fn on_many_threads_cancelled_calls_leave_no_waiter_behind() {
+    for seed in 0..10 {
+        let (mut admitted, next) = stress(seed, 300, true);
+        admitted.sort_by_key(Decision::delay);
+        assert!(admitted.len() >= 150 && admitted.len() < 300, "seed {seed}: {}", admitted.len());
+        for (n, decision) in (0..).zip(&admitted) {
+            assert!(
+                decision.is_allowed() && decision.delay() >= MICROSECOND * n,
+                "seed {seed}: {n} is early"
+            );
+        }
+        assert!(next <= MICROSECOND, "seed {seed}: {next:?}");
+    }
+}
+
+#[test]
+fn a_runtime_that_ends_takes_its_waiters_along() {
+    let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_hour(1)).queue(10));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        assert!(limiter.acquire(&()).await.is_allowed());
+        for _ in 0..10 {
+            tokio::spawn(limiter.acquire(&()));
+        }
+        tokio::task::yield_now().await;
+        let mut refused = PolledByHand::new(limiter.acquire(&()));
+        assert!(refused.poll() && !refused.output.unwrap().is_allowed(), "the line is full");
+    });
+    drop(runtime);
+    let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _context = other.enter();
+    let mut line: Vec<_> = (0..10).map(|_| waiting(&limiter)).collect();
+    let mut refused = PolledByHand::new(limiter.acquire(&()));
+    assert!(refused.poll() && !refused.output.unwrap().is_allowed());
+    line.clear();
+    assert!(limiter.peek(&()).retry_after().unwrap() <= Duration::from_secs(3_600));
+}
+
+#[test]
+fn an_alarm_of_ones_own_is_counted() {
+    // The helper these tests rest on: it is woken when it is to be, and only then.
+    let alarm = Alarm::new();
+    assert!(!alarm.rang());
+    Waker::from(alarm.clone()).wake();
+    assert!(alarm.rang() && !alarm.rang() && alarm.times() == 1);
+}

@@ -1,0 +1,350 @@
+//! One by one.
+
+use super::*;
+
+#[test]
+fn those_in_line_go_by_the_rule_that_holds_now() {
+    let limiter = limiter(Concurrency::per_key(2).queue(9), &ManualClock::new());
+    let [first, second] = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
+    let mut line = [(); 2].map(|()| PolledByHand::new(limiter.acquire_permit("a")));
+    line.iter_mut().for_each(|call| assert!(!call.poll()));
+    limiter.replace(Concurrency::per_key(1).queue(9));
+    drop(first);
+    assert!(!line[0].run(), "another is in progress");
+    drop(second);
+    assert!(line[0].run() && !line[1].run());
+    // More at once: at once.
+    limiter.replace(Concurrency::per_key(2).queue(9));
+    assert!(line[1].run());
+}
+
+#[test]
+fn a_refund_takes_nothing_from_a_permit() {
+    let limiter = RateLimiter::new(Concurrency::per_key(1).total(1));
+    let first = limiter.try_acquire_permit("a").unwrap();
+    limiter.refund("a", 1);
+    assert!(
+        limiter.try_acquire_permit("a").is_err() && limiter.try_acquire_permit("b").is_err(),
+        "one is in progress"
+    );
+    drop(first);
+    let second = limiter.try_acquire_permit("b").unwrap();
+    assert!(limiter.try_acquire_permit("c").is_err());
+    drop(second);
+
+    let both = RateLimiter::new((TokenBucket::new(Quota::per_hour(9)), Concurrency::per_key(1)));
+    let first = both.try_acquire_permit("a").unwrap();
+    both.refund("a", 1);
+    assert!(both.try_acquire_permit("a").is_err(), "the call was free, but it is not over");
+    drop(first);
+    let _second = both.try_acquire_permit("a").unwrap();
+    assert!(both.try_acquire_permit("a").is_err());
+}
+
+#[test]
+fn what_a_check_took_is_held_until_it_is_released() {
+    let limiter = RateLimiter::new(Concurrency::per_key(3).total(4));
+    assert!(limiter.check_n("a", 3).is_allowed() && !limiter.check("a").is_allowed());
+    assert!(limiter.check_n("b", 0).is_allowed() && !limiter.check_n("b", 2).is_allowed());
+    limiter.release("a", 2);
+    assert_eq!(limiter.peek("a").remaining(), 2);
+    // Never more than was taken.
+    limiter.release("a", u64::MAX);
+    limiter.release("b", 5);
+    assert_eq!((limiter.peek("a").remaining(), limiter.peek("b").remaining()), (3, 3));
+    let all: Vec<_> = (0..9).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
+    assert_eq!(all.len(), 4);
+}
+
+#[test]
+fn a_total_that_was_replaced_is_left_by_those_who_entered_it() {
+    let limiter = RateLimiter::new(Concurrency::per_key(5));
+    let old = limiter.try_acquire_permit("a").unwrap();
+    limiter.replace(Concurrency::per_key(5).total(1));
+    let _new = limiter.try_acquire_permit("b").unwrap();
+    drop(old);
+    assert!(limiter.try_acquire_permit("c").is_err(), "one is in progress that counts");
+
+    let first = Concurrency::per_key(5).total(1);
+    let limiter = RateLimiter::new(first.clone());
+    let old = limiter.try_acquire_permit("a").unwrap();
+    limiter.replace(Concurrency::per_key(5));
+    drop(old);
+    limiter.replace(first);
+    assert!(limiter.try_acquire_permit("a").is_ok(), "nobody is in progress");
+}
+
+#[test]
+fn the_oldest_makes_room_in_the_total_as_well() {
+    let rule = Concurrency::per_key(1).total(2).queue(1).overflow(QueueOverflow::DropOldest);
+    let limiter = limiter(rule, &ManualClock::new());
+    let held = limiter.try_acquire_permit("a").unwrap();
+    let [mut oldest, mut newest] = [(); 2].map(|()| PolledByHand::new(limiter.acquire_permit("a")));
+    assert!(!oldest.poll() && !newest.poll());
+    assert!(oldest.run() && oldest.output.unwrap().is_err());
+    drop(held);
+    assert!(newest.run() && newest.output.unwrap().is_ok());
+}
+
+/// A rule of one's own, that cannot be relied on.
+#[derive(Clone, Debug)]
+struct Panics;
+
+impl Algorithm for Panics {
+    type State = ();
+
+    fn new_state(&self, _: Nanos, _: Nanos) {}
+
+    fn last_update(&self, (): &()) -> Nanos {
+        Nanos::ZERO
+    }
+
+    fn check(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
+        panic!("a rule of one's own")
+    }
+
+    fn peek(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
+        Decision::allow(1, 1, 0)
+    }
+
+    fn refund(&self, (): &mut (), _: Nanos, _: u64) {}
+
+    fn migrate(&self, (): &mut (), _: &Self, _: Nanos) {}
+
+    fn is_fresh(&self, (): &(), _: Nanos) -> bool {
+        true
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(1, Duration::from_secs(1))
+    }
+}
+
+#[test]
+fn a_rule_that_panics_beside_others_leaves_their_permits_free() {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let one = RateLimiter::new(Concurrency::per_key(1).total(1));
+        let mut service = RateLimitLayer::with_limiter(Global, one.clone())
+            .and(RateLimitLayer::with_limiter(Global, RateLimiter::new(Panics)))
+            .responder(ErrorResponder)
+            .layer(service_fn(|()| ready(Ok::<(), Infallible>(()))));
+        let panicked = catch_unwind(AssertUnwindSafe(|| drop(service.call(())))).is_err();
+        sender.send(panicked && one.try_acquire_permit(&()).is_ok()).unwrap();
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(true));
+}
+
+/// A permit may end wherever it is.
+#[test]
+fn a_permit_ends_on_another_thread_in_a_panic_and_after_its_limiter() {
+    let limiter = limiter(Concurrency::per_key(1), &ManualClock::new());
+    let permit = limiter.try_acquire_permit("a").unwrap();
+    thread::spawn(move || drop(permit)).join().unwrap();
+    let permit = limiter.try_acquire_permit("a").unwrap();
+    let panicked = thread::spawn(move || {
+        let _permit = permit;
+        panic!("as handlers do");
+    });
+    assert!(panicked.join().is_err());
+    let permit = limiter.try_acquire_permit("a").unwrap();
+    let mut waits = PolledByHand::new(limiter.acquire_permit("a"));
+    assert!(!waits.poll());
+    drop(limiter);
+    drop(permit);
+    assert!(waits.run() && waits.output.unwrap().is_ok());
+    // Nothing is held by rules that hold nothing.
+    assert!(
+        RateLimiter::new(FixedWindow::new(Quota::per_hour(1))).try_acquire_permit("a").unwrap().is_empty()
+    );
+}
+
+#[test]
+fn no_call_overtakes_a_queued_one() {
+    let limiter = limiter(Concurrency::per_key(2).queue(5), &ManualClock::new());
+    let [first, second] = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
+    let mut line = [(); 3].map(|()| PolledByHand::new(limiter.acquire_permit("a")));
+    line.iter_mut().for_each(|call| assert!(!call.poll()));
+    assert!(limiter.try_acquire_permit("a").is_err() && limiter.try_acquire_permit("b").is_ok());
+    drop(second);
+    // Free, and spoken for: though the first of the line was not polled yet.
+    assert!(limiter.try_acquire_permit("a").is_err() && !limiter.check("a").is_allowed());
+    assert!(!line[1].run() && line[0].run());
+    line[1].abandon();
+    drop(first);
+    assert!(line[2].run());
+    // The second gave up, so the third has the first one's.
+    assert!(limiter.try_acquire_permit("a").is_err());
+    drop(line);
+    assert!(limiter.try_acquire_permit("a").is_ok());
+}
+
+#[test]
+fn a_wait_that_is_too_long_ends_with_a_refusal_that_names_no_time() {
+    let clock = ManualClock::new();
+    let limiter = limiter(Concurrency::per_key(1).queue(5).max_wait(MS * 100), &clock);
+    let held = limiter.try_acquire_permit("a").unwrap();
+    let mut first = PolledByHand::new(limiter.acquire_permit("a"));
+    assert!(!first.poll());
+    clock.advance(MS * 60);
+    let mut second = PolledByHand::new(limiter.acquire_permit("a"));
+    assert!(!second.poll());
+    clock.advance(MS * 40 - Duration::from_nanos(1));
+    assert!(!first.run() && !second.run());
+    clock.advance(Duration::from_nanos(1));
+    assert!(first.run() && !second.run());
+    let refusal = first.output.unwrap().unwrap_err();
+    assert_eq!((refusal.is_allowed(), refusal.is_closed(), refusal.retry_after()), (false, false, None));
+    assert_eq!(refusal.delay(), MS * 100);
+    drop(held);
+    assert!(second.run() && second.output.unwrap().is_ok());
+}
+
+/// In a block, or around one: what is in progress is given back.
+#[test]
+fn a_block_around_a_tuple_of_them_gives_permits_back() {
+    let clock = ManualClock::new();
+    let rule = (TokenBucket::new(Quota::per_second(1).burst(100)), Concurrency::per_key(1).total(1));
+    let limiter = limiter(rule.block_for(Duration::from_secs(5)).after(2), &clock);
+    let held = limiter.try_acquire_permit("a").unwrap();
+    assert!(limiter.try_acquire_permit("a").is_err());
+    let blocked = limiter.try_acquire_permit("a").unwrap_err();
+    assert_eq!(blocked.retry_after(), None, "nobody knows when the first is over");
+    drop(held);
+    assert_eq!(limiter.try_acquire_permit("a").unwrap_err().retry_after(), Some(Duration::from_secs(5)));
+    clock.advance(Duration::from_secs(5));
+    let held = limiter.try_acquire_permit("a").unwrap();
+    assert!(limiter.try_acquire_permit("b").is_err());
+    drop(held);
+    assert!(limiter.try_acquire_permit("b").is_ok());
+}
+
+/// Both of two joined layers that count the same key's calls: one call counts twice, and is over once.
+#[test]
+fn a_call_that_counts_twice_in_one_limiter_is_given_back_twice() {
+    let limiter = RateLimiter::new(Concurrency::per_key(4).total(5));
+    let both = RateLimitLayer::with_limiter(Global, limiter.clone())
+        .and(RateLimitLayer::with_limiter(Global, limiter.clone()))
+        .layer(service_fn(answers));
+    let call = || {
+        let call = both.clone().call(Request::new((0, 1)));
+        let mut call = PolledByHand::new(Box::pin(async move { kept(call.await) }));
+        assert!(call.poll());
+        call.output.unwrap()
+    };
+    let (first, second) = (call().unwrap(), call().unwrap());
+    assert!(call().is_err() && limiter.peek(&()).remaining() == 0);
+    drop(first);
+    assert_eq!(limiter.peek(&()).remaining(), 2);
+    drop(second);
+    assert_eq!((limiter.peek(&()).remaining(), limiter.peek(&1).remaining()), (4, 4));
+}
+
+#[test]
+fn a_service_that_fails_or_panics_or_is_no_http_gives_the_permit_back() {
+    let limiter = RateLimiter::new(Concurrency::per_key(1));
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
+    let mut fails = layer.layer(service_fn(|ok: bool| ready(if ok { Ok("yes") } else { Err("no") })));
+    for ok in [true, false, true] {
+        let mut call = PolledByHand::new(fails.call(ok));
+        assert!(limiter.try_acquire_permit(&()).is_err(), "it is in progress from the call on");
+        assert!(matches!(fails.call(true).now(), Err(Error::Limited(denied)) if !denied.is_allowed()));
+        assert!(call.poll());
+        assert!(matches!((ok, call.output.unwrap()), (true, Ok("yes")) | (false, Err(Error::Inner("no")))));
+        assert!(limiter.try_acquire_permit(&()).is_ok());
+    }
+    let mut panics = layer.clone().layer(service_fn(|early: bool| {
+        assert!(!early, "as services do");
+        async { panic!("as handlers do") as Result<(), Infallible> }
+    }));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(panics.call(true)))).is_err());
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+    let mut call = Box::pin(panics.call(false));
+    let polled = AssertUnwindSafe(|| {
+        call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_ready()
+    });
+    assert!(catch_unwind(polled).is_err());
+    drop(call);
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+}
+
+#[test]
+fn a_service_that_panics_when_its_turn_comes_gives_the_permit_back() {
+    let limiter = limiter(Concurrency::per_key(1).queue(3), &ManualClock::new());
+    let mut panics = RateLimitLayer::with_limiter(Global, limiter.clone())
+        .responder(ErrorResponder)
+        .layer(service_fn(|()| -> std::future::Ready<Result<(), Infallible>> { panic!("as services do") }));
+    let held = limiter.try_acquire_permit(&()).unwrap();
+    let mut call = Box::pin(panics.call(()));
+    let mut poll = || {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut context).is_ready()))
+    };
+    assert!(matches!(poll(), Ok(false)));
+    drop(held);
+    assert!(poll().is_err());
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+}
+
+/// A body may be moved, and end elsewhere; a frame that is an error ends it as well.
+#[test]
+fn a_body_that_is_moved_or_fails_gives_the_permit_back_at_its_end() {
+    use http_body_util::BodyExt;
+    let limiter = RateLimiter::new(Concurrency::per_key(1));
+    let gone = Arc::new(AtomicBool::new(false));
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
+    let mut service = layer.layer(service_fn(|frames: Request<Vec<Result<&'static str, &'static str>>>| {
+        let frames = frames.into_body().into_iter().map(|frame| {
+            frame.map(|data| match data {
+                "trailers" => http_body::Frame::trailers(http::HeaderMap::new()),
+                data => http_body::Frame::data(Bytes::from_static(data.as_bytes())),
+            })
+        });
+        let body = Frames(frames.collect::<Vec<_>>().into_iter());
+        ready(Ok::<_, Infallible>(Response::new(body)))
+    }));
+    let mut call = |frames: Vec<_>| service.call(Request::new(frames)).now().unwrap().into_body();
+
+    let mut body = call(vec![Ok("a"), Ok("b"), Ok("trailers")]);
+    for _ in 0..3 {
+        assert!(limiter.try_acquire_permit(&()).is_err());
+        assert!(body.frame().now().unwrap().is_ok());
+    }
+    assert!(limiter.try_acquire_permit(&()).is_err(), "trailers are not the end");
+    assert!(body.frame().now().is_none());
+    assert!(limiter.try_acquire_permit(&()).is_ok(), "though the body is still there");
+    drop(body);
+
+    let mut body = call(vec![Ok("a"), Err("broken"), Ok("b")]);
+    assert!(body.frame().now().unwrap().is_ok() && limiter.try_acquire_permit(&()).is_err());
+    assert!(body.frame().now().unwrap().is_err() && limiter.try_acquire_permit(&()).is_ok());
+    drop(body);
+
+    let body = call(vec![Ok("a")]);
+    let mark = gone.clone();
+    thread::spawn(move || {
+        drop(body);
+        mark.store(true, Ordering::SeqCst);
+    })
+    .join()
+    .unwrap();
+    assert!(gone.load(Ordering::SeqCst) && limiter.try_acquire_permit(&()).is_ok());
+
+    // Never polled, never read.
+    drop(call(vec![]));
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+}
+
+struct Frames<I>(I);
+
+impl<I> http_body::Body for Frames<I>
+where
+    I: Iterator<Item = Result<http_body::Frame<Bytes>, &'static str>> + Unpin,
+{
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
+}

@@ -1,0 +1,81 @@
+//! Calls in progress: never more than the limit, and each gives back what it held, by whichever door it leaves.
+
+mod basic;
+mod cancel_safety;
+mod full_table;
+mod headers;
+mod model;
+mod threads;
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn, ready};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Empty;
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, QuotaPolicy, TokenBucket,
+};
+use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::store::OnFull;
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{PolledByHand, Random};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Whatever a call holds.
+type Holder = Box<dyn Any>;
+type Call = Pin<Box<dyn Future<Output = Result<Holder, ()>>>>;
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+/// A request of a key, and what it costs.
+type Asks = Request<(u64, u64)>;
+
+fn answers(_: Asks) -> std::future::Ready<Result<Response<Empty<Bytes>>, Infallible>> {
+    ready(Ok(Response::new(Empty::new())))
+}
+
+fn kept<B: 'static>(answer: Result<Response<B>, Infallible>) -> Result<Holder, ()> {
+    let Ok(response) = answer;
+    if response.status() == 200 { Ok(Box::new(response)) } else { Err(()) }
+}
+
+/// A call through the layer; what it holds is its response.
+fn layered(limiter: &RateLimiter<Concurrency>, key: u64, cost: u64) -> Call {
+    let layer =
+        RateLimitLayer::with_limiter(from_fn(|request: &Asks| Some(request.body().0)), limiter.clone())
+            .cost(|request: &Asks| request.body().1);
+    let call = layer.layer(service_fn(answers)).call(Request::new((key, cost)));
+    Box::pin(async move { kept(call.await) })
+}
+
+fn acquired<A: Algorithm>(limiter: &RateLimiter<A>, key: u64) -> Call {
+    let call = limiter.acquire_permit(&key);
+    Box::pin(async move { call.await.map(|permit| Box::new(permit) as Holder).map_err(drop) })
+}
+
+trait Now: Future + Sized {
+    /// What it ends with at its first poll.
+    fn now(self) -> Self::Output {
+        let mut hand = PolledByHand::new(self);
+        assert!(hand.poll());
+        hand.output.unwrap()
+    }
+}
+
+impl<F: Future> Now for F {}

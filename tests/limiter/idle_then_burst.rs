@@ -1,0 +1,152 @@
+//! A day at full load, thirty days of nothing, and then exactly one burst.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+/// Five a second, and twice as many come.
+const QUOTA: Quota = Quota::per_minute(300).burst(25);
+const TICK: Duration = Duration::from_millis(100);
+const TICKS_A_DAY: u64 = 864_000;
+const A_DAY: u64 = 300 * 24 * 60;
+
+fn thirty_days() -> Duration {
+    Duration::from_secs(30 * 86_400)
+}
+
+fn limiter<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(algorithm).clock(clock.clone()).build(), clock)
+}
+
+/// So many are let in during the day, and so many at once after the thirty days.
+fn checked<A: Algorithm>(algorithm: A, day: RangeInclusive<u64>, burst: u64) {
+    let (limiter, clock) = limiter(algorithm);
+    let mut admitted = 0;
+    for _ in 0..=TICKS_A_DAY {
+        admitted += u64::from(limiter.check("key").is_allowed());
+        clock.advance(TICK);
+    }
+    assert!(day.contains(&admitted), "{admitted} in a day, {day:?} due: {limiter:?}");
+    clock.advance(thirty_days());
+    assert_eq!(limiter.peek("key").remaining(), burst, "{limiter:?}");
+    let at_once = (0..=1_000).take_while(|_| limiter.check("key").is_allowed()).count() as u64;
+    assert_eq!(at_once, burst, "{limiter:?}");
+    assert!(!limiter.check("key").is_allowed());
+}
+
+fn exactly(number: u64) -> RangeInclusive<u64> {
+    number..=number
+}
+
+#[test]
+fn a_bucket_has_its_burst_again() {
+    checked(TokenBucket::new(QUOTA), exactly(25 + A_DAY), 25);
+    checked(TokenBucket::new(QUOTA).start_empty(), exactly(A_DAY), 25);
+}
+
+#[test]
+fn a_window_has_its_limit_again() {
+    // The last call is the first of another day.
+    checked(FixedWindow::new(QUOTA), exactly(A_DAY + 1), 300);
+    checked(FixedWindow::new(QUOTA).aligned(), exactly(A_DAY + 1), 300);
+    checked(SlidingLog::new(QUOTA), exactly(A_DAY + 1), 300);
+}
+
+#[test]
+fn a_window_of_slices_has_its_limit_again() {
+    // A unit comes back up to a slice late: a tenth of the period, or a thousandth.
+    checked(SlidingWindow::new(QUOTA), A_DAY * 10 / 11..=A_DAY + 1, 300);
+    checked(SlidingWindow::new(QUOTA).slices(1_000), A_DAY * 1_000 / 1_001..=A_DAY + 1, 300);
+}
+
+#[test]
+fn a_window_of_two_counts_has_its_limit_again() {
+    checked(SlidingCounter::new(QUOTA), A_DAY * 9 / 10..=A_DAY + 300, 300);
+}
+
+#[test]
+fn a_leaky_bucket_that_is_checked_lets_one_pass() {
+    checked(LeakyBucket::new(QUOTA), exactly(A_DAY + 1), 1);
+}
+
+/// One second is stored, that is five, and the next is paid by the one after it.
+#[test]
+fn a_smooth_limiter_that_is_checked_has_what_it_stores_and_one() {
+    checked(Smooth::bursty(QUOTA), exactly(A_DAY + 1), 6);
+    // Cold at first, and cold again after the thirty days.
+    checked(Smooth::warming_up(QUOTA, Duration::from_secs(4)), A_DAY - 50..=A_DAY, 1);
+}
+
+type Call = Pin<Box<dyn Future<Output = Decision>>>;
+
+fn poll(call: &mut Call) -> Option<Decision> {
+    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => Some(decision),
+        Poll::Pending => None,
+    }
+}
+
+/// The line is full all day. After the thirty days it empties one by one; after thirty more so many pass at once, 25 wait, and no more.
+fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
+    let (limiter, clock) = limiter(algorithm);
+    let mut line: VecDeque<Call> = VecDeque::new();
+    let mut admitted = 0;
+    for _ in 0..=TICKS_A_DAY {
+        while line.front_mut().is_some_and(|first| poll(first).is_some()) {
+            line.pop_front();
+            admitted += 1;
+        }
+        let mut call: Call = Box::pin(limiter.acquire("key"));
+        match poll(&mut call) {
+            Some(decision) => admitted += u64::from(decision.is_allowed()),
+            None => line.push_back(call),
+        }
+        clock.advance(TICK);
+    }
+    assert_eq!(admitted, A_DAY + 1, "{limiter:?}");
+    assert_eq!(line.len(), 25, "{limiter:?}");
+
+    clock.advance(thirty_days());
+    // What was missed is not made up for: one leaves, and the others one by one.
+    for last in (0..25).rev() {
+        let left = line.iter_mut().filter_map(poll).filter(Decision::is_allowed).count();
+        assert_eq!(left, 1, "{limiter:?}");
+        line.pop_front();
+        assert_eq!(line.len(), last);
+        clock.advance(TICK * 2);
+    }
+    clock.advance(thirty_days());
+    let mut calls: Vec<Call> = (0..100).map(|_| Box::pin(limiter.acquire("key")) as Call).collect();
+    let reported: Vec<_> = calls.iter_mut().map(poll).collect();
+    let (passed, rest) = reported.split_at(burst);
+    let (waiting, refused) = rest.split_at(25);
+    assert!(
+        passed.iter().all(|reported| reported.is_some_and(|decision| decision.is_allowed())),
+        "{passed:?}"
+    );
+    assert!(waiting.iter().all(Option::is_none), "{waiting:?}");
+    assert!(
+        refused.iter().all(|reported| reported.is_some_and(|decision| !decision.is_allowed())),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_leaky_bucket_lets_one_pass_and_its_queue_wait() {
+    acquired(LeakyBucket::new(QUOTA), 1);
+}
+
+#[test]
+fn a_smooth_limiter_lets_what_it_stores_and_one_pass_and_its_queue_wait() {
+    acquired(Smooth::bursty(QUOTA), 6);
+}

@@ -1,0 +1,217 @@
+//! A rule that panics once takes nobody along.
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tower_throttle::algorithm::*;
+use tower_throttle::clock::{Clock, ManualClock, Nanos};
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// A Concurrency whose looks panic while `BROKEN`.
+#[derive(Clone, Debug)]
+struct Fragile(Concurrency);
+type S = ConcurrencyState;
+
+impl Fragile {
+    fn inner(&self) -> &dyn Queueing<S> {
+        self.0.queueing().unwrap()
+    }
+}
+impl Algorithm for Fragile {
+    type State = S;
+    fn new_state(&self, b: Nanos, n: Nanos) -> S {
+        self.0.new_state(b, n)
+    }
+    fn last_update(&self, s: &S) -> Nanos {
+        self.0.last_update(s)
+    }
+    fn check(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
+        self.0.check(s, n, c)
+    }
+    fn peek(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
+        self.0.peek(s, n, c)
+    }
+    fn refund(&self, s: &mut S, n: Nanos, c: u64) {
+        self.0.refund(s, n, c);
+    }
+    fn migrate(&self, s: &mut S, f: &Self, n: Nanos) {
+        self.0.migrate(s, &f.0, n);
+    }
+    fn is_fresh(&self, s: &S, n: Nanos) -> bool {
+        self.0.is_fresh(s, n)
+    }
+    fn policy(&self) -> QuotaPolicy {
+        self.0.policy()
+    }
+    fn needs_release(&self) -> bool {
+        true
+    }
+    fn release(&self, s: &mut S, n: Nanos, c: u64) {
+        self.0.release(s, n, c);
+    }
+    fn in_flight(&self, s: &S) -> u64 {
+        self.0.in_flight(s)
+    }
+    fn queueing(&self) -> Option<&dyn Queueing<S>> {
+        Some(self)
+    }
+}
+impl Queueing<S> for Fragile {
+    fn queue_config(&self, s: &S) -> QueueConfig {
+        self.inner().queue_config(s)
+    }
+    fn capacity(&self, s: &S) -> u64 {
+        self.inner().capacity(s)
+    }
+    fn at_once(&self, s: &S) -> u64 {
+        self.inner().at_once(s)
+    }
+    fn is_timed(&self) -> bool {
+        false
+    }
+    fn keeps_schedule(&self) -> bool {
+        true
+    }
+    fn turn(&self, s: &S, c: u64) -> Nanos {
+        self.inner().turn(s, c)
+    }
+    fn is_due(&self, s: &S, c: u64) -> bool {
+        self.inner().is_due(s, c)
+    }
+    fn leave(&self, s: &mut S, a: Nanos, c: u64) {
+        self.inner().leave(s, a, c);
+    }
+    fn follow(&self, s: &mut S, a: Nanos, c: u64) {
+        self.inner().follow(s, a, c);
+    }
+    fn take(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
+        self.inner().take(s, n, c)
+    }
+    fn look(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
+        assert!(!BROKEN.load(Ordering::SeqCst), "broken");
+        self.inner().look(s, n, c)
+    }
+    fn passing(&self, s: &S, n: Nanos) -> u64 {
+        self.inner().passing(s, n)
+    }
+    fn reset(&self, _: &S, _: Nanos) -> u64 {
+        0
+    }
+    fn keep(&self, _: &S) -> Option<S> {
+        None
+    }
+    fn end(&self, s: &mut S, c: u64) {
+        self.inner().end(s, c);
+    }
+    fn time(&self, s: &S) -> Nanos {
+        self.inner().time(s)
+    }
+    fn observe(&self, s: &mut S, n: Nanos) -> Nanos {
+        self.inner().observe(s, n)
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A waker that panics.
+struct Broken;
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics");
+    }
+}
+
+type Queued<A> = Pin<Box<Acquire<A>>>;
+
+/// Five calls that wait; the wakers of those at `broken` panic.
+fn five_waiting<A: Algorithm>(limiter: &RateLimiter<A>, broken: &[usize]) -> (Vec<Queued<A>>, Arc<Count>) {
+    let woken = Arc::new(Count::default());
+    let calls = (0..5).map(|nth| {
+        let mut call = Box::pin(limiter.acquire("key"));
+        let waker = match broken.contains(&nth) {
+            true => Waker::from(Arc::new(Broken)),
+            false => Waker::from(Arc::clone(&woken)),
+        };
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        call
+    });
+    (calls.collect(), woken)
+}
+
+#[test]
+fn when_a_waker_panics_in_close_all_others_are_woken_and_the_panic_goes_on() {
+    for broken in [&[0][..], &[2], &[4], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
+        let window = FixedWindow::new(Quota::per_minute(1)).queue(5);
+        let limiter = RateLimiter::builder(window).clock(ManualClock::new()).build();
+        assert!(limiter.check("key").is_allowed());
+        let (mut calls, woken) = five_waiting(&limiter, broken);
+        let panic = catch_unwind(AssertUnwindSafe(|| limiter.close())).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"a waker that panics"));
+        assert_eq!(woken.0.load(Ordering::SeqCst), 5 - broken.len(), "{broken:?}");
+        for call in &mut calls {
+            let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(matches!(polled, Poll::Ready(decision) if decision.is_closed()), "{broken:?}");
+        }
+    }
+}
+
+#[test]
+fn when_a_waker_panics_while_several_calls_are_released_all_others_are_woken() {
+    let window = FixedWindow::new(Quota::per_minute(5)).queue(5);
+    let limiter = RateLimiter::builder(window).clock(ManualClock::new()).build();
+    assert!(limiter.check_n("key", 5).is_allowed());
+    let (_calls, woken) = five_waiting(&limiter, &[1]);
+    assert!(catch_unwind(AssertUnwindSafe(|| limiter.reset("key"))).is_err());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn when_a_waker_panics_the_others_that_wait_on_a_manual_clock_are_woken() {
+    let clock = ManualClock::new();
+    let woken = Arc::new(Count::default());
+    let mut sleeps: Vec<_> = (0..5).map(|_| clock.sleep_until(Nanos(5))).collect();
+    for (nth, sleep) in sleeps.iter_mut().enumerate() {
+        let waker = if nth == 2 { Waker::from(Arc::new(Broken)) } else { Waker::from(Arc::clone(&woken)) };
+        assert!(sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::from_secs(1)))).is_err());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn a_released_waiter_is_woken_though_the_algorithm_panics() {
+    let limiter = RateLimiter::builder(Fragile(Concurrency::per_key(1).max_wait(Duration::from_secs(60))))
+        .clock(ManualClock::new())
+        .build();
+    // A waker that panics then as well does not end the process.
+    let permit = limiter.try_acquire_permit("b").unwrap();
+    let mut waiting = Box::pin(limiter.acquire_permit("b"));
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    BROKEN.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
+    BROKEN.store(false, Ordering::SeqCst);
+
+    let permit = limiter.try_acquire_permit("a").unwrap();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waiting = Box::pin(limiter.acquire_permit("a"));
+    assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+    BROKEN.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
+    BROKEN.store(false, Ordering::SeqCst);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the line: nobody else will wake it");
+    assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_))));
+}

@@ -1,0 +1,203 @@
+//! Calls with priority: they borrow from the next window, wait for it, and never break the limit.
+
+use std::time::Duration;
+
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, HasPriority, Priority, SlidingCounter, SlidingLog, SlidingWindow, Window,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{PolledByHand, Random};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn four_a_second() -> Quota {
+    Quota::per_second(4)
+}
+
+fn limiter<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(rule).clock(clock.clone()).build()
+}
+
+fn first<A: HasPriority>(limiter: &RateLimiter<A>, cost: u64) -> PolledByHand<Acquire<A>> {
+    PolledByHand::new(limiter.acquire_with_priority("key", cost))
+}
+
+#[test]
+fn a_call_with_priority_takes_from_the_next_window_and_waits_for_it() {
+    let clock = ManualClock::new();
+    let limiter = limiter(FixedWindow::new(four_a_second()).priority(50), &clock);
+    assert!(limiter.check_n("key", 4).is_allowed());
+    clock.advance(MS * 300);
+    let (mut one, mut two, mut three) = (first(&limiter, 1), first(&limiter, 1), first(&limiter, 1));
+    assert!(!one.run() && !two.run());
+    assert!(three.run(), "half of the next window is taken");
+    let refused = three.output.unwrap();
+    assert!(!refused.is_allowed());
+    assert_eq!(refused.retry_after(), Some(MS * 700));
+    clock.advance(MS * 699);
+    assert!(!one.run());
+    clock.advance(MS);
+    assert!(one.run() && two.run());
+    assert_eq!(one.output.unwrap().delay(), MS * 700);
+    let left = limiter.peek("key");
+    assert_eq!((left.remaining(), left.limit()), (2, 4), "what they took is taken");
+}
+
+#[test]
+fn queued_calls_keep_their_order_and_cancelled_ones_are_undone() {
+    let clock = ManualClock::new();
+    let limiter = limiter(SlidingLog::new(four_a_second()).priority(100), &clock);
+    assert!(limiter.check_n("key", 3).is_allowed());
+    let mut heavy = first(&limiter, 2);
+    assert!(!heavy.run());
+    let overtaking = limiter.check("key");
+    assert!(!overtaking.is_allowed(), "one unit is free, but not for it");
+    assert_eq!((overtaking.limit(), overtaking.retry_after()), (4, Some(SECOND)));
+    assert_eq!(limiter.check_n("key", 5).retry_after(), None, "five never fit");
+    heavy.abandon();
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
+fn without_priority_it_is_the_window_itself() {
+    let clock = ManualClock::new();
+    let (plain, lending) =
+        (SlidingWindow::new(four_a_second()), SlidingWindow::new(four_a_second()).priority(50));
+    let (plain, lending) = (limiter(plain, &clock), limiter(lending, &clock));
+    let mut random = Random::new(7);
+    for _ in 0..20_000 {
+        clock.advance(MS * random.below(400) as u32);
+        let cost = random.below(6);
+        let expected = plain.check_n("key", cost);
+        let mut call = PolledByHand::new(lending.acquire_n("key", cost));
+        assert!(call.run(), "nobody waits");
+        let reported = |decision: Decision| {
+            let spans = (decision.retry_after(), decision.reset_after(), decision.delay());
+            (decision.is_allowed(), decision.limit(), decision.remaining(), spans)
+        };
+        assert_eq!(reported(call.output.unwrap()), reported(expected));
+        assert_eq!(lending.peek("key"), plain.peek("key"));
+    }
+}
+
+/// Whatever comes: the limit holds in each period, all who wait get their turn in order, and what is told is true.
+fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
+    for seed in 0..300 {
+        let clock = ManualClock::new();
+        let limiter = limiter(rule.clone(), &clock);
+        let mut random = Random::new(seed);
+        let (mut now, mut waiting, mut admitted) = (0, Vec::new(), Vec::new());
+        for _ in 0..200 {
+            let step = random.below(150);
+            now += step;
+            clock.advance(MS * step as u32);
+            // Whoever has left has left when it says.
+            waiting.retain_mut(|(cost, came, call): &mut (u64, u64, PolledByHand<Acquire<Priority<A>>>)| {
+                let left = call.run();
+                if left {
+                    let decision = call.output.unwrap();
+                    assert!(decision.is_allowed());
+                    admitted.push((*came + decision.delay().as_millis() as u64, *cost));
+                }
+                !left
+            });
+            let cost = 1 + random.below(3);
+            let priority = random.one_in(3);
+            let mut call = match priority {
+                true => first(&limiter, cost),
+                false => PolledByHand::new(limiter.acquire_n("key", cost)),
+            };
+            match (call.run(), priority) {
+                (false, true) => waiting.push((cost, now, call)),
+                (false, false) => panic!("an ordinary call does not wait"),
+                (true, _) if call.output.unwrap().is_allowed() => {
+                    assert!(waiting.is_empty(), "nobody overtakes");
+                    admitted.push((now, cost));
+                }
+                (true, _) => {}
+            }
+            let stands: u64 = waiting.iter().map(|(cost, ..)| *cost).sum();
+            assert!(stands <= 3, "60 % of five units may be borrowed");
+            if random.one_in(9) && !waiting.is_empty() {
+                let (.., mut gone) = waiting.remove(random.below(waiting.len() as u64) as usize);
+                gone.abandon();
+            }
+        }
+        for (at, _) in &admitted {
+            let within = admitted.iter().filter(|(other, _)| other >= at && *other < at + 1_000);
+            assert!(within.map(|(_, cost)| cost).sum::<u64>() <= most, "seed {seed}");
+        }
+        clock.advance(SECOND * 3);
+        for (.., call) in &mut waiting {
+            assert!(call.run(), "seed {seed}: nobody is stuck");
+            clock.advance(SECOND * 3);
+        }
+    }
+}
+
+#[test]
+fn the_limit_holds_for_every_caller() {
+    let five = Quota::per_second(5);
+    holds(SlidingLog::new(five).priority(60), 5);
+    holds(SlidingWindow::new(five).priority(60), 5);
+    holds(FixedWindow::new(five).priority(60), 10);
+    holds(SlidingCounter::new(five).priority(60), 10);
+}
+
+#[test]
+fn a_refusal_of_a_call_with_priority_tells_when_it_is_let_wait() {
+    let clock = ManualClock::new();
+    let limiter = limiter(SlidingLog::new(four_a_second()).priority(50), &clock);
+    for _ in 0..4 {
+        assert!(limiter.check("key").is_allowed());
+        clock.advance(MS * 100);
+    }
+    let mut waiting: Vec<_> = (0..2).map(|_| first(&limiter, 1)).collect();
+    waiting.iter_mut().for_each(|call| assert!(!call.run()));
+    let retry = |limiter: &RateLimiter<_>| {
+        let mut call = first(limiter, 1);
+        call.run().then(|| call.output.unwrap().retry_after().unwrap())
+    };
+    // The first of those who wait leaves at 1 s, and then there is a place.
+    assert_eq!(retry(&limiter), Some(MS * 600));
+    clock.advance(MS * 599);
+    assert_eq!(retry(&limiter), Some(MS));
+    clock.advance(MS);
+    assert_eq!(retry(&limiter), None, "it waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_is_told_which_requests_have_priority() {
+    let layer = RateLimitLayer::new(Global, SlidingWindow::new(four_a_second()).priority(50))
+        .priority(|path: &&str| *path == "/pay")
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(|path: &'static str| async move { Ok::<_, ()>(path) }));
+    for _ in 0..4 {
+        assert_eq!(service.ready().await.unwrap().call("/").await.unwrap(), "/");
+    }
+    assert!(matches!(service.ready().await.unwrap().call("/").await, Err(Error::Limited(_))));
+    let start = tokio::time::Instant::now();
+    assert_eq!(service.ready().await.unwrap().call("/pay").await.unwrap(), "/pay");
+    assert_eq!(start.elapsed(), SECOND);
+}
+
+#[test]
+#[should_panic(expected = "over 100 %")]
+fn more_than_the_whole_window_cannot_be_borrowed() {
+    let _ = FixedWindow::new(four_a_second()).priority(101);
+}
+
+#[test]
+fn who_borrows_waits_no_longer_than_the_window_was_told() {
+    let rule = FixedWindow::new(Quota::per_hour(4)).max_wait(SECOND).priority(50);
+    let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
+    assert!(limiter.check_n("a", 4).is_allowed());
+    let mut payment = PolledByHand::new(limiter.acquire_with_priority("a", 1));
+    assert!(payment.poll(), "an hour is too long");
+}

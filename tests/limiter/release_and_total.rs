@@ -1,0 +1,100 @@
+//! What is released by hand, and who gives up or is dropped for nothing: totals stay what they are.
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::{Concurrency, QueueOverflow, Tiered};
+use tower_throttle::clock::ManualClock;
+
+fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Ending what was never begun must not make room for others.
+#[test]
+fn a_release_of_a_key_that_holds_nothing_leaves_the_total_alone() {
+    let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
+    let _first = limiter.try_acquire_permit("a").unwrap();
+    let _second = limiter.try_acquire_permit("b").unwrap();
+    limiter.release("c", 1);
+    assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
+}
+
+#[test]
+fn over_release_does_not_affect_total() {
+    let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
+    let _first = limiter.try_acquire_permit("a").unwrap();
+    assert!(limiter.check("b").is_allowed());
+    limiter.release("b", 2);
+    let _second = limiter.try_acquire_permit("b").unwrap();
+    assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
+}
+
+/// The oldest gives way to a newcomer, or keeps its place.
+#[test]
+fn the_oldest_keeps_its_place_if_the_total_has_no_room_for_the_newcomer() {
+    let rule = Concurrency::per_key(10).total(12).queue(1).overflow(QueueOverflow::DropOldest);
+    let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
+    assert!(limiter.check_n("a", 10).is_allowed());
+    let mut oldest = Box::pin(limiter.acquire("a"));
+    assert!(poll(&mut oldest).is_pending());
+    let mut newcomer = Box::pin(limiter.acquire_n("a", 3));
+    let refused = poll(&mut newcomer);
+    assert!(matches!(refused, Poll::Ready(decision) if !decision.is_allowed()), "10 + 3 > 12");
+    assert!(poll(&mut oldest).is_pending(), "nobody has taken its place");
+}
+
+#[test]
+fn a_call_that_may_not_wait_evicts_no_waiter() {
+    let rule = |wait| Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest).max_wait(wait);
+    let limiter = RateLimiter::builder(rule(Duration::from_secs(9))).clock(ManualClock::new()).build();
+    assert!(limiter.check("a").is_allowed());
+    let mut oldest = Box::pin(limiter.acquire("a"));
+    assert!(poll(&mut oldest).is_pending());
+    limiter.replace(rule(Duration::ZERO));
+    let mut newcomer = Box::pin(limiter.acquire("a"));
+    assert!(poll(&mut newcomer).is_ready(), "it does not wait");
+    assert!(poll(&mut oldest).is_pending(), "nobody has taken its place");
+}
+
+/// By the rule that a call came by.
+#[test]
+fn a_call_by_a_rule_of_its_own_leaves_the_total_of_that_rule() {
+    let paid = Concurrency::per_key(5).total(1);
+    let limiter = RateLimiter::new(Tiered::new(Concurrency::per_key(5)));
+    assert!(limiter.check_by(&paid, "a", 1).is_allowed());
+    assert!(limiter.permit_by(&paid, "b").is_err(), "one is in progress");
+    limiter.release_by(&paid, "a", 1);
+    let permit = limiter.permit_by(&paid, "b").expect("nothing is in progress");
+    assert!(limiter.permit_by(&paid, "a").is_err());
+    drop(permit);
+    assert!(limiter.permit_by(&paid, "a").is_ok());
+}
+
+#[test]
+fn a_permit_leaves_the_total_that_it_was_counted_in_though_the_rule_was_replaced() {
+    let limiter = RateLimiter::new(Concurrency::per_key(5).total(5));
+    let old = limiter.try_acquire_permit("a").unwrap();
+    limiter.replace(Concurrency::per_key(5).total(1));
+    let _new = limiter.try_acquire_permit("b").unwrap();
+    drop(old);
+    assert!(limiter.try_acquire_permit("c").is_err(), "one is in progress that counts in the new total");
+}
+
+/// A clock that steps back adds at most one period to a wait; of this rule, which has none, nothing.
+#[test]
+fn a_clock_that_steps_back_does_not_prolong_the_patience_of_who_waits() {
+    let clock = ManualClock::new();
+    clock.set(Duration::from_secs(3_600));
+    let rule = Concurrency::per_key(1).max_wait(Duration::from_secs(1));
+    let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+    assert!(limiter.check("a").is_allowed());
+    let mut waiting = Box::pin(limiter.acquire("a"));
+    assert!(poll(&mut waiting).is_pending());
+    clock.set(Duration::ZERO);
+    assert!(poll(&mut waiting).is_pending());
+    clock.set(Duration::from_secs(2));
+    assert!(poll(&mut waiting).is_ready(), "it has waited two seconds, and may wait one");
+}

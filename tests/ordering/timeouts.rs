@@ -1,0 +1,165 @@
+//! Timeouts around a line and in it, and calls in progress: in paused time.
+
+use std::future::pending;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use http_body_util::BodyExt;
+use tokio::join;
+use tokio::time::{Instant, sleep};
+use tower::ServiceExt;
+use tower_http::timeout::{ResponseBodyTimeoutLayer, TimeoutLayer};
+use tower_throttle::algorithm::{Concurrency, LeakyBucket};
+use tower_throttle::key::Global;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::guide_recipe::from_here;
+use crate::{Fed, data};
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn timeout(after: u64) -> TimeoutLayer {
+    TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, seconds(after))
+}
+
+/// A body that begins, and never ends.
+async fn endless() -> Body {
+    let (feed, fed) = Fed::new();
+    feed.send(data("first")).unwrap();
+    tokio::spawn(async move {
+        feed.closed().await;
+    });
+    Body::new(fed)
+}
+
+fn routes() -> Router {
+    Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/slow", get(pending::<()>))
+        .route("/endless", get(endless))
+}
+
+async fn call(app: &Router, path: &str) -> Response {
+    app.clone().oneshot(from_here(path)).await.unwrap()
+}
+
+/// Its status, and after how many seconds it came.
+async fn ask(app: &Router, path: &str) -> (u16, u64) {
+    let begin = Instant::now();
+    let status = call(app, path).await.status().as_u16();
+    (status, begin.elapsed().as_secs())
+}
+
+/// One in ten seconds; two may wait.
+fn line() -> RateLimiter<LeakyBucket> {
+    RateLimiter::new(LeakyBucket::new(Quota::per(1, seconds(10)).unwrap()).queue(2))
+}
+
+fn at_a_time(calls: u64) -> RateLimiter<Concurrency> {
+    RateLimiter::new(Concurrency::per_key(calls).queue(2))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_outside_ends_the_wait_in_line_and_those_behind_move_up() {
+    let limiter = line();
+    let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
+    let [timed, patient] = [routes().layer(limit()).layer(timeout(1)), routes().layer(limit())];
+    assert_eq!(ask(&timed, "/").await, (200, 0));
+    let behind = async {
+        while limiter.queued() == 0 {
+            tokio::task::yield_now().await;
+        }
+        ask(&patient, "/").await
+    };
+    // Without giving up, the first would wait 10 seconds, and the second 20. Nothing was charged.
+    assert_eq!(join!(ask(&timed, "/"), behind), ((504, 1), (200, 10)));
+    assert_eq!(limiter.queued(), 0);
+    assert_eq!(ask(&patient, "/").await, (200, 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_inside_begins_when_the_wait_is_over() {
+    let app = routes().layer(timeout(1)).layer(RateLimitLayer::with_limiter(Global, line()));
+    assert_eq!(ask(&app, "/").await, (200, 0));
+    assert_eq!(ask(&app, "/").await, (200, 10));
+    assert_eq!(ask(&app, "/slow").await, (504, 11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_takes_too_long_gives_its_place_back() {
+    let limiter = at_a_time(1);
+    let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
+    let timed = routes().layer(limit()).layer(timeout(5));
+    let behind = async {
+        sleep(seconds(1)).await;
+        ask(&timed, "/").await
+    };
+    assert_eq!(join!(ask(&timed, "/slow"), behind), ((504, 5), (200, 4)));
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+
+    // And so does one that stands in line.
+    let place = limiter.try_acquire_permit(&()).unwrap();
+    assert_eq!(ask(&timed, "/").await, (504, 5));
+    assert_eq!(limiter.queued(), 0);
+    drop(place);
+    assert!(limiter.try_acquire_permit(&()).is_ok());
+
+    // With the timeout inside, a call waits for as long as those before it take.
+    let timed = routes().layer(timeout(5)).layer(limit());
+    let (first, second, third) = join!(ask(&timed, "/slow"), ask(&timed, "/slow"), ask(&timed, "/slow"));
+    assert_eq!([first, second, third], [(504, 5), (504, 10), (504, 15)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_kept_until_the_last_byte_whatever_the_timeout() {
+    let limiter = at_a_time(1);
+    let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
+    for timed in [routes().layer(limit()).layer(timeout(1)), routes().layer(timeout(1)).layer(limit())] {
+        let response = call(&timed, "/endless").await;
+        assert_eq!(response.status(), StatusCode::OK);
+        sleep(seconds(100)).await;
+        assert!(limiter.try_acquire_permit(&()).is_err());
+        drop(response);
+        assert!(limiter.try_acquire_permit(&()).is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_timeout_ends_a_stalled_stream() {
+    let limiter = at_a_time(1);
+    let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
+    let body = || ResponseBodyTimeoutLayer::new(seconds(3));
+    for timed in [routes().layer(limit()).layer(body()), routes().layer(body()).layer(limit())] {
+        let begin = Instant::now();
+        let mut body = call(&timed, "/endless").await.into_body();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "first");
+        assert!(limiter.try_acquire_permit(&()).is_err());
+        assert!(body.frame().await.unwrap().is_err());
+        assert_eq!(begin.elapsed().as_secs(), 3);
+        drop(body);
+        assert!(limiter.try_acquire_permit(&()).is_ok());
+    }
+}
+
+/// The guide's second stack.
+#[tokio::test(start_paused = true)]
+async fn what_a_rate_refuses_takes_no_place() {
+    let limiter = at_a_time(1);
+    let app = routes()
+        .layer(RateLimitLayer::with_limiter(Global, limiter.clone()).name("at a time"))
+        .layer(timeout(10))
+        .layer(crate::limit(2));
+    let (slow, held) = join!(ask(&app, "/slow"), async {
+        sleep(seconds(1)).await;
+        let held = ask(&app, "/").await;
+        assert_eq!((ask(&app, "/").await, limiter.queued()), ((429, 0), 0));
+        held
+    });
+    assert_eq!((slow, held), ((504, 10), (200, 9)));
+}

@@ -1,0 +1,288 @@
+//! Any name, any quota, any rule; and what each of them must be told as.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    TokenBucket,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+use crate::header_parser::{MOST, Policy};
+use crate::support::Random;
+
+/// 1 to 256 printable characters, quotes and backslashes among them more often than not.
+pub(crate) fn name(random: &mut Random) -> String {
+    let length = if random.one_in(20) { 256 } else { 1 + random.below(40) };
+    let char = |random: &mut Random| match random.below(4) {
+        0 => random.one_of(&['"', '\\', ';', ',', '=', ' ', '%']),
+        _ => char::from(random.within(0x20..=0x7e) as u8),
+    };
+    (0..length).map(|_| char(random)).collect()
+}
+
+/// The names under which policies of these names are told, in their order: none twice.
+pub(crate) fn distinct(given: &[String]) -> Vec<String> {
+    let mut reported: Vec<String> = Vec::new();
+    for name in given {
+        let numbered = (1..).map(|number| match number {
+            1 => name.clone(),
+            _ => {
+                let number = format!("-{number}");
+                format!("{}{number}", &name[..name.len().min(256 - number.len())])
+            }
+        });
+        let free = numbered.into_iter().find(|name| !reported.contains(name)).unwrap();
+        reported.push(free);
+    }
+    reported
+}
+
+pub(crate) fn quota(random: &mut Random) -> Quota {
+    let size = |random: &mut Random| match random.below(6) {
+        0 => 1,
+        1 => random.one_of(&[u64::MAX, u64::MAX - 1, MOST, MOST + 1, 1 << 63]),
+        2 => random.any_size(),
+        _ => 1 + random.below(20),
+    };
+    let period = match random.below(6) {
+        0 => 1 + random.below(10),
+        1 => random.one_of(&[1, 1_000_000_000, 999_999_999, 1_000_000_001, i64::MAX as u64]),
+        2 => random.any_size().min(i64::MAX as u64),
+        _ => 1 + random.below(200_000_000_000),
+    };
+    let quota = Quota::per(size(random), Duration::from_nanos(period)).unwrap();
+    if random.one_in(2) { quota.burst(size(random)) } else { quota }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    FixedWindow,
+    Aligned,
+    SlidingWindow,
+    SlidingCounter,
+    SlidingLog,
+    TokenBucket,
+    LeakyBucket,
+    Bursty,
+    WarmingUp,
+    Concurrency,
+}
+
+pub(crate) const KINDS: [Kind; 10] = [
+    Kind::FixedWindow,
+    Kind::Aligned,
+    Kind::SlidingWindow,
+    Kind::SlidingCounter,
+    Kind::SlidingLog,
+    Kind::TokenBucket,
+    Kind::LeakyBucket,
+    Kind::Bursty,
+    Kind::WarmingUp,
+    Kind::Concurrency,
+];
+
+/// A rule, by what it is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    pub(crate) kind: Kind,
+    pub(crate) quota: Quota,
+    pub(crate) slices: usize,
+    /// How many may wait, where the rule lets calls wait.
+    pub(crate) places: u64,
+    pub(crate) warm_up: Duration,
+}
+
+/// The rule as its own type.
+macro_rules! made {
+    ($rule:expr, |$made:ident| $then:expr) => {{
+        use tower_throttle::algorithm as algorithms;
+        use $crate::generators::Kind;
+        let rule: $crate::generators::Rule = $rule;
+        match rule.kind {
+            Kind::FixedWindow => {
+                let $made = algorithms::FixedWindow::new(rule.quota);
+                $then
+            }
+            Kind::Aligned => {
+                let $made = algorithms::FixedWindow::new(rule.quota).aligned();
+                $then
+            }
+            Kind::SlidingWindow => {
+                let $made = rule.sliding_window();
+                $then
+            }
+            Kind::SlidingCounter => {
+                let $made = algorithms::SlidingCounter::new(rule.quota);
+                $then
+            }
+            Kind::SlidingLog => {
+                let $made = algorithms::SlidingLog::new(rule.quota);
+                $then
+            }
+            Kind::TokenBucket => {
+                let $made = algorithms::TokenBucket::new(rule.quota);
+                $then
+            }
+            Kind::LeakyBucket => {
+                let $made = algorithms::LeakyBucket::new(rule.quota).queue(rule.places);
+                $then
+            }
+            Kind::Bursty => {
+                let $made = algorithms::Smooth::bursty(rule.quota).queue(rule.places);
+                $then
+            }
+            Kind::WarmingUp => {
+                let $made = algorithms::Smooth::warming_up(rule.quota, rule.warm_up).queue(rule.places);
+                $then
+            }
+            Kind::Concurrency => {
+                let $made = rule.concurrency();
+                $then
+            }
+        }
+    }};
+}
+pub(crate) use made;
+
+impl Rule {
+    pub(crate) fn of(kind: Kind, quota: Quota) -> Self {
+        Self { kind, quota, slices: 10, places: 0, warm_up: Duration::from_secs(1) }
+    }
+
+    /// Calls wait, if `waits`.
+    pub(crate) fn any(random: &mut Random, kind: Kind, waits: bool) -> Self {
+        Self {
+            kind,
+            quota: quota(random),
+            slices: 1 + random.below(12) as usize,
+            places: if waits { random.below(4) } else { 0 },
+            warm_up: Duration::from_nanos(random.below(10_000_000_000)),
+        }
+    }
+
+    pub(crate) fn sliding_window(self) -> SlidingWindow {
+        SlidingWindow::new(self.quota).slices(self.slices)
+    }
+
+    pub(crate) fn concurrency(self) -> Concurrency {
+        Concurrency::per_key(self.quota.limit())
+    }
+
+    pub(crate) fn fixed_window(self) -> FixedWindow {
+        FixedWindow::new(self.quota)
+    }
+
+    pub(crate) fn token_bucket(self) -> TokenBucket {
+        TokenBucket::new(self.quota)
+    }
+
+    pub(crate) fn sliding_counter(self) -> SlidingCounter {
+        SlidingCounter::new(self.quota)
+    }
+
+    pub(crate) fn sliding_log(self) -> SlidingLog {
+        SlidingLog::new(self.quota)
+    }
+
+    pub(crate) fn leaky_bucket(self) -> LeakyBucket {
+        LeakyBucket::new(self.quota).queue(self.places)
+    }
+
+    pub(crate) fn bursty(self) -> Smooth {
+        Smooth::bursty(self.quota).queue(self.places)
+    }
+
+    pub(crate) fn mutant(self, clock: &ManualClock) -> Box<dyn Mutant> {
+        made!(self, |rule| Box::new(RateLimiter::builder(rule).clock(clock.clone()).build()))
+    }
+
+    /// Whether what is left comes back one by one, at the quota's rate.
+    pub(crate) fn flows(self) -> bool {
+        matches!(self.kind, Kind::TokenBucket | Kind::LeakyBucket | Kind::Bursty | Kind::WarmingUp)
+    }
+
+    /// The nanoseconds in which so many units flow; beyond 584 years they are told as 584 years.
+    fn time_of(self, units: u64) -> u64 {
+        let nanos = u128::from(units) * self.quota.period().as_nanos();
+        u64::try_from(nanos.div_ceil(u128::from(self.quota.limit()))).unwrap_or(u64::MAX)
+    }
+
+    /// How it is told, by standards and docs. `limit`: what its decisions have.
+    pub(crate) fn policy(self, name: &str, limit: u64) -> Policy {
+        let q = match self.kind {
+            Kind::TokenBucket => self.quota.capacity(),
+            Kind::LeakyBucket => self.places.saturating_add(1),
+            // What one second stores, or the warm-up, is no plain sum.
+            Kind::Bursty | Kind::WarmingUp => limit,
+            _ => self.quota.limit(),
+        };
+        let w = match self.kind {
+            Kind::Concurrency => None,
+            _ if self.flows() => Some(seconds(self.time_of(q)).min(MOST)),
+            _ => Some(seconds(self.quota.period().as_nanos() as u64)),
+        };
+        let qu = (self.kind == Kind::Concurrency).then(|| "concurrent-requests".to_owned());
+        Policy { name: name.to_owned(), q: q.min(MOST), w, qu }
+    }
+
+    /// `t`, of a decision that was just taken. `next`: until one more call of cost 1 would be admitted, if none would
+    /// be now.
+    pub(crate) fn t(self, decision: &Decision, next: impl FnOnce() -> Option<Duration>) -> Option<u64> {
+        if self.kind == Kind::Concurrency {
+            return None;
+        }
+        let span = match decision.is_allowed() {
+            false => return decision.retry_after().map(|wait| seconds(nanos(wait))),
+            true if self.flows() && decision.remaining() == 0 => nanos(next()?),
+            true if self.flows() => self.time_of(decision.remaining()),
+            true => nanos(decision.reset_after()).min(nanos(self.quota.period())),
+        };
+        Some(seconds(span))
+    }
+}
+
+pub(crate) fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap()
+}
+
+/// Whole seconds, rounded up, at least 1.
+pub(crate) fn seconds(nanos: u64) -> u64 {
+    nanos.div_ceil(1_000_000_000).max(1)
+}
+
+/// A limiter that is asked the same things at the same time as the layer.
+pub(crate) trait Mutant {
+    fn check(&self, cost: u64) -> Decision;
+    fn peek(&self, cost: u64) -> Decision;
+    fn acquire(&self, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>>;
+    fn release(&self, cost: u64);
+}
+
+impl<A: Algorithm> Mutant for RateLimiter<A> {
+    fn check(&self, cost: u64) -> Decision {
+        self.check_n(&(), cost)
+    }
+
+    fn peek(&self, cost: u64) -> Decision {
+        self.peek_n(&(), cost)
+    }
+
+    fn acquire(&self, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>> {
+        Box::pin(self.acquire_n(&(), cost))
+    }
+
+    fn release(&self, cost: u64) {
+        RateLimiter::release(self, &(), cost);
+    }
+}
+
+impl fmt::Debug for dyn Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Twin")
+    }
+}

@@ -1,0 +1,17 @@
+//! What callers are told: header fields that any parser reads and that are true, answers of each form, and what
+//! handlers, callers and limits know of each other.
+
+#[cfg(feature = "axum")]
+mod axum_extractor;
+mod format_vectors;
+mod generators;
+mod header_parser;
+mod headers_property;
+mod honours_retry_after;
+mod options;
+mod reference_service;
+mod settle;
+mod settled;
+mod shadow;
+#[path = "../support/mod.rs"]
+mod support;

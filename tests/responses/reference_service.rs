@@ -1,0 +1,335 @@
+//! A service behind limits, and mutants of those limits that say what it must answer.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use http::{HeaderMap, Request, Response};
+use tower::layer::Layer;
+use tower::util::BoxCloneSyncService;
+use tower::{ServiceExt, service_fn};
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::{self, ResponseBody};
+use tower_throttle::{Decision, HttpResponder, RateLimitLayer, RateLimiter};
+
+use crate::generators::{Mutant, Rule, distinct, made, seconds};
+use crate::header_parser::{Left, Policy};
+
+pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+/// What a request costs, in its extensions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost(pub(crate) u64);
+
+pub(crate) type CostOf = middleware::CostFn<fn(&Request<Body>) -> u64>;
+
+pub(crate) fn cost_of(request: &Request<Body>) -> u64 {
+    request.extensions().get().map_or(1, |Cost(cost)| *cost)
+}
+
+/// A service that answers with these fields, and shows the decision that its request came with.
+pub(crate) fn behind(headers: HeaderMap) -> Service {
+    BoxCloneSyncService::new(service_fn(move |request: Request<Body>| {
+        let mut response = Response::new(Body::from("hello"));
+        *response.headers_mut() = headers.clone();
+        if let Some(decision) = request.extensions().get::<Decision>() {
+            response.extensions_mut().insert(*decision);
+        }
+        std::future::ready(Ok(response))
+    }))
+}
+
+pub(crate) fn limited<L>(layer: L, inner: Service) -> Service
+where
+    L: Layer<Service>,
+    L::Service: tower::Service<Request<Body>, Response = Response<ResponseBody<Body>>, Error = Infallible>,
+    L::Service: Clone + Send + Sync + 'static,
+    <L::Service as tower::Service<Request<Body>>>::Future: Send,
+{
+    let service = layer.layer(inner);
+    BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
+}
+
+/// How the limits of one layer are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Single,
+    /// A tuple: one policy with several limits.
+    Tuple(usize),
+    /// Layers joined by `and`.
+    And(usize),
+}
+
+pub(crate) const FORMS: [Form; 12] = [
+    Form::Single,
+    Form::Tuple(0),
+    Form::Tuple(1),
+    Form::Tuple(2),
+    Form::Tuple(3),
+    Form::Tuple(4),
+    Form::Tuple(5),
+    Form::And(0),
+    Form::And(1),
+    Form::And(2),
+    Form::And(3),
+    Form::And(4),
+];
+
+impl Form {
+    /// How many rules it takes.
+    pub(crate) fn rules(self) -> usize {
+        match self {
+            Self::Single => 1,
+            Self::Tuple(5) | Self::And(3 | 4) => 3,
+            Self::Tuple(_) | Self::And(_) => 2,
+        }
+    }
+
+    /// How many policies they are, and which rules belong to each.
+    fn members(self) -> &'static [&'static [usize]] {
+        match self {
+            Self::Single => &[&[0]],
+            Self::Tuple(5) => &[&[0, 1, 2]],
+            Self::Tuple(_) => &[&[0, 1]],
+            Self::And(3) => &[&[0, 1], &[2]],
+            Self::And(4) => &[&[0], &[1], &[2]],
+            Self::And(_) => &[&[0], &[1]],
+        }
+    }
+}
+
+/// One limit, with the name that it must be told by.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) name: String,
+    pub(crate) rule: Rule,
+    pub(crate) mutant: Box<dyn Mutant>,
+}
+
+/// One policy: several limits, if it is a tuple.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) limits: Vec<Limit>,
+    pub(crate) hidden: bool,
+}
+
+/// One layer: several policies, if they are joined.
+#[derive(Debug)]
+pub(crate) struct Level {
+    pub(crate) members: Vec<Member>,
+}
+
+/// What a layer must decide.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) admitted: bool,
+    pub(crate) cost: u64,
+    /// Of each policy, what each of its limits says.
+    pub(crate) members: Vec<Vec<Decision>>,
+}
+
+/// How a layer is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) form: Form,
+    pub(crate) rules: Vec<Rule>,
+    /// The names of its policies, as they are given.
+    pub(crate) names: Vec<Option<String>>,
+    pub(crate) hidden: Vec<bool>,
+    pub(crate) responder: HttpResponder,
+}
+
+impl Plan {
+    fn policy<A: Algorithm>(
+        &self,
+        at: usize,
+        algorithm: A,
+        clock: &ManualClock,
+    ) -> RateLimitLayer<Global, A, CostOf> {
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let layer = RateLimitLayer::with_limiter(Global, limiter).cost(cost_of as fn(&_) -> _);
+        let layer = if self.hidden[at] { layer.hidden() } else { layer };
+        match &self.names[at] {
+            Some(name) => layer.name(name),
+            None => layer,
+        }
+    }
+
+    /// The service behind the layer, and its model.
+    pub(crate) fn build(&self, inner: Service, clock: &ManualClock) -> (Service, Level) {
+        let (rules, responder) = (&self.rules, self.responder);
+        let [a, b, c] = [0, 1, 2].map(|at| rules[at.min(rules.len() - 1)]);
+        let service = match self.form {
+            Form::Single => {
+                made!(a, |rule| limited(self.policy(0, rule, clock).responder(responder), inner))
+            }
+            Form::Tuple(0) => self.one((a.token_bucket(), b.fixed_window()), clock, inner),
+            Form::Tuple(1) => self.one((a.sliding_window(), b.sliding_log()), clock, inner),
+            Form::Tuple(2) => self.one((a.sliding_counter(), b.leaky_bucket()), clock, inner),
+            Form::Tuple(3) => self.one((a.fixed_window(), b.concurrency()), clock, inner),
+            Form::Tuple(4) => self.one((a.bursty(), b.token_bucket()), clock, inner),
+            Form::Tuple(_) => {
+                self.one((a.token_bucket(), b.fixed_window(), c.sliding_counter()), clock, inner)
+            }
+            Form::And(0) => {
+                let (a, b) = (a.fixed_window(), b.token_bucket());
+                let layers = self.policy(0, a, clock).and(self.policy(1, b, clock));
+                limited(layers.responder(responder), inner)
+            }
+            Form::And(1) => {
+                let (a, b) = (a.leaky_bucket(), b.sliding_counter());
+                let layers = self.policy(0, a, clock).and(self.policy(1, b, clock));
+                limited(layers.responder(responder), inner)
+            }
+            Form::And(2) => {
+                let (a, b) = (a.concurrency(), b.sliding_log());
+                let layers = self.policy(0, a, clock).and(self.policy(1, b, clock));
+                limited(layers.responder(responder), inner)
+            }
+            Form::And(3) => {
+                let (a, b) = ((a.fixed_window(), b.token_bucket()), c.sliding_window());
+                let layers = self.policy(0, a, clock).and(self.policy(1, b, clock));
+                limited(layers.responder(responder), inner)
+            }
+            Form::And(_) => {
+                let (a, b, c) = (a.bursty(), b.fixed_window(), c.token_bucket());
+                let layers = self.policy(0, a, clock).and(self.policy(1, b, clock));
+                limited(layers.and(self.policy(2, c, clock)).responder(responder), inner)
+            }
+        };
+        (service, self.model(clock))
+    }
+
+    fn one<A: Algorithm>(&self, algorithm: A, clock: &ManualClock, inner: Service) -> Service {
+        limited(self.policy(0, algorithm, clock).responder(self.responder), inner)
+    }
+
+    /// The kinds that the form makes of its rules, told as such.
+    fn kinds(&self) -> Vec<Rule> {
+        use crate::generators::Kind::*;
+        let kinds: &[_] = match self.form {
+            Form::Single => return self.rules.clone(),
+            Form::Tuple(0) => &[TokenBucket, FixedWindow],
+            Form::Tuple(1) => &[SlidingWindow, SlidingLog],
+            Form::Tuple(2) => &[SlidingCounter, LeakyBucket],
+            Form::Tuple(3) => &[FixedWindow, Concurrency],
+            Form::Tuple(4) => &[Bursty, TokenBucket],
+            Form::Tuple(_) => &[TokenBucket, FixedWindow, SlidingCounter],
+            Form::And(0) => &[FixedWindow, TokenBucket],
+            Form::And(1) => &[LeakyBucket, SlidingCounter],
+            Form::And(2) => &[Concurrency, SlidingLog],
+            Form::And(3) => &[FixedWindow, TokenBucket, SlidingWindow],
+            Form::And(_) => &[Bursty, FixedWindow, TokenBucket],
+        };
+        kinds.iter().zip(&self.rules).map(|(kind, rule)| Rule { kind: *kind, ..*rule }).collect()
+    }
+
+    fn model(&self, clock: &ManualClock) -> Level {
+        let members = self.form.members();
+        let given: Vec<_> = members
+            .iter()
+            .enumerate()
+            .flat_map(|(at, limits)| limits.iter().map(move |_| at))
+            .map(|at| self.names[at].clone().unwrap_or_else(|| "default".to_owned()))
+            .collect();
+        let mut limits = distinct(&given).into_iter().zip(self.kinds()).map(|(name, rule)| Limit {
+            name,
+            rule,
+            mutant: rule.mutant(clock),
+        });
+        let members = members.iter().enumerate().map(|(at, indices)| Member {
+            limits: limits.by_ref().take(indices.len()).collect(),
+            hidden: self.hidden[at],
+        });
+        Level { members: members.collect() }
+    }
+}
+
+impl Level {
+    /// All or none.
+    pub(crate) fn decide(&self, cost: u64) -> Verdict {
+        let limits = || self.members.iter().map(|member| &member.limits);
+        let asked: Vec<Vec<_>> =
+            limits().map(|limits| limits.iter().map(|limit| limit.mutant.peek(cost)).collect()).collect();
+        let admitted = asked.iter().flatten().all(Decision::is_allowed);
+        let members = match admitted {
+            true => {
+                limits().map(|limits| limits.iter().map(|limit| limit.mutant.check(cost)).collect()).collect()
+            }
+            false => asked,
+        };
+        Verdict { admitted, cost, members }
+    }
+
+    /// A call that was admitted is over.
+    pub(crate) fn over(&self, cost: u64) {
+        for limit in self.members.iter().flat_map(|member| &member.limits) {
+            limit.mutant.release(cost);
+        }
+    }
+}
+
+/// The longest wait that is told.
+const LONGEST: u64 = 0x7fff_ffff;
+
+impl Member {
+    /// How many calls of cost 1 all its limits would let in.
+    pub(crate) fn remaining(decisions: &[Decision]) -> u64 {
+        decisions.iter().map(Decision::remaining).min().unwrap()
+    }
+
+    /// The limits that may be told of: those that deny for longest, else those with the least left.
+    pub(crate) fn nearest(decisions: &[Decision]) -> Vec<usize> {
+        let longest = Self::wait(decisions);
+        let least = Self::remaining(decisions);
+        let is_nearest = |decision: &Decision| match longest {
+            Some(wait) => !decision.is_allowed() && seconds_of(decision) == wait,
+            None => decision.remaining() == least,
+        };
+        (0..decisions.len()).filter(|at| is_nearest(&decisions[*at])).collect()
+    }
+
+    /// Its wait in seconds, if it denies; `Some(None)`: none helps.
+    pub(crate) fn wait(decisions: &[Decision]) -> Option<Option<u64>> {
+        let waits = decisions.iter().filter(|decision| !decision.is_allowed()).map(seconds_of);
+        waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
+    }
+
+    pub(crate) fn policies(&self, decisions: &[Decision]) -> Vec<Policy> {
+        let limits = self.limits.iter().zip(decisions);
+        limits.map(|(limit, decision)| limit.rule.policy(&limit.name, decision.limit())).collect()
+    }
+
+    /// The items that may stand for it: one of them does.
+    ///
+    /// A call of cost 0 sees what a tuple has left, and not always until when; nor is that told of a limit in a tuple
+    /// that nobody has used.
+    pub(crate) fn left(&self, decisions: &[Decision], cost: u64) -> Vec<Left> {
+        let r = Self::remaining(decisions).min(crate::header_parser::MOST);
+        let reported = |at: usize| {
+            let (limit, decision) = (&self.limits[at], &decisions[at]);
+            let t = limit.rule.t(decision, || limit.mutant.peek(1).retry_after());
+            let t = if decision.is_allowed() { t } else { t.map(|t| t.min(LONGEST)) };
+            Left { name: limit.name.clone(), r, t: t.map(tamed) }
+        };
+        let nearest = Self::nearest(decisions);
+        let mut left: Vec<_> = nearest.iter().map(|at| reported(*at)).collect();
+        for (at, known) in nearest.into_iter().zip(left.clone()) {
+            let unused = decisions[at].is_allowed() && decisions[at].reset_after().is_zero();
+            if self.limits.len() > 1 && (cost == 0 || unused) {
+                left.push(Left { t: None, ..known });
+            }
+        }
+        left
+    }
+}
+
+/// Where the clock ends, spans end that go on for centuries: one such is as good as another.
+pub(crate) fn tamed(seconds: u64) -> u64 {
+    seconds.min(9_000_000_000)
+}
+
+fn seconds_of(decision: &Decision) -> Option<u64> {
+    decision.retry_after().map(|wait| seconds(crate::generators::nanos(wait)).min(LONGEST))
+}

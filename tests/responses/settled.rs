@@ -1,0 +1,299 @@
+//! Settling on clocks that move between two readings, and what the answer to a settled call says.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{HeaderMap, Request, Response};
+use tower::layer::Layer;
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Tiered, TokenBucket,
+};
+use tower_throttle::clock::AnyClock;
+use tower_throttle::key::Global;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::generators::{KINDS, Kind, Rule, made};
+use crate::header_parser::ParsedFields;
+use crate::reference_service::cost_of;
+use crate::settle::{Call, Outcome, Svc, actual, behind, limited, settling};
+use crate::support::TickingClock;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The default clock, and one that advances by a nanosecond at each reading.
+fn moving_clocks() -> [AnyClock; 2] {
+    [AnyClock::default(), TickingClock::new().into()]
+}
+
+fn on<A: Algorithm>(clock: &AnyClock, algorithm: A) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+/// Successes cost nothing; then exactly `limit` failures pass.
+fn only_failures_count(service: &Svc, limit: u64, what: &str) {
+    for success in 0..10 {
+        let call = Call::start(service, 1);
+        assert!(call.goes_on(), "success {success} under a limit of {limit}: {what}");
+        call.costs(0);
+    }
+    for failure in 0..limit {
+        let call = Call::start(service, 1);
+        assert!(call.goes_on(), "failure {failure} under a limit of {limit}: {what}");
+        call.costs(1);
+    }
+    assert!(!Call::start(service, 1).goes_on(), "more than {limit} failures: {what}");
+}
+
+fn alone<A: Algorithm>(make: impl Fn(Quota) -> A) {
+    alone_under(&[1, 3], make);
+}
+
+fn alone_under<A: Algorithm>(limits: &[u64], make: impl Fn(Quota) -> A) {
+    for (limit, clock) in limits.iter().flat_map(|limit| moving_clocks().map(|clock| (*limit, clock))) {
+        let rule = make(Quota::per_hour(limit));
+        let service = limited(settling(&on(&clock, rule.clone())), behind());
+        only_failures_count(&service, limit, &format!("{rule:?}"));
+    }
+}
+
+#[test]
+fn only_failures_count_on_a_clock_that_moves() {
+    alone(FixedWindow::new);
+    alone(SlidingWindow::new);
+    alone(SlidingCounter::new);
+    alone(SlidingLog::new);
+    alone(TokenBucket::new);
+    // Without a queue, it admits one call at a time, whatever the limit.
+    alone_under(&[1], |quota| LeakyBucket::new(quota).queue(0));
+}
+
+#[test]
+fn only_failures_count_in_tuples() {
+    let day = |limit: u64| Quota::per(limit, Duration::from_secs(86_400)).unwrap();
+    alone(move |quota| (FixedWindow::new(quota), SlidingLog::new(day(10))));
+    alone(move |quota| (SlidingWindow::new(day(10)), SlidingCounter::new(quota)));
+    alone(move |quota| (TokenBucket::new(quota), FixedWindow::new(day(10)), SlidingLog::new(quota)));
+    alone_under(&[1], move |quota| (LeakyBucket::new(quota).queue(0), SlidingCounter::new(quota)));
+}
+
+#[test]
+fn only_failures_count_with_priority() {
+    alone(|quota| FixedWindow::new(quota).priority(0));
+    alone(|quota| SlidingWindow::new(quota).priority(20));
+    alone(|quota| SlidingCounter::new(quota).priority(20));
+    alone(|quota| SlidingLog::new(quota).priority(20));
+}
+
+#[test]
+fn only_failures_count_towards_a_lockout() {
+    let hour = Duration::from_secs(3_600);
+    alone(move |quota| FixedWindow::new(quota).block_for(hour).after(1));
+    alone(move |quota| SlidingWindow::new(quota).block_for(hour).after(1));
+    alone(move |quota| SlidingCounter::new(quota).block_for(hour).after(1));
+    alone(move |quota| SlidingLog::new(quota).block_for(hour).after(1));
+    alone(move |quota| TokenBucket::new(quota).block_for(hour).after(1));
+    alone(move |quota| (FixedWindow::new(quota), TokenBucket::new(quota)).block_for(hour).after(1));
+}
+
+fn in_tiers<A: Algorithm + PartialEq>(make: impl Fn(Quota) -> A) {
+    for clock in moving_clocks() {
+        let (rule, other) = (make(Quota::per_hour(2)), make(Quota::per_hour(100)));
+        let limiter = on(&clock, Tiered::new(other));
+        let chosen = rule.clone();
+        let layer = RateLimitLayer::with_limiter(Global, limiter)
+            .cost(cost_of as fn(&Request<Body>) -> _)
+            .tier(move |_: &Request<Body>, (): &()| chosen.clone())
+            .settle(actual as fn(&Response<Body>) -> _);
+        let service = limited(layer, behind());
+        only_failures_count(&service, 2, &format!("{rule:?} of tiers"));
+    }
+}
+
+#[test]
+fn only_failures_count_in_tiers() {
+    in_tiers(FixedWindow::new);
+    in_tiers(SlidingWindow::new);
+    in_tiers(SlidingCounter::new);
+    in_tiers(SlidingLog::new);
+    in_tiers(TokenBucket::new);
+    in_tiers(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
+}
+
+fn jointly<A: Algorithm>(make: impl Fn(Quota) -> A) {
+    for clock in moving_clocks() {
+        let (tight, wide) = (make(Quota::per_hour(2)), SlidingLog::new(Quota::per_hour(3)));
+        let (tight, wide) = (on(&clock, tight), on(&clock, wide));
+        let service = limited(settling(&tight).name("tight").and(settling(&wide).name("wide")), behind());
+        only_failures_count(&service, 2, &format!("{:?}, joined", tight.algorithm()));
+        assert_eq!(wide.peek(&()).remaining(), 1, "{:?}", wide.algorithm());
+    }
+}
+
+#[test]
+fn only_failures_count_in_joined_policies() {
+    jointly(FixedWindow::new);
+    jointly(SlidingWindow::new);
+    jointly(SlidingCounter::new);
+    jointly(SlidingLog::new);
+    jointly(TokenBucket::new);
+    jointly(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
+}
+
+/// A call that has waited is charged when it is released, and that is when its units count from.
+fn queued<A: Algorithm, L>(algorithm: &A, layer: impl Fn(&RateLimiter<A>, &TickingClock) -> L)
+where
+    L: Layer<Svc>,
+    L::Service: tower::Service<
+            Request<Body>,
+            Response = Response<tower_throttle::middleware::ResponseBody<Body>>,
+            Error = tower::BoxError,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+    <L::Service as tower::Service<Request<Body>>>::Future: Send,
+{
+    for clock in TickingClock::both() {
+        clock.set(SECOND * 1_000);
+        let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+        let service = limited(layer(&limiter, &clock), behind());
+        let mut first = Call::start(&service, 2);
+        first.ends(Outcome::Costs(Some(2)));
+        let mut waits = Call::start(&service, 2);
+        assert!(waits.goes_on());
+        // Its turn has come, and nothing of the first call is left.
+        clock.advance(SECOND * 2);
+        assert!(!waits.hand.poll(), "it is with the service behind");
+        assert_eq!(limiter.peek(&()).remaining(), 0, "{algorithm:?}");
+        waits.costs(0);
+        assert_eq!(limiter.peek(&()).remaining(), 2, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_call_that_waited_is_settled_from_when_it_was_charged() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        queued(&algorithm, |limiter, _| settling(limiter));
+        queued(&algorithm, |limiter, clock| {
+            let other =
+                RateLimiter::builder(TokenBucket::new(Quota::per_hour(9))).clock(clock.clone()).build();
+            settling(limiter).name("waits").and(settling(&other).name("does-not"))
+        });
+    }
+    let two = Quota::per_second(2);
+    holds(FixedWindow::new(two).queue(5));
+    holds(SlidingWindow::new(two).queue(5));
+    holds(SlidingLog::new(two).queue(5));
+    holds((FixedWindow::new(two).queue(5), SlidingLog::new(two).queue(5)));
+}
+
+/// A joint call that is given up while it waits gives back what the other policies were charged.
+#[test]
+fn a_joint_call_given_up_while_it_waits_gives_all_back() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        for clock in TickingClock::both() {
+            clock.set(SECOND * 1_000);
+            let window = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+            let queue = LeakyBucket::new(Quota::per_second(1)).queue(5);
+            let queue = RateLimiter::builder(queue).clock(clock.clone()).build();
+            let service =
+                limited(settling(&window).name("window").and(settling(&queue).name("queue")), behind());
+            Call::start(&service, 1).costs(1);
+            let waits = Call::start(&service, 1);
+            assert!(waits.goes_on());
+            assert_eq!(window.peek(&()).remaining(), 1, "{algorithm:?}");
+            drop(waits);
+            assert_eq!(window.peek(&()).remaining(), 2, "{algorithm:?}");
+        }
+    }
+    let three = Quota::per_hour(3);
+    holds(FixedWindow::new(three));
+    holds(SlidingWindow::new(three));
+    holds(SlidingCounter::new(three));
+    holds(SlidingLog::new(three));
+    holds(TokenBucket::new(three));
+}
+
+/// The fields of the answer to a call that was charged `cost`, and cost `actual` in the end.
+fn answered(service: &Svc, cost: u64, actual: u64) -> HeaderMap {
+    let mut call = Call::start(service, cost);
+    call.ends(Outcome::Costs(Some(actual)));
+    call.hand.output.unwrap().unwrap().headers().clone()
+}
+
+/// What a settled answer says is what an answer says to a call that was charged its true cost.
+fn says_what_is_left<A: Algorithm>(algorithm: A) {
+    for (cost, actual) in [(1, 1), (1, 0), (3, 1), (1, 3), (2, 2), (0, 2)] {
+        says_what_is_left_of(&algorithm, cost, actual, 2);
+    }
+}
+
+fn says_what_is_left_of<A: Algorithm>(algorithm: &A, cost: u64, actual: u64, calls: usize) {
+    let clock = TickingClock::still();
+    clock.set(SECOND * 1_000);
+    let ours = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+    let other = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+    let settled = limited(settling(&ours), behind());
+    let charged = RateLimitLayer::with_limiter(Global, other).cost(cost_of as fn(&Request<Body>) -> _);
+    let charged = limited(charged, behind());
+    for _ in 0..calls {
+        let ours = answered(&settled, cost, actual);
+        assert_eq!(ours, answered(&charged, actual, actual), "{cost}, {actual}: {algorithm:?}");
+    }
+}
+
+#[test]
+fn the_fields_describe_the_state_after_settling() {
+    let quota = Quota::per_hour(10);
+    for kind in KINDS {
+        // A cold start takes permits from the store that are not given back.
+        if ![Kind::Concurrency, Kind::WarmingUp, Kind::Bursty, Kind::LeakyBucket].contains(&kind) {
+            made!(Rule::of(kind, quota), |rule| says_what_is_left(rule));
+        }
+    }
+    // It admits a call of any cost, the next ones wait, and it takes no more
+    // afterwards than is there.
+    for (cost, actual) in [(1, 1), (1, 0), (3, 1), (2, 2)] {
+        says_what_is_left_of(&LeakyBucket::new(quota).queue(3), cost, actual, 1);
+        says_what_is_left_of(&LeakyBucket::new(quota).queue(0), cost, actual, 1);
+    }
+    says_what_is_left((FixedWindow::new(quota), SlidingLog::new(Quota::per_minute(9))));
+    says_what_is_left(FixedWindow::new(quota).priority(20));
+    says_what_is_left(TokenBucket::new(quota).block_for(SECOND).after(3));
+    says_what_is_left(Tiered::new(FixedWindow::new(quota)));
+}
+
+#[test]
+fn each_joined_policy_says_what_it_has_left_after_settling() {
+    let clock = TickingClock::new();
+    let hour =
+        |limit| RateLimiter::builder(FixedWindow::new(Quota::per_hour(limit))).clock(clock.clone()).build();
+    let (settled, plain) = (hour(10), hour(20));
+    let plain = RateLimitLayer::with_limiter(Global, plain).cost(cost_of as fn(&Request<Body>) -> _);
+    let service = limited(plain.name("plain").and(settling(&settled).name("settled")), behind());
+    let left = |headers| ParsedFields::read(&headers).left.into_iter().map(|left| left.r).collect::<Vec<_>>();
+    assert_eq!(left(answered(&service, 4, 1)), [16, 9]);
+    assert_eq!(left(answered(&service, 1, 3)), [15, 6]);
+    // A call that is denied is told why, and settles nothing.
+    let denied = Call::start(&service, 7);
+    let response = denied.hand.output.unwrap().unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(left(response.headers().clone()), [15, 6]);
+}
+
+#[test]
+fn the_fields_of_a_chosen_rule_are_its_own() {
+    let clock = TickingClock::still();
+    let limiter = RateLimiter::builder(Tiered::new(TokenBucket::new(Quota::per_hour(100))));
+    let limiter = limiter.clock(clock).build();
+    let chosen = TokenBucket::new(Quota::per_minute(6));
+    let layer = RateLimitLayer::with_limiter(Global, limiter)
+        .cost(cost_of as fn(&Request<Body>) -> _)
+        .tier(move |_: &Request<Body>, (): &()| chosen.clone())
+        .settle(actual as fn(&Response<Body>) -> _);
+    let service = limited(layer, behind());
+    let fields = ParsedFields::read(&answered(&service, 3, 1));
+    assert_eq!((fields.policies[0].q, fields.policies[0].w), (6, Some(60)));
+    // Five are left, for fifty seconds.
+    assert_eq!((fields.left[0].r, fields.left[0].t), (5, Some(50)));
+}

@@ -1,0 +1,320 @@
+//! Limits that only watch.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{HeaderMap, Request, Response};
+use tower::{Service as _, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::{Global, KeyError, KeyExtractor};
+use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, Shadow, ShadowDenied};
+use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
+
+use crate::generators::{KINDS, Rule, made};
+use crate::header_parser::ParsedFields;
+use crate::reference_service::{Service, behind, limited};
+use crate::support::{PolledByHand, Random};
+
+/// A service that shows the marks its request came with.
+fn marked() -> Service {
+    Service::new(service_fn(|request: Request<Body>| {
+        let mut response = Response::new(Body::from("hello"));
+        if let Some(denial) = request.extensions().get::<ShadowDenied>() {
+            response.extensions_mut().insert(*denial);
+        }
+        if let Some(decision) = request.extensions().get::<Decision>() {
+            response.extensions_mut().insert(*decision);
+        }
+        std::future::ready(Ok(response))
+    }))
+}
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+/// A call that nobody holds.
+fn ask(service: &Service) -> Response<Body> {
+    let mut hand = PolledByHand::new(service.clone().call(Request::new(Body::empty())));
+    assert!(hand.poll(), "it is held");
+    hand.output.unwrap().unwrap()
+}
+
+fn mark(response: &Response<Body>) -> Option<Decision> {
+    response.extensions().get::<ShadowDenied>().map(|ShadowDenied(decision)| *decision)
+}
+
+fn hourly(limit: u64) -> FixedWindow {
+    FixedWindow::new(Quota::per_hour(limit))
+}
+
+#[test]
+fn it_decides_counts_marks_and_lets_through() {
+    let (clock, shadow) = (ManualClock::new(), Shadow::new());
+    let limiter = limiter(hourly(2), &clock);
+    let both = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
+    let service = limited(layer.responder(HttpResponder::new().headers(both)), marked());
+    for n in 1..=5 {
+        let response = ask(&service);
+        assert_eq!(response.status(), 200);
+        assert_eq!(
+            ParsedFields::read(response.headers()),
+            ParsedFields::default(),
+            "callers are told nothing"
+        );
+        assert!(!response.headers().contains_key("x-ratelimit-limit"));
+        assert_eq!(response.extensions().get::<Decision>(), None, "nor are handlers");
+        match mark(&response) {
+            None => assert!(n <= 2),
+            Some(denial) => {
+                assert!(n > 2 && !denial.is_allowed());
+                assert_eq!(denial.retry_after(), Some(Duration::from_secs(3_600)));
+            }
+        }
+        assert_eq!(shadow.denied(), 5_u64.min(n).saturating_sub(2));
+        assert_eq!(limiter.peek(&()).remaining(), 2_u64.saturating_sub(n));
+    }
+    clock.advance(Duration::from_secs(3_600));
+    assert_eq!(mark(&ask(&service)), None);
+    assert_eq!(shadow.denied(), 3);
+}
+
+#[test]
+fn it_is_switched_while_it_runs() {
+    let shadow = Shadow::default();
+    let mutant = shadow.clone();
+    let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&shadow);
+    let service = limited(layer, marked());
+    assert!(shadow.is_on());
+    assert_eq!(mark(&ask(&service)), None);
+    assert!(mark(&ask(&service)).is_some());
+    mutant.set(false);
+    assert!(!shadow.is_on());
+    let response = ask(&service);
+    assert_eq!((response.status().as_u16(), ParsedFields::read(response.headers()).left[0].r), (429, 0));
+    assert_eq!(shadow.denied(), 1, "those that are denied count elsewhere");
+    shadow.set(true);
+    assert!(mark(&ask(&service)).is_some());
+    assert_eq!(mutant.denied(), 2);
+}
+
+#[test]
+fn beside_a_limit_it_neither_denies_nor_hinders() {
+    for seed in 0..500 {
+        let mut random = Random::new(seed);
+        let (real, watched) = (1 + random.below(9), 1 + random.below(9));
+        let (clock, shadow) = (ManualClock::new(), Shadow::new());
+        let [of_real, of_watched] = [real, watched].map(|limit| limiter(hourly(limit), &clock));
+        let layer = || RateLimitLayer::with_limiter(Global, of_real.clone()).name("real");
+        let in_shadow =
+            RateLimitLayer::with_limiter(Global, of_watched.clone()).name("watched").shadow(&shadow);
+        let service = match random.one_in(2) {
+            true => limited(layer().and(in_shadow), marked()),
+            false => limited(in_shadow.and(layer()), marked()),
+        };
+        let (mut left, mut left_of_watched, mut denied) = (real, watched, 0);
+        for _ in 0..30 {
+            if random.one_in(8) {
+                clock.advance(Duration::from_secs(3_600));
+                (left, left_of_watched) = (real, watched);
+            }
+            if random.one_in(8) {
+                shadow.set(!shadow.is_on());
+            }
+            let response = ask(&service);
+            let on = shadow.is_on();
+            let passes = left > 0 && (on || left_of_watched > 0);
+            let would_be_denied = passes && left_of_watched == 0;
+            if passes {
+                // What it would deny, it does not charge.
+                left -= 1;
+                left_of_watched = left_of_watched.saturating_sub(1);
+            }
+            denied += u64::from(would_be_denied);
+            assert_eq!(response.status() == 200, passes, "seed {seed}");
+            assert_eq!(mark(&response).is_some(), would_be_denied, "seed {seed}");
+            assert_eq!(shadow.denied(), denied, "seed {seed}");
+            assert_eq!(of_real.peek(&()).remaining(), left, "seed {seed}");
+            assert_eq!(of_watched.peek(&()).remaining(), left_of_watched, "seed {seed}");
+            let reported = ParsedFields::read(response.headers());
+            let names: Vec<_> = reported.policies.iter().map(|policy| policy.name.as_str()).collect();
+            assert_eq!(names.contains(&"watched"), !on, "seed {seed}");
+            assert!(names.contains(&"real"), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn no_request_is_held() {
+    for kind in KINDS {
+        let rule = Rule { places: 3, ..Rule::of(kind, Quota::per_hour(2)) };
+        made!(rule, |rule| {
+            let (clock, shadow) = (ManualClock::new(), Shadow::new());
+            let limiter = limiter(rule, &clock);
+            let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
+            let service = limited(layer, marked());
+            let open: Vec<_> = (0..9).map(|_| ask(&service)).collect();
+            assert!(open.iter().all(|response| response.status() == 200), "{kind:?}");
+            let marks = open.iter().filter(|response| mark(response).is_some()).count() as u64;
+            assert_eq!((shadow.denied(), limiter.queued()), (marks, 0), "{kind:?}");
+            assert!((7..=8).contains(&marks), "{kind:?}: {marks} of 9, at 1 or 2 an hour");
+        });
+    }
+    // Rules that refuse, told to let calls wait.
+    fn holds_nobody<A: Algorithm>(rule: A) {
+        let shadow = Shadow::new();
+        let limiter = limiter(rule, &ManualClock::new());
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
+        let service = limited(layer, marked());
+        let open: Vec<_> = (0..9).map(|_| ask(&service)).collect();
+        assert_eq!((open.len(), shadow.denied(), limiter.queued()), (9, 7, 0), "{limiter:?}");
+    }
+    holds_nobody(TokenBucket::new(Quota::per_hour(2)).queue(3));
+    holds_nobody(hourly(2).queue(3).max_wait(Duration::from_secs(9_999)));
+    holds_nobody(Concurrency::per_key(2).queue(3));
+    holds_nobody((TokenBucket::new(Quota::per_hour(2)).queue(3), hourly(3).queue(3)));
+}
+
+#[test]
+fn a_real_line_holds_and_a_watched_one_does_not() {
+    let (clock, shadow) = (ManualClock::new(), Shadow::new());
+    let real = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
+    let watched = limiter(LeakyBucket::new(Quota::per_hour(1)).queue(5), &clock);
+    let in_shadow = RateLimitLayer::with_limiter(Global, watched.clone()).shadow(&shadow);
+    let layers = in_shadow.and(RateLimitLayer::with_limiter(Global, real.clone()));
+    let service = limited(layers, marked());
+    assert_eq!(mark(&ask(&service)), None);
+    let mut calls = [0, 1].map(|_| PolledByHand::new(service.clone().call(Request::new(Body::empty()))));
+    assert!(calls.iter_mut().all(|call| !call.poll()));
+    assert_eq!((real.queued(), watched.queued(), shadow.denied()), (2, 0, 0), "not asked until they pass");
+    for (n, call) in calls.iter_mut().enumerate() {
+        clock.advance(Duration::from_secs(1));
+        assert!(call.run());
+        let response = call.output.take().unwrap().unwrap();
+        assert!(mark(&response).is_some() && response.status() == 200);
+        assert_eq!(
+            response.extensions().get::<Decision>().unwrap().delay(),
+            Duration::from_secs(n as u64 + 1)
+        );
+        assert_eq!(shadow.denied(), n as u64 + 1);
+    }
+}
+
+#[test]
+fn calls_in_progress_count_while_they_go_on_and_no_longer() {
+    let shadow = Shadow::new();
+    let limiter = RateLimiter::new(Concurrency::per_key(2));
+    let watched = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
+    let real = || RateLimitLayer::new(Global, hourly(100));
+    for service in [
+        limited(watched.clone(), marked()),
+        limited(watched.clone().and(real()), marked()),
+        limited(real().and(watched), marked()),
+    ] {
+        let before = shadow.denied();
+        let mut open: Vec<_> = (0..4).map(|_| ask(&service)).collect();
+        assert_eq!((limiter.peek(&()).remaining(), shadow.denied() - before), (0, 2));
+        open.truncate(1);
+        assert_eq!(limiter.peek(&()).remaining(), 1);
+        assert_eq!(mark(&ask(&service)), None);
+        open.clear();
+        assert_eq!(limiter.peek(&()).remaining(), 2);
+    }
+}
+
+#[test]
+fn of_several_the_last_one_marks() {
+    let [a, b] = [Shadow::new(), Shadow::new()];
+    let minutely = || RateLimitLayer::new(Global, FixedWindow::new(Quota::per_minute(1))).shadow(&a);
+    let by_hour = || RateLimitLayer::new(Global, hourly(1)).shadow(&b);
+    let wait = |response: &Response<Body>| mark(response).and_then(|decision| decision.retry_after());
+    for (service, last) in [
+        (limited(minutely(), limited(by_hour(), marked())), 3_600),
+        (limited(by_hour(), limited(minutely(), marked())), 60),
+        (limited(minutely().and(by_hour()), marked()), 3_600),
+    ] {
+        let denied = [a.denied(), b.denied()];
+        assert_eq!(mark(&ask(&service)), None);
+        let seconds = wait(&ask(&service)).unwrap().as_secs_f64();
+        assert!((last as f64 - 30.0..=last as f64).contains(&seconds), "{seconds}");
+        assert_eq!([a.denied(), b.denied()], denied.map(|denied| denied + 1));
+    }
+}
+
+/// Nobody can be told apart.
+#[derive(Clone, Copy, Debug)]
+struct Lost;
+
+impl<Req> KeyExtractor<Req> for Lost {
+    type Key = ();
+
+    fn extract(&self, _: &Req) -> Result<Option<()>, KeyError> {
+        Err(KeyError::new("lost"))
+    }
+}
+
+#[test]
+fn requests_without_a_key_are_counted_once() {
+    let missing = |missing| RateLimitLayer::new(Lost, hourly(1)).missing_key(missing).shadow(&Shadow::new());
+    for joined in [false, true] {
+        for (policy, status) in
+            [(MissingKey::Reject, 500), (MissingKey::Shared, 200), (MissingKey::Pass, 200)]
+        {
+            let layer = missing(policy);
+            let real = RateLimitLayer::new(Global, hourly(9));
+            let service = match joined {
+                true => limited(layer.clone().and(real), behind(HeaderMap::new())),
+                false => limited(layer.clone(), behind(HeaderMap::new())),
+            };
+            for _ in 0..3 {
+                assert_eq!(ask(&service).status().as_u16(), status);
+            }
+            let counts = layer.key_stats();
+            let counted = [counts.rejected, counts.shared, counts.unlimited];
+            let expected = [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass];
+            assert_eq!(
+                counted,
+                expected.map(|which| if which == policy { 3 } else { 0 }),
+                "{policy:?} {joined}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_watched_is_settled_as_well() {
+    let (clock, shadow) = (ManualClock::new(), Shadow::new());
+    let limiter = limiter(hourly(2), &clock);
+    let free = |_: &Response<Body>| 0_u64;
+    let watched = || RateLimitLayer::with_limiter(Global, limiter.clone()).settle(free).shadow(&shadow);
+    let real = RateLimitLayer::new(Global, hourly(100));
+    for service in [limited(watched(), marked()), limited(watched().and(real), marked())] {
+        for _ in 0..5 {
+            let response = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+            assert_eq!(mark(&response), None);
+        }
+        assert_eq!((shadow.denied(), limiter.peek(&()).remaining()), (0, 2));
+    }
+    // One that it would have denied has nothing to give back.
+    assert!(limiter.check_n(&(), 2).is_allowed());
+    for _ in 0..3 {
+        let service = limited(watched(), marked());
+        assert!(mark(&service.oneshot(Request::new(Body::empty())).await.unwrap()).is_some());
+        assert_eq!(limiter.peek(&()).remaining(), 0);
+    }
+}
+
+#[test]
+fn a_watched_limiter_that_is_closed_closes_nothing() {
+    let shadow = Shadow::new();
+    let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&shadow);
+    layer.limiter().close();
+    let service = limited(layer, marked());
+    let response = ask(&service);
+    assert_eq!(response.status(), 200);
+    assert!(mark(&response).unwrap().is_closed());
+    shadow.set(false);
+    assert_eq!(ask(&service).status(), 503);
+}

@@ -1,0 +1,56 @@
+//! A line of calls, as the models see it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::{Quota, RateLimiter};
+
+use super::clock::Time;
+
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Lines of which one call leaves each [`INTERVAL`], as the models see them.
+pub(crate) trait Line: Clone + Send + 'static {
+    /// A call that is let in, with its delay.
+    type Call: Future<Output = Duration> + Send + 'static;
+
+    fn join(&self, key: u64) -> Self::Call;
+    fn check(&self, key: u64) -> bool;
+    fn touch(&self, key: u64);
+}
+
+#[derive(Clone)]
+pub(crate) struct Real(pub(crate) RateLimiter<LeakyBucket>);
+
+impl Real {
+    pub(crate) fn new<C: Time>(clock: C) -> Self {
+        Self(RateLimiter::builder(ten_a_second()).clock(clock).build())
+    }
+}
+
+pub(crate) fn ten_a_second() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10)).queue(8)
+}
+
+impl Line for Real {
+    type Call = Pin<Box<dyn Future<Output = Duration> + Send>>;
+
+    fn join(&self, key: u64) -> Self::Call {
+        let call = self.0.acquire(&key);
+        Box::pin(async move {
+            let decision = call.await;
+            assert!(decision.is_allowed(), "there is a place for everybody");
+            decision.delay()
+        })
+    }
+
+    fn check(&self, key: u64) -> bool {
+        self.0.check(&key).is_allowed()
+    }
+
+    fn touch(&self, key: u64) {
+        assert!(self.0.check_n(&key, 0).is_allowed());
+    }
+}

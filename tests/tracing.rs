@@ -1,0 +1,372 @@
+//! What is told to whoever operates the service: each mistake once.
+#![cfg(feature = "tracing")]
+
+mod support;
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    Tiered, TokenBucket,
+};
+use tower_throttle::key::{ClientIp, Extension, Global, Header, Networks, PeerIp, TrustedProxies};
+use tower_throttle::store::{Acquired, Attempt, Context, Store};
+use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// What was logged in this thread, while it lives.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(log.clone());
+        (log, subscriber.set_default())
+    }
+
+    /// The lines about rate limits.
+    fn lines(&self) -> Vec<String> {
+        let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+type Http = Request<Full<Bytes>>;
+
+async fn hello(_: Http) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+    Ok(Response::new(Full::from("hello")))
+}
+
+fn get() -> Http {
+    Request::new(Full::default())
+}
+
+#[tokio::test]
+async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1)).name("front door");
+    let services = [layer.layer(service_fn(hello)), layer.clone().layer(service_fn(hello))];
+    for n in 0..1_000 {
+        let answer = services[n % 2].clone().oneshot(get()).await.unwrap();
+        assert_eq!(answer.status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("front door"), "{line}");
+    assert!(line.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
+}
+
+#[tokio::test]
+async fn each_kind_of_mistake_is_said_once() {
+    let (log, _guard) = Log::start();
+    let proxies = Networks::new(["10.0.0.0/8"]).unwrap();
+    let by_client = ClientIp::header("x-real-ip").unwrap().only_from(proxies);
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1)))
+        .missing_key(MissingKey::Shared)
+        .name("front door");
+    for _ in 0..100 {
+        for peer in [None, Some([10, 0, 0, 1])] {
+            let mut request = get();
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(IpAddr::from(peer));
+            }
+            layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+        }
+    }
+    let lines = log.lines();
+    // A peer that is missing does not hide that others come without the header.
+    let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line.contains("ERROR") && line.contains("share one budget")),
+        "{lines:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_clients_mistake_is_logged_each_time_at_debug() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "secret".parse().unwrap());
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    for line in lines {
+        assert!(line.starts_with("DEBUG") && line.contains("front door"), "{line}");
+        assert!(line.contains("x-forwarded-for") && line.contains("holds no IP address"), "{line}");
+        assert!(!line.contains("secret"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_list_that_is_too_short_for_the_hops_is_a_warning_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(2).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    assert!(lines[0].trim_start().starts_with("WARN") && lines[0].contains("front door"), "{lines:#?}");
+    assert!(lines[0].contains("TrustedProxies::hops"), "{lines:#?}");
+    assert!(lines[1..].iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains("192.0.2.1")), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
+    #[derive(Clone)]
+    struct Account(u64);
+    let (log, _guard) = Log::start();
+    let by_account = Extension::<Account, _>::new(|account| account.0);
+    let layer = RateLimitLayer::new(by_account, TokenBucket::new(Quota::per_second(1)));
+    for _ in 0..10 {
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("Account"), "{line}");
+    for fix in ["added after", "`.or(..)`", "`.or_shared()`"] {
+        assert!(line.contains(fix), "{line}");
+    }
+}
+
+/// What is logged of a request from that peer with that header, sent twice.
+async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(by_peer, TokenBucket::new(Quota::per_second(9)));
+    for _ in 0..2 {
+        let mut request = get();
+        request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
+        if let Some(header) = header {
+            request.headers_mut().insert(header, "192.0.2.1".parse().unwrap());
+        }
+        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
+    }
+    log.lines()
+}
+
+#[tokio::test]
+async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
+    for peer in
+        ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "::ffff:10.1.2.3", "fd00::1", "fe80::1"]
+    {
+        for header in [
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+            "true-client-ip",
+            "fly-client-ip",
+        ] {
+            let lines = logged(PeerIp::new(), peer, Some(header)).await;
+            let [line] = &lines[..] else { panic!("{peer} {header}: {lines:#?}") };
+            assert!(line.trim_start().starts_with("WARN") && line.contains("`ClientIp`"), "{line}");
+            assert!(line.contains("PeerIp") && !line.contains("192.0.2.1"), "{line}");
+        }
+        assert_eq!(logged(PeerIp::new(), peer, None).await, [""; 0], "{peer}, without such a header");
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-other")).await,
+            [""; 0],
+            "{peer}, with another header"
+        );
+    }
+    for peer in ["192.0.2.1", "8.8.8.8", "2001:db8::1", "172.32.0.1"] {
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-forwarded-for")).await,
+            [""; 0],
+            "{peer} is on the internet"
+        );
+    }
+    // A layer outside has found out whose address it is.
+    let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
+    assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn each_layer_warns_of_a_proxy_for_itself() {
+    let (log, _guard) = Log::start();
+    let key = || (PeerIp::new(), Global);
+    let layer = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    let other = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    for layer in [&layer, &layer.clone(), &other, &layer] {
+        let mut request = get();
+        request.extensions_mut().insert(IpAddr::from([127, 0, 0, 1]));
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+    }
+    assert_eq!(log.lines().len(), 2, "{:#?}", log.lines());
+}
+
+#[tokio::test]
+async fn each_layer_says_it_for_itself() {
+    let (log, _guard) = Log::start();
+    for name in ["one", "two"] {
+        let service = RateLimitLayer::per_ip(Quota::per_second(1)).name(name).layer(service_fn(hello));
+        for _ in 0..10 {
+            service.clone().oneshot(get()).await.unwrap();
+        }
+    }
+    let lines = log.lines();
+    assert!(lines.len() == 2 && lines[0].contains("one") && lines[1].contains("two"), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn threads_that_meet_say_it_once() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1));
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _guard = tracing::dispatcher::set_default(&dispatch);
+                for _ in 0..1_000 {
+                    let answer = layer.layer(service_fn(hello)).oneshot(get());
+                    assert!(support::PolledByHand::new(answer).poll());
+                }
+            });
+        }
+    });
+    assert_eq!(log.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_caller_sends_is_not_logged() {
+    let (log, _guard) = Log::start();
+    let layer =
+        RateLimitLayer::new(Header::new("x-api-key").unwrap(), TokenBucket::new(Quota::per_second(1)));
+    let service = layer.layer(service_fn(hello));
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    for line in lines {
+        assert!(line.contains("x-api-key") && !line.contains("secret"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2)))
+        .cost(|request: &Http| request.uri().path().len() as u64);
+    let service = layer.layer(service_fn(hello));
+    let call = |path: &str| service.clone().oneshot(Request::get(path).body(Full::default()).unwrap());
+    assert_eq!(call("/a").await.unwrap().status(), 200);
+    for _ in 0..10 {
+        assert_eq!(call("/a").await.unwrap().status(), 429);
+    }
+    assert_eq!(log.lines(), [""; 0]);
+    for _ in 0..10 {
+        assert_eq!(call("/abc").await.unwrap().status(), 429);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("costs more"), "{line}");
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_told_once_with_its_reason() {
+    #[derive(Debug)]
+    struct Down;
+    impl<A: Algorithm, K: ?Sized> Store<A, K> for Down {
+        type Error = io::Error;
+        type Wait = Pin<Box<dyn Future<Output = io::Result<Decision>> + Send>>;
+        fn acquire(_: &Arc<Context<A, Self>>, _: &K, _: Attempt<'_, A>) -> Acquired<Self::Wait> {
+            Acquired::Pending(Box::pin(async { Err(io::Error::other("no route to the store")) }))
+        }
+    }
+    let (log, _guard) = Log::start();
+    let limiter = RateLimiter::with_store(TokenBucket::new(Quota::per_second(1)), Down);
+    let service = RateLimitLayer::with_limiter(Global, limiter).layer(service_fn(hello));
+    for _ in 0..1_000 {
+        assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("no route to the store"), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn being_held_is_worth_a_line_for_who_wants_to_know_and_being_refused_is_not() {
+    let (log, _guard) = Log::start();
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
+    let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        calls.spawn(service.clone().oneshot(get()));
+    }
+    assert_eq!(calls.join_all().await.len(), 10);
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.starts_with("DEBUG") && line.ends_with("held policy=\"default\" delay=100ms"), "{line}");
+}
+
+#[test]
+fn a_burst_given_to_a_window_is_a_warning_when_a_limiter_is_built() {
+    fn warnings<A: Algorithm>(algorithm: A) -> usize {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(Global, algorithm);
+        let limiter = layer.clone().limiter().clone();
+        assert!(limiter.check("key").is_allowed());
+        let lines = log.lines();
+        assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("burst")), "{lines:?}");
+        lines.len()
+    }
+    let (plain, burst) = (Quota::per_minute(10), Quota::per_minute(10).burst(20));
+    assert_eq!(warnings(FixedWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingCounter::new(burst)), 1);
+    assert_eq!(warnings(SlidingLog::new(burst)), 1);
+    assert_eq!(warnings(FixedWindow::new(burst).priority(20)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(burst))), 1);
+    assert_eq!(warnings(Tiered::new(FixedWindow::new(burst)).block_for(Duration::from_secs(1)).after(3)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(plain))), 0);
+    assert_eq!(warnings(LeakyBucket::new(burst)) + warnings(Smooth::bursty(burst)), 0);
+    assert_eq!(warnings(Concurrency::per_key(1)), 0);
+}
