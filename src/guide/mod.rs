@@ -1,14 +1,45 @@
-//! The guide: how to set things up.
+//! The guide: how to set things up, chapter by chapter.
 //!
-//! - [Behind a proxy](proxy): who is asking, when all connections come from a proxy.
-//! - [Floods of keys](floods): what happens when the table of keys is full, and how to keep invented keys out.
-//! - [Ordering](ordering): what goes outside of a limit, and what inside.
+//! - [Limits](limits): quotas, several limits at once, tiers, lockouts, priority.
+//! - [Keys](keys): keys with code, exemptions, deny lists, missing keys.
+//! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
+//! - [Floods of keys](floods): what happens when the table of keys is full, and how to size it.
+//! - [Responses](responses): what a rejected caller gets, and how to change it.
+//! - [Queueing](queueing): requests that wait instead of being rejected.
+//! - [Concurrency limits](concurrency): limits of requests in progress.
+//! - [Trying a limit](rollout): shadow mode, and costs that the response decides.
+//! - [Ordering](ordering): what goes outside of a limit and what inside.
+//! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
+//!
+//! The code of all chapters is compiled with the documentation.
+
+#[doc = include_str!("concurrency.md")]
+pub mod concurrency {}
+
+#[doc = include_str!("engine.md")]
+pub mod engine {}
 
 #[doc = include_str!("floods.md")]
 pub mod floods {}
+
+// Its code uses what the feature `axum` adds.
+#[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("keys.md"))]
+pub mod keys {}
+
+#[doc = include_str!("limits.md")]
+pub mod limits {}
 
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}
 
 #[doc = include_str!("proxy.md")]
 pub mod proxy {}
+
+#[doc = include_str!("queueing.md")]
+pub mod queueing {}
+
+#[doc = include_str!("responses.md")]
+pub mod responses {}
+
+#[doc = include_str!("rollout.md")]
+pub mod rollout {}
