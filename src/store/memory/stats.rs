@@ -46,18 +46,12 @@ impl Counters {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The table was found full. Logged the first time: call it while nothing is locked.
-    #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only logged"))]
+    /// Counts that the table was found full. Logged the first time: call it while nothing is locked.
     pub(super) fn full(&self, max_keys: usize) {
-        if self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed) {
-            return;
+        let known = self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed);
+        if !known {
+            warn_full(max_keys);
         }
-        #[cfg(feature = "tracing")]
-        tracing::warn!(
-            max_keys,
-            "tower-throttle: the table of keys is full for the first time: set `max_keys` above the number of \
-             distinct keys in the longest window, or verify keys before limiting by them (said once)"
-        );
     }
 
     pub(super) fn stats(&self) -> LimiterStats {
@@ -70,3 +64,15 @@ impl Counters {
         }
     }
 }
+
+#[cfg(feature = "tracing")]
+fn warn_full(max_keys: usize) {
+    tracing::warn!(
+        max_keys,
+        "tower-throttle: the table of keys is full for the first time: set `max_keys` above the number of \
+         distinct keys in the longest window, or verify keys before limiting by them (said once)"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_full(_max_keys: usize) {}
