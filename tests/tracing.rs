@@ -370,3 +370,18 @@ fn a_burst_given_to_a_window_is_a_warning_when_a_limiter_is_built() {
     assert_eq!(warnings(LeakyBucket::new(burst)) + warnings(Smooth::bursty(burst)), 0);
     assert_eq!(warnings(Concurrency::per_key(1)), 0);
 }
+
+#[test]
+fn a_table_that_is_full_is_a_warning_once_for_each_limiter() {
+    let (log, _guard) = Log::start();
+    for limiters in 1..=2 {
+        let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_day(5))).max_keys(10).build();
+        (0..10).for_each(|key| _ = limiter.check(&key));
+        assert_eq!(log.lines().len(), limiters - 1, "there is room");
+        (10..1_000).for_each(|key| _ = limiter.check(&key));
+        let lines = log.lines();
+        assert_eq!(lines.len(), limiters, "{lines:#?}");
+        let line = &lines[limiters - 1];
+        assert!(line.contains("WARN") && line.contains("max_keys") && line.contains("is full"), "{line}");
+    }
+}

@@ -17,10 +17,10 @@ use crate::clock::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
     places: u64,
-    /// How many places there are once calls are to wait, unless their number is given.
-    default_places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
+    /// Whether `places` is the bound already, or only once calls are to wait in layers as well.
+    bounded: bool,
     /// Whether somebody has said that calls are to wait.
     enabled: bool,
     /// Whether somebody has said how many.
@@ -48,10 +48,10 @@ impl QueueConfig {
     #[must_use]
     pub const fn acquire_only(default_places: u64) -> Self {
         Self {
-            places: u64::MAX,
-            default_places,
+            places: default_places,
             max_wait: u64::MAX,
             overflow: QueueOverflow::RejectNew,
+            bounded: false,
             enabled: false,
             explicit: false,
         }
@@ -65,14 +65,13 @@ impl QueueConfig {
 
     /// The same for all calls, and so with a bounded queue.
     const fn for_all(self) -> Self {
-        let places = if self.enabled { self.places } else { self.default_places };
-        Self { places, enabled: true, ..self }
+        Self { bounded: true, enabled: true, ..self }
     }
 
     /// The same for all calls, with so many places.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
-        Self { places, default_places: places, enabled: true, explicit: true, ..self }
+        Self { places, bounded: true, enabled: true, explicit: true, ..self }
     }
 
     /// The same for all calls, none of which waits longer.
@@ -90,9 +89,9 @@ impl QueueConfig {
     /// The patience of two rules at once.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
-            places: self.places.min(other.places),
-            default_places: self.default_places.min(other.default_places),
+            places: self.places().min(other.places()),
             max_wait: self.max_wait.min(other.max_wait),
+            bounded: self.bounded || other.bounded,
             overflow: if self.overflow == other.overflow { self.overflow } else { QueueOverflow::RejectNew },
             enabled: self.enabled && other.enabled,
             explicit: self.explicit || other.explicit,
@@ -102,7 +101,7 @@ impl QueueConfig {
     /// How many calls may wait. `u64::MAX`: as many as all keys' waiting calls may be.
     #[must_use]
     pub const fn places(&self) -> u64 {
-        self.places
+        if self.bounded { self.places } else { u64::MAX }
     }
 
     /// How long a call may wait, in nanoseconds. `u64::MAX`: as long as it takes.

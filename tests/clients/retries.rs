@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
-    TokenBucket,
+    Tiered, TokenBucket,
 };
 use tower_throttle::key::Global;
 use tower_throttle::middleware::{BodyFormat, HeaderFormat, ResetFormat};
@@ -45,7 +45,16 @@ async fn servers() -> Vec<Server> {
         used_up(TokenBucket::new(quota)).await,
         used_up(LeakyBucket::new(quota).queue(0)).await,
         used_up(Smooth::bursty(quota).queue(0)).await,
+        // Cold, it takes three times as long.
+        used_up(
+            Smooth::warming_up(Quota::per(1, Duration::from_millis(600)).unwrap(), Duration::from_secs(1))
+                .queue(0),
+        )
+        .await,
         used_up((TokenBucket::new(quota), FixedWindow::new(quota))).await,
+        used_up(Tiered::new(TokenBucket::new(quota))).await,
+        used_up(SlidingWindow::new(quota).priority(20)).await,
+        used_up(TokenBucket::new(quota).block_for(Duration::from_millis(2_500)).after(1)).await,
     ]
 }
 

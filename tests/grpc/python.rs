@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tower::Layer;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower_throttle::algorithm::{
-    FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
+    FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
@@ -217,6 +217,10 @@ async fn its_first_retry_is_served_by_every_algorithm() {
         SlidingLog::new(quota),
         LeakyBucket::new(quota).queue(0),
         Smooth::bursty(quota).queue(0),
+        Smooth::warming_up(quota, Duration::from_millis(200)).queue(0),
+        Tiered::new(TokenBucket::new(quota)),
+        SlidingWindow::new(quota).priority(20),
+        TokenBucket::new(quota).block_for(Duration::from_millis(400)).after(1),
         (TokenBucket::new(quota), FixedWindow::new(quota)),
     );
 }

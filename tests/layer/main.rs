@@ -4,6 +4,7 @@ mod and;
 mod and_with_queue;
 mod built_keys;
 mod custom_store;
+mod full_table;
 mod headers;
 mod joint_edge_cases;
 mod keys;
