@@ -3,8 +3,8 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call may pass now. The layer then forwards the call and reports
 //! what is left, or answers `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`). With a
-//! [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm on which `queue(n)` was called, it queues the request and
-//! releases it at its scheduled time.
+//! [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm with `queue(n)` or `max_wait(duration)`, it queues the
+//! request and releases it at its scheduled time.
 //!
 //! ```
 //! use axum::{Router, routing::get};
