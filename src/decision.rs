@@ -18,7 +18,7 @@ use std::time::Duration;
 /// let second = limiter.check("user:42");
 /// assert!(!second.is_allowed() && second.retry_after().is_some());
 /// ```
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
@@ -46,7 +46,8 @@ pub struct Decision {
 /// The value of `wait` if no wait helps.
 const NEVER: u64 = u64::MAX;
 
-/// Returns the `wait` of a denial. A wait of 584 years is shortened by a nanosecond, as it is not `NEVER`.
+/// Returns the `wait` of a denial. A wait of 584 years is shortened by a nanosecond, to differ
+/// from `NEVER`.
 #[inline]
 const fn encode_wait(retry_after: Option<u64>) -> u64 {
     match retry_after {
@@ -320,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_denial_that_time_heals_has_a_retry_after() {
+    fn only_a_denial_with_a_known_wait_has_a_retry_after() {
         assert_eq!(Decision::allow(3, 2, 9).retry_after(), None);
         assert_eq!(Decision::allow(3, 0, 9).with_next(4).retry_after(), None);
         assert_eq!(Decision::deny(3, 0, None, 9).retry_after(), None);

@@ -314,7 +314,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
-    /// [`OnClose::Allow`](crate::store::OnClose::Allow), new calls are admitted uncounted instead.
+    /// [`on_close(OnClose::Allow)`](Builder::on_close), new calls are admitted uncounted instead.
     ///
     /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
     /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
@@ -339,7 +339,8 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::close(&self.context);
     }
 
-    /// Returns the number of calls that are queued now, for all keys together. Never above [`max_queued`](Builder::max_queued).
+    /// Returns the number of calls that are queued now, for all keys together. Never above
+    /// [`max_queued`](Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
         self.context.store().queued()
