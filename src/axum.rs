@@ -1,4 +1,4 @@
-//! Handlers of axum see what was decided.
+//! Extraction of a [`Decision`] in axum's handlers.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,8 +10,8 @@ use http::request::Parts;
 
 use crate::decision::Decision;
 
-/// What was decided of the request: of several limits, the decision that held it longest, or else is nearest to
-/// exhaustion. `Option<Decision>` for routes that are not always limited.
+/// Extracts the decision on the request. With several limits, it is the one that queued the request longest, or else the
+/// one nearest to exhaustion. Use `Option<Decision>` for routes that are not always limited.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -41,8 +41,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// A handler asked for a [`Decision`], and there is none: its route has no `RateLimitLayer`, or the request was not
-/// limited. Answered with 500.
+/// The rejection of a handler that takes a [`Decision`] when there is none: its route has no `RateLimitLayer`, or the
+/// request was not limited. Its response is a 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingDecision;
 

@@ -1,12 +1,12 @@
-//! The one thing every other room talks about: may this call pass, and what is left.
+//! The result of one call: whether it may pass, and what is left.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The answer to one call.
+/// The result of one call.
 ///
 /// A denial is a decision, not an error. All spans are exact to the nanosecond, rounded up; spans
-/// beyond 584 years are told as 584 years.
+/// beyond 584 years are reported as 584 years.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -18,35 +18,36 @@ use std::time::Duration;
 /// let second = limiter.check("user:42");
 /// assert!(!second.is_allowed() && second.retry_after().is_some());
 /// ```
-#[must_use = "a decision that nobody reads limits nothing"]
+#[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
-    /// Whether the limiter was closed.
+    /// Set if the limiter was closed.
     closed: bool,
-    /// Whether there was no room for the key.
+    /// Set if the table had no room for the key.
     table_full: bool,
-    /// Whether a wait helps, and its length is not known.
+    /// Set if a wait helps, but its length is not known.
     unknown: bool,
-    /// Which of several limits is told of.
+    /// The index of the limit that is reported, of several.
     index: u8,
     limit: u64,
     remaining: u64,
-    /// Denied: until the same call would be allowed, `NEVER` if it never will. Allowed: until one
-    /// more unit is there, if the algorithm tells it; 0 otherwise. In grains.
+    /// The wait, in grains. Denied: until the same call would be allowed, or `NEVER`. Allowed: until one more unit is
+    /// available, if the algorithm reports it; 0 otherwise.
     wait: u64,
-    /// In grains.
+    /// The time until the key is fresh, in grains.
     reset: u64,
-    /// How many grains are a nanosecond. Most spans are never read: so they are divided when they are.
+    /// The number of grains per nanosecond. Most spans are never read, so the division is left to the read.
     grains: u64,
-    /// In nanoseconds.
+    /// The time for which the call was queued, in nanoseconds.
     delay: u64,
 }
 
-/// No wait helps.
+/// The value of `wait` if no wait helps.
 const NEVER: u64 = u64::MAX;
 
-/// The wait of a denial; 584 years away is still not "never".
+/// Returns the `wait` of a denial. A wait of 584 years is shortened by a nanosecond, to differ
+/// from `NEVER`.
 #[inline]
 const fn encode_wait(retry_after: Option<u64>) -> u64 {
     match retry_after {
@@ -57,17 +58,17 @@ const fn encode_wait(retry_after: Option<u64>) -> u64 {
 }
 
 impl Decision {
-    /// A call that may pass. For authors of algorithms and stores.
+    /// Creates the decision of a call that may pass. For authors of algorithms and stores.
     ///
-    /// `reset_after` in nanoseconds.
+    /// `reset_after` is in nanoseconds.
     #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
         Self::new(true, limit, remaining, 0, reset_after)
     }
 
-    /// A call that may not pass. For authors of algorithms and stores.
+    /// Creates the decision of a call that may not pass. For authors of algorithms and stores.
     ///
-    /// `retry_after` (`None`: waiting does not help) and `reset_after` in nanoseconds.
+    /// `retry_after` (`None`: waiting does not help) and `reset_after` are in nanoseconds.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
         Self::new(false, limit, remaining, encode_wait(retry_after), reset_after)
@@ -90,34 +91,34 @@ impl Decision {
         }
     }
 
-    /// The same decision for a call that was held for `delay` nanoseconds.
+    /// Returns the same decision, for a call that was queued for `delay` nanoseconds.
     pub const fn with_delay(mut self, delay: u64) -> Self {
         self.delay = delay;
         self
     }
 
-    /// A denial since the limiter was closed. For authors of stores.
+    /// Creates the denial of a limiter that is closed. For authors of stores.
     pub const fn closed(limit: u64) -> Self {
         let mut decision = Self::deny(limit, 0, None, 0);
         decision.closed = true;
         decision
     }
 
-    /// Returns a denial for a key that has used nothing, but for which the store has no room. For authors of stores.
+    /// Creates a denial for a key that has used nothing, but for which the store has no room. For authors of stores.
     pub const fn table_full(limit: u64) -> Self {
         let mut decision = Self::deny(limit, limit, None, 0);
         decision.table_full = true;
         decision
     }
 
-    /// The same denial, where `unknown` says that a wait helps though nothing tells how long it is, so that `retry_after` is
+    /// Returns the same denial, with `unknown` set if a wait helps but its length is not known, so that `retry_after` is
     /// `None`. For authors of algorithms and stores.
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// An admission that also tells when one more unit is there.
+    /// Returns the same admission, with the time until one more unit is available, in grains.
     pub(crate) const fn with_next(mut self, next: u64) -> Self {
         if self.allowed {
             self.wait = next;
@@ -125,20 +126,20 @@ impl Decision {
         self
     }
 
-    /// The same decision, its spans being given in grains, of which a nanosecond has so many.
+    /// Returns the same decision, with its spans taken as grains, `grains` per nanosecond.
     #[inline]
     pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
         self.grains = grains;
         self
     }
 
-    /// The same decision, told of the limit at `limit_index` among several.
+    /// Returns the same decision, reported for the limit at `index` among several.
     pub(crate) const fn with_index(mut self, index: usize) -> Self {
         self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
         self
     }
 
-    /// The same decision, for a key that is as if never seen not before so many nanoseconds.
+    /// Returns the same decision, for a key that is not fresh for at least `nanos` nanoseconds.
     pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
         if self.nanos(self.reset) < nanos {
             if self.wait != NEVER {
@@ -149,13 +150,13 @@ impl Decision {
         self
     }
 
-    /// The same decision, where nobody else would be let in now.
+    /// Returns the same decision, for a key that admits no other call now.
     pub(crate) const fn with_remaining_zero(mut self) -> Self {
         self.remaining = 0;
         self
     }
 
-    /// The same denial, with another time to come back; nanoseconds, `None`: waiting does not help.
+    /// Returns the same denial with another `retry_after`, in nanoseconds; `None`: waiting does not help.
     pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.allowed {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
@@ -163,27 +164,29 @@ impl Decision {
         self
     }
 
-    /// Of a tuple of limits on one key: which one this tells of, the first being 0. The one with the longest wait if
-    /// the call was denied, else the one nearest to exhaustion. 0 where there is one limit.
+    /// Returns the index of the limit that this decision reports, in a tuple of limits on one key; the first is 0.
+    ///
+    /// It is the limit with the longest wait if the call was denied, else the one nearest to exhaustion. It is 0 if
+    /// there is one limit.
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.index as usize
     }
 
-    /// Whether the call may pass.
+    /// Returns whether the call may pass.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Whether the call was denied since the limiter was [closed](crate::limiter::RateLimiter::close).
+    /// Returns whether the call was denied because the limiter was [closed](crate::limiter::RateLimiter::close).
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Returns whether the call was denied because the table of keys is full: the key has used nothing, but there is no
-    /// room for it. When there will be is not known, so there is no `retry_after`.
+    /// room for it. The time at which there will be room is not known, so there is no `retry_after`.
     ///
     /// HTTP callers get a 503, gRPC callers `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
     #[must_use]
@@ -191,41 +194,42 @@ impl Decision {
         self.table_full
     }
 
-    /// Returns whether the limiter is closed or has no room: the caller is not to blame.
+    /// Returns whether the limiter is closed or has no room: the denial is not the caller's fault.
     pub(crate) const fn is_unavailable(&self) -> bool {
         self.closed || self.table_full
     }
 
-    /// Whether the call was denied since it costs more than the limit can ever admit, so that no wait helps.
+    /// Returns whether the call was denied because it costs more than the limit can ever admit, so that no wait helps.
     ///
-    /// A call that is denied without a [wait](Decision::retry_after), and not for that, comes back when it likes: calls in
-    /// progress end when they end, and a closed limiter is a matter of the server.
+    /// A call that is denied without a [wait](Decision::retry_after) for another reason may be retried at any time: the
+    /// end of calls in progress is not known, and a closed limiter concerns the server, not the caller.
     #[must_use]
     pub const fn never_fits(&self) -> bool {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
     }
 
-    /// The most that can be admitted at one instant: a bucket's burst, a window's limit.
+    /// Returns the maximum that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// Of several limits on one key, that of the one it [tells of](Decision::limit_index). For a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) that is one by `check`, and one more than may wait by
-    /// `acquire`.
+    /// With several limits on one key, it is that of the [reported one](Decision::limit_index). For a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) it is 1 with `check`, and with `acquire` one more than the number
+    /// of calls that may be queued.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// How many calls of cost 1 would now be admitted one after another, by the method that was asked.
+    /// Returns the number of calls of cost 1 that would be admitted now, one after another, with the method that was
+    /// called.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// How long until this very call would be allowed. `Some` when it was denied, waiting helps, and it is known how
-    /// long.
+    /// Returns the time until this very call would be allowed. `Some` if it was denied, waiting helps, and the length of
+    /// the wait is known.
     ///
-    /// Exact, not rounded to seconds: the call is denied at every instant before and allowed at that
-    /// one, if no one else calls in between.
+    /// It is exact, not rounded to seconds: the call is denied at every instant before and allowed at that one, if there
+    /// is no other call in between.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.allowed || self.wait == NEVER {
@@ -234,19 +238,19 @@ impl Decision {
         }
     }
 
-    /// How long until the key is as if it had never been seen.
+    /// Returns the time until the key is fresh, as if it had never been used.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)
     }
 
-    /// How long the call had to be held. Zero unless it queued.
+    /// Returns the time for which the call was queued. Zero if it was not.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
     }
 
-    /// On an admission: how long until one more unit is there, where the algorithm tells it.
+    /// Returns the time until one more unit is available, for an admission whose algorithm reports it.
     pub(crate) const fn next(&self) -> Option<u64> {
         match self.allowed && self.wait > 0 {
             true => Some(self.nanos(self.wait)),
@@ -292,7 +296,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// One line for a log; names no key.
+/// Writes one line for a log. It names no key.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.closed {
@@ -317,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_denial_that_time_heals_has_a_retry_after() {
+    fn only_a_denial_with_a_known_wait_has_a_retry_after() {
         assert_eq!(Decision::allow(3, 2, 9).retry_after(), None);
         assert_eq!(Decision::allow(3, 0, 9).with_next(4).retry_after(), None);
         assert_eq!(Decision::deny(3, 0, None, 9).retry_after(), None);

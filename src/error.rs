@@ -1,12 +1,12 @@
-//! What can be wrong with a configuration. A denial is never an error: it is a
+//! Errors of a configuration. A denial is never an error: it is a
 //! [`Decision`](crate::decision::Decision).
 
 use std::error::Error;
 use std::fmt;
 
-/// Why a [`Quota`](crate::quota::Quota) could not be built.
+/// The error of a [`Quota`](crate::quota::Quota) that cannot be built.
 ///
-/// Its text says what was given and what is accepted.
+/// Its text names what was given and what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     problem: Problem,
@@ -21,7 +21,7 @@ enum Problem {
     Text { text: String, reason: &'static str },
 }
 
-/// How much of a wrong text an error repeats.
+/// The maximum number of characters of a wrong text that an error repeats.
 const MAX_ECHO: usize = 60;
 
 impl QuotaError {
@@ -69,7 +69,7 @@ impl fmt::Display for QuotaError {
 
 impl Error for QuotaError {}
 
-/// Why a name cannot be a policy's name.
+/// The error of a name that cannot be a policy's name.
 ///
 /// A policy's name travels in the `RateLimit` header fields, whose strings hold printable ASCII
 /// only (RFC 9651, section 3.3.3).
@@ -97,7 +97,7 @@ impl fmt::Display for PolicyNameError {
 
 impl Error for PolicyNameError {}
 
-/// Why a list of networks, or a number of proxies, cannot be used.
+/// The error of a list of networks, or a number of proxies, that cannot be used.
 ///
 /// Its text names the entry, and says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl NetworkError {
 }
 
 impl NetworkError {
-    /// Of a list of trusted proxies that holds all addresses of a family.
+    /// Creates the error of a list of trusted proxies that holds all addresses of a family.
     pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
         let reason = format!(
             "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \
@@ -139,9 +139,9 @@ impl fmt::Display for NetworkError {
 
 impl Error for NetworkError {}
 
-/// Why a header or a cookie cannot be read for what it was to be read for.
+/// The error of a header name or a cookie name that an extractor cannot use.
 ///
-/// Its text says what to take instead.
+/// Its text says what to use instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNameError {
     name: String,

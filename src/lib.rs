@@ -1,10 +1,10 @@
 //! Rate limiting for tower services: axum apps, tonic servers, and services that are not HTTP at all.
 //!
-//! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. It asks a [key extractor](key) `K` who is
-//! calling, asks an [algorithm] `A` whether the call may pass now, and then lets it through and says what is left, or
-//! answers `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`), or, with a
-//! [`LeakyBucket`](algorithm::LeakyBucket) or wherever it is told to, holds the request and releases it when its turn
-//! has come.
+//! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
+//! caller, and an [algorithm] `A` decides whether the call may pass now. The layer then forwards the call and reports
+//! what is left, or answers `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`). With a
+//! [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm with `queue(n)` or `max_wait(duration)`, it queues the
+//! request and releases it at its scheduled time.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -22,54 +22,66 @@
 //!
 //! # Where to read on
 //!
-//! - [`Quota`]: how much, per how long.
-//! - [`algorithm`]: which one do I want?
-//! - [`key`]: who is asking.
-//! - [`guide`]: set-ups, such as [behind a proxy](guide::proxy).
-//! - [`middleware`]: the layer, and what a refused caller gets.
+//! - [`guide`]: how to set things up, chapter by chapter, such as [behind a proxy](guide::proxy).
+//! - [`Quota`]: a limit per period, and a burst.
+//! - [`algorithm`]: the algorithms, and a table to choose one from.
+//! - [`key`]: the extractors that identify a caller.
+//! - [`middleware`]: the layer, and what a rejected caller gets.
 //! - [`RateLimiter`]: the engine, without any middleware.
-//! - [`clock`]: time, and how to test with it.
-//! - [`store`]: where state lives, what it costs, how it is bounded.
+//! - [`Decision`]: the result of one call.
+//! - [`clock`]: the clocks, and how to test with one.
+//! - [`store`]: the state of the keys, what it costs and how it is bounded.
+//! - [`error`]: errors of a configuration.
 //!
 //! # Promises
 //!
-//! 1. **Never early.** No request is admitted that the exact rule would refuse, over any length of time: no drift, no
-//!    float. Late by at most one nanosecond per call. This holds for every key in the table; to those that a full table
-//!    evicts or lets share, its [policy](store::OnFull) applies.
-//! 2. **Exact under concurrency.** With any number of threads on one key, as many are admitted as the rule allows.
-//! 3. **A denial spends nothing**, and asks for nothing later: a client that hammers recovers like one that waits,
-//!    unless [blocking](algorithm::Lockout) was asked for. Of several limits, those that would allow are not charged
-//!    when one denies.
-//! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if nobody else
-//!    calls and nobody gives up a place. `Retry-After` is that, rounded up to seconds, at least 1. A cost that can
-//!    never fit has none. When a call in progress ends is not known: there, `retry_after` is `None` and `Retry-After` is
-//!    [a hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is true**: so many calls of cost 1 would be admitted at this instant.
+//! 1. **Never early.** No request is admitted that the exact algorithm would deny, over any length of time: there is no
+//!    drift and no float. A call is admitted late by at most one nanosecond. This holds for every key in the table; for
+//!    keys that a full table evicts, or that share a bucket, its [policy](store::OnFull) applies.
+//! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
+//!    algorithm allows.
+//! 3. **A denial spends nothing**, and delays nothing later: a client that retries in a loop recovers as soon as one
+//!    that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies, the others are
+//!    not charged.
+//! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if there is no
+//!    other call for the key and no queued call is cancelled meanwhile. `Retry-After` is that, rounded up to seconds, at
+//!    least 1. A cost that exceeds the limit has none. When a call in progress will end is not known: there,
+//!    `retry_after` is `None` and `Retry-After` is [a hint](middleware::HttpResponder::retry_after_unknown).
+//! 5. **`remaining` is true**: exactly that number of calls of cost 1 would be admitted at this instant.
 //! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further
 //!    behind, the key keeps its level and time goes on from there.
-//! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say, leaves no
+//! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say. It leaves no
 //!    waiter asleep and no slot lost.
-//! 8. **Bounded**: keys, waiters per key and in total, memory per key, and work per call. That is constant, but
-//!    amortised where tables and queues grow and for [`SlidingLog`](algorithm::SlidingLog), and in proportion to the line of its key, some 10 ns to 30
-//!    ns for each who waits, for a call that: gives up its place, or comes after one that has; has a `max_wait`, or
-//!    looks, after a window has let somebody go late; drops the oldest of a window or of
-//!    [`Smooth`](algorithm::Smooth); is refused while it has priority; or goes by another [tier](algorithm::Tiered)
-//!    than those who wait. A flood of keys ends when it ends: by default it locks no new key out, neither while it lasts
-//!    nor afterwards. See [floods of keys](guide::floods).
+//! 8. **Bounded**: keys, queued calls per key and in total, memory per key, and work per call. Work per call is
+//!    constant, but amortised where tables and queues grow and for [`SlidingLog`](algorithm::SlidingLog). It is linear
+//!    in the length of the key's queue, some 10 ns to 30 ns per waiter, for a call that:
+//!    - is cancelled while it is queued, or arrives after one that was;
+//!    - has a `max_wait`, or is a peek, after a window has released a waiter late;
+//!    - drops the oldest waiter of a window or of [`Smooth`](algorithm::Smooth);
+//!    - has priority and is denied;
+//!    - has another [tier](algorithm::Tiered) than the queued calls.
+//!
+//!    A flood of keys has no effect that outlasts it: by default it locks out no new key, neither while it lasts nor
+//!    afterwards. See [floods of keys](guide::floods).
 //! 9. **No panic on input**: any header, key, cost or clock, and any quota that can be built.
-//! 10. **A refused request costs little**: its body is not read, unless the responder is told to [drain](middleware::HttpResponder::drain) it.
+//! 10. **A rejected request costs little**: its body is not read, unless the responder is configured to
+//!     [drain](middleware::HttpResponder::drain) it.
 //!
 //! # What it is not
 //!
-//! Limits hold for one process; nothing is shared between machines yet. State is gone when the process ends. It is no
-//! protection against a flood that fills the line or the accept queue: that is for the kernel or the edge.
+//! Limits hold for one process; nothing is shared between machines yet. State is lost when the process ends. It does not
+//! protect against floods that exhaust bandwidth or the accept queue; use the kernel or an edge proxy for that.
 //!
 //! # Features
 //!
-//! Features only add. `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's
-//! `ConnectInfo`, and `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument. `tonic`: they read tonic's `TcpConnectInfo`, and a limited gRPC
-//! service keeps its name. `tracing` (default): one error event for each kind of mistake in the set-up that requests
-//! suffer from, a warning when a limiter is built of a window with a burst, and an event of level `debug` for each that was held in line.
+//! Features only add.
+//!
+//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, and
+//!   `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument.
+//! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
+//!   service keeps its name.
+//! - `tracing` (default): one error event for each kind of mistake in the setup that requests suffer from, a warning
+//!   when a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

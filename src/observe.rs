@@ -1,4 +1,4 @@
-//! What is told to whoever operates the service. All of it vanishes without the feature `tracing`.
+//! Log events for the operator of the service. All of them vanish without the feature `tracing`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -6,10 +6,10 @@ use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
 
-/// Says each thing once: whoever causes it can cause it a million times.
+/// Logs each kind of mistake once: the caller that causes it can cause it a million times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    /// A bit for each kind of error.
+    /// One bit for each kind of error that has been logged.
     key_error: AtomicU32,
     store_error: AtomicBool,
     unsatisfiable_cost: AtomicBool,
@@ -27,11 +27,11 @@ impl Observer {
                 MissingKey::Shared => "requests share one budget because they have no key",
                 MissingKey::Pass => "requests are not limited because they have no key",
             };
-            tell(policy, what, error);
+            error_once(policy, what, error);
         }
     }
 
-    /// Reports a request that was refused because of a mistake of the client: each at level `debug`. But the first list
+    /// Logs a request that was rejected because of a mistake of the client: each at level `debug`. But the first list
     /// that is shorter than the trusted hops is a warning, since a wrong number of hops looks the same.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
@@ -43,13 +43,13 @@ impl Observer {
 
     pub(crate) fn store_error(&self, policy: &str, error: &BoxError) {
         if first(&self.store_error) {
-            tell(policy, "requests are refused because the store cannot decide", error);
+            error_once(policy, "requests are refused because the store cannot decide", error);
         }
     }
 
     pub(crate) fn unsatisfiable_cost(&self, policy: &str) {
         if first(&self.unsatisfiable_cost) {
-            tell(
+            error_once(
                 policy,
                 "a request costs more than the limit can ever admit",
                 &"raise the burst or lower the cost",
@@ -59,7 +59,7 @@ impl Observer {
 }
 
 impl Observer {
-    /// A call was held. Told each time: whoever asks for events of that level wants them all.
+    /// Logs a call that was queued. This happens each time, at level `debug`.
     #[cfg(feature = "tracing")]
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
         let delay = decision.delay();
@@ -71,7 +71,8 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn waited(&self, _: &str, _: &Decision) {}
 
-    /// A call was let through that would have been denied or held. Told each time, as well.
+    /// Logs a call that was admitted in shadow mode, but would have been denied or queued. This happens each time, at
+    /// level `debug`.
     #[cfg(feature = "tracing")]
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
@@ -86,7 +87,7 @@ fn first(said: &AtomicBool) -> bool {
 }
 
 #[cfg(feature = "tracing")]
-fn tell(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+fn error_once(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
     tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
@@ -101,7 +102,7 @@ fn debug(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
 }
 
 #[cfg(not(feature = "tracing"))]
-fn tell(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
+fn error_once(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
 
 #[cfg(not(feature = "tracing"))]
 fn warn(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}

@@ -1,4 +1,4 @@
-//! How much, per how long: parsed once, valid for ever.
+//! A limit per period, and a burst: parsed once, valid for ever.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,9 +16,9 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// A limit per period, and a burst.
 ///
 /// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. `limit` and `burst` are
-/// two things. The limit and the period are the rate. The burst is how much may come at once, and
+/// two things. The limit and the period are the rate. The burst is how much may arrive at once. It
 /// concerns [`TokenBucket`](crate::algorithm::TokenBucket) (its capacity) and
-/// [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many may wait); windows take the limit.
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many calls may be queued); windows use the limit.
 /// Without [`burst`](Quota::burst), it equals the limit.
 ///
 /// A quota that exists is valid: limits and bursts from 1 to `u64::MAX`, periods from one nanosecond
@@ -50,51 +50,51 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `limit` calls per second.
+    /// Returns a quota of `limit` calls per second.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0. For a limit from outside the program use [`per`](Quota::per) or parse a text.
+    /// Panics if `limit` is 0. For a limit from outside the program use [`per`](Quota::per) or parse a text.
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::checked(limit, SECOND)
     }
 
-    /// `limit` calls per minute.
+    /// Returns a quota of `limit` calls per minute.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     pub const fn per_minute(limit: u64) -> Self {
         Self::checked(limit, MINUTE)
     }
 
-    /// `limit` calls per hour.
+    /// Returns a quota of `limit` calls per hour.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     pub const fn per_hour(limit: u64) -> Self {
         Self::checked(limit, HOUR)
     }
 
-    /// `limit` calls per day of 24 hours.
+    /// Returns a quota of `limit` calls per day of 24 hours.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     pub const fn per_day(limit: u64) -> Self {
         Self::checked(limit, DAY)
     }
 
-    /// `limit` calls per `period`, for values from configuration.
+    /// Returns a quota of `limit` calls per `period`, for values from configuration.
     ///
     /// # Errors
     ///
-    /// If `limit` or `period` is 0, or `period` is over 292 years.
+    /// Returns an error if `limit` or `period` is 0, or `period` is over 292 years.
     pub fn per(limit: u64, period: Duration) -> Result<Self, QuotaError> {
         if limit == 0 {
             return Err(QuotaError::zero_limit());
@@ -111,11 +111,11 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// How much may come at once; without it, as much as the limit.
+    /// Sets how much may arrive at once. Without it, that is the limit.
     ///
     /// # Panics
     ///
-    /// If `burst` is 0.
+    /// Panics if `burst` is 0.
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         assert!(burst > 0, "a burst of 0 admits nothing: give a burst of at least 1");
@@ -123,25 +123,25 @@ impl Quota {
         self
     }
 
-    /// How many calls a period.
+    /// Returns the number of calls per period.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The period.
+    /// Returns the period.
     #[must_use]
     pub const fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// How much may come at once: what [`burst`](Quota::burst) set.
+    /// Returns how much may arrive at once, as set by [`burst`](Quota::burst).
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst
     }
 
-    /// Whether a burst was given that differs from the limit.
+    /// Returns whether a burst was given that differs from the limit.
     pub(crate) const fn has_burst(&self) -> bool {
         self.burst != self.limit
     }
@@ -203,11 +203,11 @@ fn span(text: &str) -> Option<Duration> {
         "d" | "day" | "days" => DAY,
         _ => return None,
     };
-    // What does not fit is beyond the longest period, and `per` says so.
+    // A product that does not fit is beyond the longest period, and `per` returns that error.
     Some(Duration::from_nanos(count.saturating_mul(nanos)))
 }
 
-/// A text that parses back to the same quota.
+/// Writes a text that parses back to the same quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 6] =

@@ -1,10 +1,10 @@
-//! Words that nobody can foresee.
+//! Random numbers that a caller cannot predict.
 
 use std::hash::BuildHasher;
 
 use crate::sync::RandomState;
 
-/// std seeds these from the operating system.
+/// Returns a random number, from std's hash keys, which are seeded by the operating system.
 pub(crate) fn random_u64() -> u64 {
     RandomState::default().hash_one(0_u64)
 }

@@ -1,5 +1,5 @@
-//! Locks and atomics: std's, or those of a scheduler that tries out what threads may do (`tests/shuttle/main.rs`). And how
-//! those are woken who wait.
+//! Locks and atomics, std's or those of a scheduler that tries out orders of threads (`tests/shuttle/main.rs`), and a
+//! function that wakes a list of wakers.
 
 #[cfg(not(shuttle))]
 mod real {
@@ -13,7 +13,7 @@ mod real {
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
 
-    /// The same each time: what is found can be seen again.
+    /// A state that is the same in each run, so that a failure can be reproduced.
     pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
 }
 
@@ -23,8 +23,7 @@ use std::thread;
 
 pub(crate) use real::*;
 
-/// Wakes all of them, though a waker may panic. The first such panic goes on afterwards, unless the thread is panicking
-/// already.
+/// Wakes all `wakers`, even if one panics. The first panic is resumed afterwards, unless the thread is panicking already.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut first = None;
     for waker in wakers {

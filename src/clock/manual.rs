@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::{Clock, Nanos};
 use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
-/// A clock that moves only when told to. Clones share the time.
+/// A clock that moves only when it is set or advanced. Clones share the time.
 ///
-/// Starts at zero. Moving it, either way, wakes everyone who waits on it.
+/// It starts at zero. Moving it, either way, wakes all that sleep on it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,20 +33,20 @@ pub struct ManualClock {
 #[derive(Default)]
 struct Manual {
     now: Nanos,
-    /// Counts the moves, so that a sleeper knows of one it slept through.
+    /// The number of moves, so that a sleeper notices one that happened before its first poll.
     moves: u64,
     next: u64,
     sleepers: HashMap<u64, Waker>,
 }
 
 impl ManualClock {
-    /// A clock at zero.
+    /// Creates a clock at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves the clock on. Saturates at 584 years.
+    /// Advances the clock. Saturates at 584 years.
     pub fn advance(&self, by: Duration) {
         self.step(|now| now.saturating_add(Nanos::from(by).0));
     }
@@ -105,7 +105,7 @@ impl Future for ManualSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut manual = self.clock.lock();
-        // The end of time does not come: who waits for it is woken by the next move, which can only be back.
+        // `Nanos::MAX` counts as never reached: a sleep until then ends with the next move, which can only be back.
         let is_over = manual.now >= self.deadline && self.deadline < Nanos::MAX;
         if is_over || manual.moves != self.moves {
             return Poll::Ready(());

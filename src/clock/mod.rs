@@ -1,10 +1,10 @@
-//! Time, read in one place.
+//! Clocks: the only place where time is read.
 //!
-//! Every rule of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only
-//! the limiter asks it, once per decision.
+//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only
+//! the limiter reads the clock, once per decision.
 //!
 //! The default is tokio's monotonic clock, so tests that pause tokio's time just work. A
-//! [`ManualClock`] moves when it is told to:
+//! [`ManualClock`] moves when it is set or advanced:
 //!
 //! ```
 //! use std::time::Duration;
@@ -48,18 +48,18 @@ pub(crate) use wall::since_epoch;
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Zero of the clock.
+    /// The zero of the clock.
     pub const ZERO: Self = Self(0);
-    /// The last instant a clock can tell.
+    /// The last instant that a clock can return.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Nanoseconds from `earlier` to here; 0 if `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this instant, or 0 if `earlier` is later.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The instant `nanos` later.
+    /// Returns the instant `nanos` later, or [`Nanos::MAX`] if that is beyond it.
     #[must_use]
     pub const fn saturating_add(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
@@ -72,24 +72,24 @@ impl From<Duration> for Nanos {
     }
 }
 
-/// What tells the time, and wakes those who wait for it.
+/// A source of time, on which queued calls sleep.
 ///
-/// Readings need not be monotonic: a limiter treats the largest reading a key has seen as its time
-/// (see the crate's promises). [`sleep_until`](Clock::sleep_until) is asked only by calls that queue.
+/// Readings need not be monotonic: a limiter uses the largest reading of a key as the key's time
+/// (see the crate's promises). [`sleep_until`](Clock::sleep_until) is called only for queued calls.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now.
+    /// Returns the time now.
     fn now(&self) -> Nanos;
 
-    /// A future that ends when [`now`](Clock::now) has reached `deadline`.
+    /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// It may end early or late; whoever waits on it reads the clock again. For a clock that can be
-    /// set back, it should also end when the clock was set.
+    /// It may end early or late: the limiter reads the clock again after it. For a clock that can be
+    /// set back, it should also end when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
 /// The clock of one limiter: tokio's, or any [`Clock`].
 ///
-/// Made from a [`Clock`] by `From`, so `builder.clock(ManualClock::new())` just works.
+/// A [`Clock`] converts to it with `From`, so `builder.clock(ManualClock::new())` just works.
 #[derive(Clone, Debug)]
 pub struct AnyClock(Kind);
 
@@ -100,7 +100,7 @@ enum Kind {
 }
 
 impl AnyClock {
-    /// The time now.
+    /// Returns the time now.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Nanos {
@@ -110,11 +110,11 @@ impl AnyClock {
         }
     }
 
-    /// A future that ends when the clock has reached `deadline`.
+    /// Returns a future that ends when the clock has reached `deadline`.
     ///
     /// # Panics
     ///
-    /// With the default clock, outside a tokio runtime that has its timer enabled.
+    /// Panics with the default clock, outside a tokio runtime that has its timer enabled.
     pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
         match &self.0 {
             Kind::Tokio(clock) => Sleep::Tokio { sleep: tokio::time::sleep_until(clock.instant(deadline)) },

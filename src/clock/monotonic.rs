@@ -1,4 +1,4 @@
-//! tokio's clock.
+//! The default clock: tokio's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use super::Nanos;
 
-/// tokio's monotonic clock, whose zero is the Unix epoch as the wall clock told it when this clock
-/// was made. A later step of the wall clock does not move it.
+/// The monotonic clock of tokio, whose zero is the Unix epoch according to the wall clock at the time when this clock was
+/// created. A later step of the wall clock does not move it.
 #[derive(Clone, Debug)]
 pub(super) struct Monotonic {
     started: Instant,
-    /// The system's reading when it started.
+    /// The system's reading when this clock was created.
     origin: u64,
     unix: u64,
 }
@@ -45,8 +45,8 @@ impl Monotonic {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The reading of the clock behind tokio's, where it can be had directly: on Linux, in a build in which tokio's time
-/// cannot be paused. The same clock, for two thirds of the time.
+/// Returns the reading of the clock behind tokio's, if it can be read directly: on Linux, in a build in which tokio's
+/// time cannot be paused. It is the same clock, and the read takes two thirds of the time.
 #[cfg(target_os = "linux")]
 #[inline]
 fn system() -> Option<u64> {
@@ -56,7 +56,7 @@ fn system() -> Option<u64> {
         return None;
     }
     let reading = clock_gettime(ClockId::Monotonic);
-    // It counts from the start of the machine: neither part is negative.
+    // This clock counts from the start of the machine, so neither part is negative.
     Some((reading.tv_sec as u64).saturating_mul(SECOND).saturating_add(reading.tv_nsec as u64))
 }
 
@@ -65,10 +65,10 @@ fn system() -> Option<u64> {
     None
 }
 
-/// Whether tokio's time can be paused in this build: whether anything in it asks for tokio's feature `test-util`.
+/// Set if tokio's time can be paused in this build, that is, if any crate in it enables tokio's feature `test-util`.
 ///
-/// That feature adds `tokio::time::pause`. An import in a block hides what stands outside of it, if there is such a
-/// thing to import; so the name means tokio's function with the feature, and the one below without.
+/// That feature adds `tokio::time::pause`. A glob import in a block takes precedence over names outside of it, for the
+/// names that it has. So `pause` is tokio's function with the feature, and the one below without.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_and_knows_the_date() {
+    fn it_advances_and_starts_at_the_date() {
         let clock = Monotonic::new();
         let first = clock.now();
         while clock.now() == first {}
@@ -111,7 +111,7 @@ mod tests {
         assert!(Nanos::from(wall).0.abs_diff(clock.now().0) < 60 * SECOND);
     }
 
-    /// These tests are built with the feature. Without it, the benches are.
+    /// Checks the case with the feature, with which these tests are built. The benches are built without it.
     #[cfg(target_os = "linux")]
     #[test]
     fn it_sees_that_time_can_be_paused() {

@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Unix time, as this machine has it. For what callers are told, never for what is decided.
+/// Returns the Unix time of this machine. Only for what is reported to callers, never for a decision.
 pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

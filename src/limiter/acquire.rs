@@ -31,9 +31,9 @@ impl<A: Algorithm> Acquire<A> {
         Self { wait }
     }
 
-    /// The same call, which waits at most `longest`. Before it is polled.
-    pub(super) fn within(self, longest: Duration) -> Self {
-        Self { wait: self.wait.within(longest) }
+    /// Returns the same call with a maximum wait. Call it before the first poll.
+    pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { wait: self.wait.with_max_wait(max_wait) }
     }
 }
 
@@ -41,8 +41,8 @@ impl<A: Algorithm> Future for Acquire<A> {
     type Output = Decision;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
-        let (decision, permit) = ready!(self.project().wait.poll_both(cx));
-        // Held until it is released by hand.
+        let (decision, permit) = ready!(self.project().wait.poll_inner(cx));
+        // The call stays in progress until `release` is called.
         drop(permit.disarmed());
         Poll::Ready(decision)
     }
@@ -68,16 +68,15 @@ pin_project! {
     where
         A: Algorithm,
     {
-        Asking {
+        Start {
             context: Arc<Context<A, MemoryStore<A>>>,
             key: MemoryKeyId,
             cost: u64,
             algorithm: Option<A>,
             priority: bool,
-            // The longest wait.
-            within: Duration,
+            max_wait: Duration,
         },
-        PolicyWait { #[pin] wait: QueuedAcquire<A> },
+        Queued { #[pin] wait: QueuedAcquire<A> },
         Done,
     }
 }
@@ -90,39 +89,39 @@ impl<A: Algorithm> AcquirePermit<A> {
         algorithm: Option<A>,
         priority: bool,
     ) -> Self {
-        Self { stage: Stage::Asking { context, key, cost, algorithm, priority, within: Duration::MAX } }
+        Self { stage: Stage::Start { context, key, cost, algorithm, priority, max_wait: Duration::MAX } }
     }
 
-    /// The same call, which waits at most `longest`. Before it is polled.
-    pub(super) fn within(mut self, longest: Duration) -> Self {
-        if let Stage::Asking { within, .. } = &mut self.stage {
-            *within = longest;
+    /// Returns the same call with a maximum wait. Call it before the first poll.
+    pub(super) fn with_max_wait(mut self, wait: Duration) -> Self {
+        if let Stage::Start { max_wait, .. } = &mut self.stage {
+            *max_wait = wait;
         }
         self
     }
 
-    fn poll_both(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
-        // Before the call is decided: one without budget charges nothing and joins no queue. Gives the unit of budget
-        // back while the call waits. Outside a tokio runtime, there is always budget.
+    fn poll_inner(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
+        // This comes before the decision, so a call without budget charges nothing and joins no queue. If the call is
+        // queued, the unit of budget is returned. Outside a tokio runtime, there is always budget.
         let budget = ready!(poll_proceed(cx));
         let mut this = self.project();
         loop {
             let decided = match this.stage.as_mut().project() {
-                StageProj::Asking { context, key, cost, algorithm, priority, within } => {
+                StageProj::Start { context, key, cost, algorithm, priority, max_wait } => {
                     let call =
-                        Attempt::with(*cost, algorithm.as_ref(), *priority).wait().with_max_wait(*within);
+                        Attempt::with(*cost, algorithm.as_ref(), *priority).wait().with_max_wait(*max_wait);
                     match MemoryStore::enter(context, *key, call) {
                         Acquired::Ready(decision) | Acquired::Reserved(decision, _) => {
                             (decision, Permit::default())
                         }
                         Acquired::Held(decision, permit) => (decision, permit),
                         Acquired::Pending(wait) => {
-                            this.stage.set(Stage::PolicyWait { wait });
+                            this.stage.set(Stage::Queued { wait });
                             continue;
                         }
                     }
                 }
-                StageProj::PolicyWait { mut wait } => match ready!(wait.as_mut().poll(cx)) {
+                StageProj::Queued { mut wait } => match ready!(wait.as_mut().poll(cx)) {
                     Ok(decision) if decision.is_allowed() => (decision, wait.permit()),
                     Ok(decision) => (decision, Permit::default()),
                     Err(never) => match never {},
@@ -140,7 +139,7 @@ impl<A: Algorithm> Future for AcquirePermit<A> {
     type Output = Result<Permit, Decision>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
-        let (decision, permit) = ready!(self.poll_both(cx));
+        let (decision, permit) = ready!(self.poll_inner(cx));
         Poll::Ready(if decision.is_allowed() { Ok(permit) } else { Err(decision) })
     }
 }

@@ -3,7 +3,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::store::{MemoryStore, OnClose, OnFull};
 
-/// Builds a [`RateLimiter`].
+/// A builder of a [`RateLimiter`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<A> {
@@ -28,13 +28,15 @@ impl<A: Algorithm> Builder<A> {
         }
     }
 
-    /// What tells the time: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
+    /// Sets the clock: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
     pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
         self.clock = clock.into();
         self
     }
 
-    /// How many keys are kept at most, 100,000 by default; 0 counts as 1. [`MemoryStore`] tells what that costs, and
+    /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
+    ///
+    /// The docs of [`MemoryStore`] say what that costs, and
     /// [how large it should be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.max_keys = max_keys;
@@ -61,27 +63,28 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// How many calls may wait in line at most, for all keys together; 0: none. A call that finds no place is
-    /// refused. Its `retry_after` is when the first call that waits for its key leaves; if none waits, when it would be
-    /// admitted without waiting.
+    /// Sets the maximum number of queued calls, for all keys together; with 0, no call is queued.
     ///
-    /// One key may take all these places in [`acquire`](RateLimiter::acquire), unless the algorithm's `queue(n)` bounds
-    /// them.
+    /// A call that would exceed it is denied. Its `retry_after` is when the first queued call of its key is released; if
+    /// the key has none, when the call would be admitted without waiting.
     ///
-    /// 10,000 unless set, or as many as the algorithm was told to let wait for one key, if that is more. Each costs
-    /// 96 bytes here (a line grows by doubling: count 100 to 200), and its future, its request, its connection.
+    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)` bounds
+    /// its queue.
+    ///
+    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call costs 96 bytes here (a
+    /// queue grows by doubling: count 100 to 200), and its future, its request and its connection.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.max_queued = Some(max_queued);
         self
     }
 
-    /// What becomes of new calls once the limiter is [closed](RateLimiter::close): they are refused, unless set.
+    /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close): [`OnClose::Reject`] unless set.
     pub fn on_close(mut self, on_close: OnClose) -> Self {
         self.on_close = on_close;
         self
     }
 
-    /// The limiter. A key never seen counts as idle since now.
+    /// Returns the limiter. A key that has never been used counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         let Self { max_keys, max_queued, on_close, on_full, .. } = self;

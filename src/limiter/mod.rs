@@ -1,4 +1,4 @@
-//! The engine: an algorithm, a store and a clock. It knows no HTTP.
+//! The engine: an algorithm, a store and a clock, without HTTP.
 
 mod acquire;
 mod builder;
@@ -18,11 +18,11 @@ pub use crate::store::LimiterStats;
 pub use acquire::{Acquire, AcquirePermit};
 pub use builder::Builder;
 
-/// Decides whether a call may pass. Clones share their state.
+/// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Costs are in units of the quota; a cost of 0
-/// is always allowed and takes nothing. A denial takes nothing either. Its `Hash` must be prefix-free, as those of the
-/// standard library and derived ones are: two keys that feed the same bytes to the hasher are one.
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Its `Hash` must be prefix-free, as those of the
+/// standard library and derived ones are: two keys that feed the same bytes to the hasher are one. Costs are in units of
+/// the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -36,7 +36,7 @@ pub use builder::Builder;
 ///
 /// # Memory
 ///
-/// At most [`max_keys`](Builder::max_keys) keys; see [`MemoryStore`].
+/// At most [`max_keys`](Builder::max_keys) keys are kept; see [`MemoryStore`].
 ///
 /// # Panics
 ///
@@ -46,32 +46,32 @@ pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
 }
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// A limiter with state in memory, tokio's clock and the default `max_keys`.
+    /// Creates a limiter with state in memory, tokio's clock and the default `max_keys`.
     #[must_use]
     pub fn new(algorithm: A) -> Self {
         Self::builder(algorithm).build()
     }
 
-    /// Sets clock and size, too.
+    /// Returns a builder, which sets the clock and the bounds, too.
     pub fn builder(algorithm: A) -> Builder<A> {
         Builder::new(algorithm)
     }
 
-    /// Takes one unit if it is there. Never waits.
+    /// Takes one unit if it is available. Never waits.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.check_n(key, 1)
     }
 
-    /// Takes `cost` units if all are there, else none. Never waits.
+    /// Takes `cost` units if all are available, else none. Never waits.
     ///
-    /// A cost that can never fit is denied without a `retry_after`.
+    /// A cost that exceeds the limit is denied without a `retry_after`.
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.context.store().check(&self.context, key, Attempt::new(cost))
     }
 
-    /// What [`check`](RateLimiter::check) would say now, taking nothing.
+    /// Returns what [`check`](RateLimiter::check) would return now, without taking anything.
     ///
     /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
     /// is.
@@ -79,30 +79,29 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().peek(&self.context, key, Attempt::new(1))
     }
 
-    /// What [`check_n`](RateLimiter::check_n) would say now, taking nothing.
+    /// Returns what [`check_n`](RateLimiter::check_n) would return now, without taking anything.
     pub fn peek_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.context.store().peek(&self.context, key, Attempt::new(cost))
     }
 
     /// Takes one unit, waiting for it in the key's queue.
     ///
-    /// Calls for one key are admitted in the order in which they came. Every algorithm of this crate lets calls wait: a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) for their turn, a
-    /// [`TokenBucket`](crate::algorithm::TokenBucket) for its tokens, a window for room,
-    /// [`Concurrency`](crate::algorithm::Concurrency) for a permit, a tuple for all its members. (A window with
-    /// [priority](crate::algorithm::Priority) lets only calls with priority wait.) An algorithm of one's own without a
-    /// [`queueing`](Algorithm::queueing) answers at once, as [`check`](RateLimiter::check) does.
+    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls: in
+    /// a [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) they wait for their
+    /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has units
+    /// available, in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A
+    /// window with [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own
+    /// that has no [`queueing`](Algorithm::queueing), the call is decided at once, as by [`check`](RateLimiter::check).
     ///
-    /// How many calls may wait, and how long:
+    /// The number of queued calls, and the length of their wait, is bounded:
     ///
-    /// - Where `queue(n)` or `max_wait(d)` was called on the algorithm, as these say. A call that finds the queue full,
-    ///   or would have to wait longer, is denied at once. `queue(0)` never waits.
-    /// - [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth): as many as the burst,
-    ///   unless `queue(n)` says otherwise.
-    /// - Else as long as it takes, while the [total of the limiter](Builder::max_queued) has room. **One key may then
-    ///   take every place of that total**, and calls for other keys are denied where they would have to wait. Where
-    ///   callers choose the keys, call `queue(n)` or `max_wait(d)`, or use
-    ///   [`acquire_within`](RateLimiter::acquire_within).
+    /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call that finds the queue full, or
+    ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
+    /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
+    ///   without `queue(n)`.
+    /// - else only by the [total of the limiter](Builder::max_queued), and there is no maximum wait. **One key may then
+    ///   use up that total**, and calls for other keys are denied if they would have to wait. If callers choose the
+    ///   keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
     ///
     /// In a tokio runtime, each call consumes budget of
     /// [cooperative scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over
@@ -110,39 +109,41 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped before its first poll, or while it waits, has charged nothing, and those behind it
-    /// move up. A waiting call is charged when its turn comes; dropped between that and its next poll, its units go
-    /// back unless another call for the key has been admitted meanwhile. Giving up costs work in proportion to the
-    /// calls that wait for the key. An alarm is set while it waits, so keep polling it, in a task or a `select!`. A
-    /// waiting call that is not polled loses at most its own turn, with one exception: the first one that waits for a
-    /// [`Concurrency`](crate::algorithm::Concurrency) is given the next free permit, and if it is kept but never polled
-    /// again, it blocks its key, as in any fair semaphore. A call that waits for a window and is
-    /// polled late takes its unit from the window in which it leaves, not from the one in which it could have left.
+    /// A future that is dropped before its first poll, or while it is queued, has charged nothing, and the calls behind it
+    /// move up. A queued call is charged when it is released. If it is dropped between that and its next poll, its units
+    /// are returned, unless another call for the key has been admitted meanwhile. The work of cancelling a queued call is
+    /// linear in the number of queued calls of the key.
     ///
-    /// A runtime that is shut down drops its waiters: they leave as if they had been dropped by hand. A clock that
-    /// steps back while calls wait adds at most one period to the wait.
+    /// A queued call has a timer, so keep polling it, in a task or a `select!`. A queued call that is not polled loses at
+    /// most its own slot, with one exception: the first waiter of a [`Concurrency`](crate::algorithm::Concurrency) is
+    /// given the next free permit, and if it is kept but never polled again, it blocks its key, as in any fair semaphore.
+    /// A call that waits for a window and is polled late takes its unit from the window in which it is released, not
+    /// from the one in which it could have been.
+    ///
+    /// A runtime that is shut down drops its waiters, with the same effect as dropping each future. A clock that steps
+    /// back while calls are queued adds at most one period to their wait.
     ///
     /// # Panics
     ///
-    /// When it has to wait: with the default clock, outside a tokio runtime that has its timer enabled. When polled
-    /// after it was ready.
+    /// Panics if the call has to wait with the default clock, outside a tokio runtime that has its timer enabled, and if
+    /// the future is polled after it was ready.
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<A> {
         self.acquire_n(key, 1)
     }
 
-    /// Takes `cost` units, waiting for them in the key's queue. Otherwise as [`acquire`](RateLimiter::acquire), in
-    /// cancel safety and panics, too.
+    /// Takes `cost` units, waiting for them in the key's queue. Otherwise the same as
+    /// [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
-        self.acquiring(key, cost, None, false)
+        self.start_acquire(key, cost, None, false)
     }
 
-    /// Takes one unit, waiting for it at most `longest`.
+    /// Takes one unit, waiting for it at most `max_wait`.
     ///
     /// A call that would have to wait longer is denied at once, without having waited: its `retry_after` is when the
     /// same call would be queued. Only for [`Concurrency`](crate::algorithm::Concurrency) is the wait not known
-    /// beforehand: there, the call gives up after `longest`. A shorter `max_wait` of the algorithm holds as well.
-    /// `remaining` of a call that is decided at once counts calls with the same patience. Otherwise as
-    /// [`acquire`](RateLimiter::acquire), in cancel safety and panics, too.
+    /// beforehand: there, the call is denied after it has waited for `max_wait`. A shorter `max_wait` of the algorithm
+    /// applies as well. `remaining` of a call that is decided at once counts calls with the same `max_wait`. Otherwise
+    /// the same as [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -159,19 +160,19 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(in_time.delay(), Duration::from_millis(100));
     /// # }
     /// ```
-    pub fn acquire_within<K: Hash + ?Sized>(&self, key: &K, longest: Duration) -> Acquire<A> {
-        self.acquire_n_within(key, 1, longest)
+    pub fn acquire_within<K: Hash + ?Sized>(&self, key: &K, max_wait: Duration) -> Acquire<A> {
+        self.acquire_n_within(key, 1, max_wait)
     }
 
-    /// Takes `cost` units, waiting for them at most `longest`. See [`acquire_within`](RateLimiter::acquire_within).
-    pub fn acquire_n_within<K: Hash + ?Sized>(&self, key: &K, cost: u64, longest: Duration) -> Acquire<A> {
-        self.acquire_n(key, cost).within(longest)
+    /// Takes `cost` units, waiting for them at most `max_wait`. See [`acquire_within`](RateLimiter::acquire_within).
+    pub fn acquire_n_within<K: Hash + ?Sized>(&self, key: &K, cost: u64, max_wait: Duration) -> Acquire<A> {
+        self.acquire_n(key, cost).with_max_wait(max_wait)
     }
 
-    /// Takes `cost` units with priority: it may wait for the next window instead of being refused. Otherwise as
-    /// [`acquire_n`](RateLimiter::acquire_n), in cancel safety and panics, too.
+    /// Takes `cost` units with priority: the call may wait for the next window instead of being denied. Otherwise the same
+    /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
     ///
-    /// Only for algorithms that [have calls with priority](HasPriority): a window with
+    /// This is only for algorithms that [have calls with priority](HasPriority): a window with
     /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`] and with a
     /// [lockout](crate::algorithm::Lockout). For others it does not compile:
     ///
@@ -185,15 +186,16 @@ impl<A: Algorithm> RateLimiter<A> {
     where
         A: HasPriority,
     {
-        self.acquiring(key, cost, None, true)
+        self.start_acquire(key, cost, None, true)
     }
 
-    /// A call that is to be decided together with others.
+    /// Returns a request for `call` that is decided together with others.
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         MemoryStore::part(&self.context, key, call)
     }
 
-    /// Returns how often the table of keys was full, and what was done about it.
+    /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the table of keys was
+    /// full.
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
@@ -210,17 +212,17 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().stats()
     }
 
-    fn acquiring<K: Hash + ?Sized>(
+    fn start_acquire<K: Hash + ?Sized>(
         &self,
         key: &K,
         cost: u64,
         algorithm: Option<A>,
         priority: bool,
     ) -> Acquire<A> {
-        Acquire::new(self.asking(key, cost, algorithm, priority))
+        Acquire::new(self.start_acquire_permit(key, cost, algorithm, priority))
     }
 
-    fn asking<K: Hash + ?Sized>(
+    fn start_acquire_permit<K: Hash + ?Sized>(
         &self,
         key: &K,
         cost: u64,
@@ -231,19 +233,19 @@ impl<A: Algorithm> RateLimiter<A> {
         AcquirePermit::new(Arc::clone(&self.context), key, cost, algorithm, priority)
     }
 
-    /// Takes a permit that is held until it is dropped. Never waits.
+    /// Takes a permit, which ends the call when it is dropped. Never waits.
     ///
-    /// For rules that [hold](Algorithm::needs_release) something, [`Concurrency`](crate::algorithm::Concurrency) and what is
-    /// made of it; of others, the permit is empty.
+    /// This is for algorithms that [need a release](Algorithm::needs_release):
+    /// [`Concurrency`](crate::algorithm::Concurrency), and those that contain it. For others, the permit is empty.
     ///
     /// # Errors
     ///
-    /// The denial.
+    /// Returns the denial.
     pub fn try_acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Decision> {
-        self.permit_of(key, Attempt::new(1))
+        self.try_permit(key, Attempt::new(1))
     }
 
-    fn permit_of<K: Hash + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Result<Permit, Decision> {
+    fn try_permit<K: Hash + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Result<Permit, Decision> {
         let key = self.context.store().key_id(key);
         match MemoryStore::try_acquire(&self.context, key, call) {
             (decision, permit) if decision.is_allowed() => Ok(permit),
@@ -251,49 +253,51 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
-    /// Takes a permit that is held until it is dropped, waiting for it in line as [`acquire`](RateLimiter::acquire)
-    /// does.
+    /// Takes a permit, which ends the call when it is dropped, waiting for it in the key's queue as
+    /// [`acquire`](RateLimiter::acquire) does.
     ///
     /// # Errors
     ///
-    /// The denial.
+    /// Returns the denial.
     ///
     /// # Cancel safety
     ///
-    /// As of [`acquire`](RateLimiter::acquire). A permit that was free when the future was dropped is free for the
-    /// next.
+    /// The same as that of [`acquire`](RateLimiter::acquire). A permit that was given to a future that is dropped goes to
+    /// the next waiter.
     ///
     /// # Panics
     ///
-    /// As [`acquire`](RateLimiter::acquire).
+    /// Panics as [`acquire`](RateLimiter::acquire) does.
     pub fn acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> AcquirePermit<A> {
-        self.asking(key, 1, None, false)
+        self.start_acquire_permit(key, 1, None, false)
     }
 
-    /// Takes a permit that is held until it is dropped, waiting for it at most `longest`, as
-    /// [`acquire_within`](RateLimiter::acquire_within) does: for [`Concurrency`](crate::algorithm::Concurrency), it
-    /// gives up after `longest`.
+    /// Takes a permit, which ends the call when it is dropped, waiting for it at most `max_wait`, as
+    /// [`acquire_within`](RateLimiter::acquire_within) does: with [`Concurrency`](crate::algorithm::Concurrency), the call
+    /// is denied after it has waited for `max_wait`.
     ///
     /// # Errors
     ///
-    /// The denial.
+    /// Returns the denial.
     ///
     /// # Cancel safety
     ///
-    /// As of [`acquire_permit`](RateLimiter::acquire_permit).
+    /// The same as that of [`acquire_permit`](RateLimiter::acquire_permit).
     ///
     /// # Panics
     ///
-    /// As [`acquire`](RateLimiter::acquire).
-    pub fn acquire_permit_within<K: Hash + ?Sized>(&self, key: &K, longest: Duration) -> AcquirePermit<A> {
-        self.acquire_permit(key).within(longest)
+    /// Panics as [`acquire`](RateLimiter::acquire) does.
+    pub fn acquire_permit_within<K: Hash + ?Sized>(&self, key: &K, max_wait: Duration) -> AcquirePermit<A> {
+        self.acquire_permit(key).with_max_wait(max_wait)
     }
 
-    /// Ends calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) let in, of a rule that
-    /// [holds](Algorithm::needs_release) something until they are over: by the limiter's rule as it is now. Of no effect on
-    /// other rules, and never more than the key holds. Not for calls with a [permit](RateLimiter::try_acquire_permit), which ends
-    /// them when it is dropped, and knows the rule that it was taken by: where totals are replaced by others, take
-    /// permits.
+    /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
+    ///
+    /// This is for algorithms that [need a release](Algorithm::needs_release), and has no effect on others. It never
+    /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
+    /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
+    /// the algorithm with which it was taken. So take permits if an algorithm with a total may be
+    /// [replaced](RateLimiter::replace).
     ///
     /// ```
     /// use tower_throttle::RateLimiter;
@@ -309,12 +313,12 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::release(&self.context, key, Attempt::new(cost));
     }
 
-    /// Closes the limiter, and all its clones, for ever: those who wait are refused at once, and so are all who come;
-    /// or, if [so built](Builder::on_close), those who come pass uncounted.
+    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
+    /// [`on_close(OnClose::Allow)`](Builder::on_close), new calls are admitted uncounted instead.
     ///
-    /// For a server that shuts down: what it holds in line would keep it from ending. A layer answers 503, gRPC
-    /// `UNAVAILABLE`. Calls in progress go on, and what was admitted before stays so. Such a denial is [told as
-    /// one](Decision::is_closed), has no `retry_after`, and counts nowhere.
+    /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
+    /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
+    /// [is marked](Decision::is_closed), has no `retry_after`, and is not counted.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -335,17 +339,18 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::close(&self.context);
     }
 
-    /// How many calls wait in line now, for all keys together. Never above [`max_queued`](Builder::max_queued).
+    /// Returns the number of calls that are queued now, for all keys together. Never above
+    /// [`max_queued`](Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
         self.context.store().queued()
     }
 
-    /// Gives back up to `cost` units that the key has taken and that still count: for calls that turned out to be free.
+    /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
     ///
-    /// Never worth more than what was taken: units that have come back by themselves, or belong to a window that has
-    /// ended, are not given back again. Which calls they belonged to is not recorded; give back what you took, and
-    /// soon.
+    /// It never refunds more than was taken: units that have been restored by the passing of time, or belong to a window
+    /// that has ended, are not refunded again. The calls to which units belong are not recorded, so refund only what you
+    /// took, and soon.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -362,30 +367,30 @@ impl<A: Algorithm> RateLimiter<A> {
         self.context.store().refund(&self.context, key, cost);
     }
 
-    /// Forgets what the key has used. Calls that wait for it may leave at once, one by one.
+    /// Resets the key, which is fresh afterwards. Its queued calls may be released at once, one by one.
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.context.store().reset(&self.context, key);
     }
 
-    /// Replaces the rule by another of its kind, for all keys and all clones, while calls go on.
+    /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls go on.
     ///
-    /// Each call is decided by the old rule or by the new one, those after the return by the new one. What was used
-    /// stays used, but no more of it than the new rule could hold against a key: so nobody waits longer than the new
-    /// rule could demand. Those who wait in line keep their places, and leave at the new rate.
+    /// Each call is decided by the old algorithm or by the new one; calls after the return are decided by the new one.
+    /// Used units stay used, but no more of them than the new algorithm could count against a key, so no call waits
+    /// longer than the new algorithm could demand. Queued calls keep their order, and are released at the new rate.
     ///
-    /// | what changes | what becomes of a key |
+    /// | what changes | effect on a key |
     /// |---|---|
-    /// | a higher limit | a window: the difference is free at once. A bucket: as many tokens are missing as before, and they come back sooner |
-    /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens come back later |
-    /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. Of no effect on windows |
-    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): what is older than the new period is forgotten. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window is gone |
-    /// | a rule made of rules | each member of a tuple, and the rule within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority), by this table. A block lasts no longer than a new one would. Of [`Tiered`], the rule for calls that choose none; those that are chosen are the caller's |
-    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next turn stays as many intervals away |
+    /// | a higher limit | a window: the difference is free at once. A bucket: as many tokens are missing as before, and they are restored sooner |
+    /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens are restored later |
+    /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window has passed |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`], the algorithm for calls without a tier is replaced; the tiers of other calls are up to the caller |
+    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next scheduled time stays as many intervals away |
     ///
-    /// Work in proportion to the keys that are kept: a few milliseconds for 100,000, of which each 64th at a time is
-    /// held.
+    /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000, of which one 64th at a
+    /// time is locked.
     ///
-    /// A rule of another kind is another type, and so another limiter:
+    /// Another kind of algorithm is another type, and so needs another limiter:
     ///
     /// ```compile_fail
     /// # use tower_throttle::algorithm::{FixedWindow, TokenBucket};
@@ -409,13 +414,14 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryStore::replace(&self.context, algorithm);
     }
 
-    /// How many keys are kept: those in use, and some not yet cleaned away. Never above `max_keys`.
+    /// Returns the number of keys that are kept: those in use, and fresh ones that are not yet removed. Never above
+    /// `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.context.store().len()
     }
 
-    /// Whether no key is kept.
+    /// Returns whether no key is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -423,44 +429,45 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm + PartialEq> RateLimiter<Tiered<A>> {
-    /// Takes `cost` units by a rule of the call's own. Never waits.
+    /// Takes `cost` units with an algorithm for this call, its tier. Never waits.
     pub fn check_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) -> Decision {
         let algorithm = Tiered::new(algorithm.clone());
         self.context.store().check(&self.context, key, Attempt::new(cost).with_algorithm(&algorithm))
     }
 
-    /// What [`check_by`](RateLimiter::check_by) of cost 1 would say, taking nothing.
+    /// Returns what [`check_by`](RateLimiter::check_by) with cost 1 would return, without taking anything.
     pub fn peek_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K) -> Decision {
         let algorithm = Tiered::new(algorithm.clone());
         self.context.store().peek(&self.context, key, Attempt::new(1).with_algorithm(&algorithm))
     }
 
-    /// Takes a permit by a rule of the call's own. See [`permit`](RateLimiter::try_acquire_permit).
+    /// Takes a permit with an algorithm for this call, its tier. See
+    /// [`try_acquire_permit`](RateLimiter::try_acquire_permit).
     ///
     /// # Errors
     ///
-    /// The denial.
+    /// Returns the denial.
     pub fn permit_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K) -> Result<Permit, Decision> {
         let algorithm = Tiered::new(algorithm.clone());
-        self.permit_of(key, Attempt::new(1).with_algorithm(&algorithm))
+        self.try_permit(key, Attempt::new(1).with_algorithm(&algorithm))
     }
 
-    /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) let in by that
-    /// rule. See [`release`](RateLimiter::release).
+    /// Ends calls that [`check_by`](RateLimiter::check_by) or [`acquire_by`](RateLimiter::acquire_by) admitted with that
+    /// algorithm. See [`release`](RateLimiter::release).
     pub fn release_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) {
         let algorithm = Tiered::new(algorithm.clone());
         MemoryStore::release(&self.context, key, Attempt::new(cost).with_algorithm(&algorithm));
     }
 
-    /// Takes `cost` units by a rule of the call's own, waiting for them in line. Cancel safe as, and panics as
-    /// [`acquire`](RateLimiter::acquire).
+    /// Takes `cost` units with an algorithm for this call, its tier, waiting for them in the key's queue. Cancel safety
+    /// and panics are those of [`acquire`](RateLimiter::acquire).
     pub fn acquire_by<K: Hash + ?Sized>(&self, algorithm: &A, key: &K, cost: u64) -> Acquire<Tiered<A>> {
-        self.acquiring(key, cost, Some(Tiered::new(algorithm.clone())), false)
+        self.start_acquire(key, cost, Some(Tiered::new(algorithm.clone())), false)
     }
 }
 
 impl<A: Algorithm, S> RateLimiter<A, S> {
-    /// A limiter whose state lives in `store`, with tokio's clock.
+    /// Creates a limiter whose state lives in `store`, with tokio's clock.
     #[must_use]
     pub fn with_store(algorithm: A, store: S) -> Self {
         Self::assemble(algorithm, AnyClock::default(), store)
@@ -473,19 +480,19 @@ impl<A: Algorithm, S> RateLimiter<A, S> {
         Self { context: Arc::new(Context::new(algorithm, clock, store)) }
     }
 
-    /// The rule, as it is now.
+    /// Returns the present algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Cow<'_, A> {
         self.context.algorithm()
     }
 
-    /// Whether the rule is another than that it was built with.
+    /// Returns whether the algorithm has been replaced since the limiter was built.
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {
         self.context.is_replaced()
     }
 
-    /// Takes what the call costs now, or later, as the store can.
+    /// Takes the cost of `call` now, or returns a future that does, as the store decides.
     #[inline]
     pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
     where
