@@ -38,7 +38,7 @@ pub(crate) struct Arrival {
     pub(crate) now: Nanos,
     pub(crate) cost: u64,
     pub(crate) priority: bool,
-    /// Whether the call waits if the queue has a free place.
+    /// `true` if the call waits when the queue has a free place.
     pub(crate) may_wait: bool,
     /// The maximum wait of the call itself in nanoseconds, which the queue may shorten; `u64::MAX` if there is
     /// none.

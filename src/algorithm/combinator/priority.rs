@@ -19,7 +19,7 @@
 //!   ├───────────────────────┼───────────────────────┤
 //!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
 //!            │   └ queued ──────────┘   └──── what is left for the others
-//!            └ refused: it has no priority           ③ is refused: half of the next window is taken
+//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
 //! ```
 //!
 //! Here the borrowing calls are queued before the window, and no call overtakes them: so the units are theirs,

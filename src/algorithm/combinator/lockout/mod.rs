@@ -1,6 +1,6 @@
 //! # Blocking after abuse
 //!
-//! **Problem.** A caller that is refused again and again is guessing passwords, or broken. Turn it away for a while.
+//! **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
 //!
 //! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
 //!

@@ -32,7 +32,7 @@ struct Combined {
     reset: u64,
     /// The time over which the remaining units of the reported limit should be spread.
     window: Option<Duration>,
-    /// Whether one of the limits can never admit the call.
+    /// `true` if one of the limits can never admit the call.
     never: bool,
 }
 
