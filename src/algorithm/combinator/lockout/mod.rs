@@ -2,7 +2,7 @@
 //!
 //! **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
 //!
-//! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
+//! **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
 //!
 //! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
 //! for ever.
