@@ -65,7 +65,7 @@ fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(3)
 }
 
-/// Its slots are made up for after a stall of five milliseconds: five intervals.
+/// Slots are made up for after a stall of five milliseconds, which is five intervals.
 fn thousand_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(1_000)).queue(3)
 }
@@ -88,7 +88,7 @@ fn five_at_one_instant() {
 }
 
 #[test]
-fn those_behind_one_who_leaves_move_up() {
+fn waiters_behind_a_cancelled_one_move_up() {
     let mut bench = Bench::new(ten_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
@@ -163,7 +163,7 @@ fn a_call_that_would_wait_too_long_is_rejected_at_once() {
 }
 
 #[test]
-fn a_clock_set_back_does_not_hold_those_who_came_before() {
+fn a_clock_set_back_does_not_hold_up_earlier_calls() {
     let mut bench = Bench::new(ten_a_second());
     let hour = 3_600_000 * MS;
     assert!(bench.decided(hour).is_allowed());
@@ -185,13 +185,14 @@ fn without_a_queue_no_call_waits() {
     }
 }
 
-/// A call each nanosecond, as a window would have it: late for one, late for all. Counts how often it is asked to let one leave, in deed or in thought.
+/// An algorithm that admits a call each nanosecond and, like a window, is late for all once it is late for one.
+/// Counts the admissions, real or simulated.
 #[derive(Debug, Default)]
 struct Gate {
     leaves: Cell<usize>,
 }
 
-/// The time, and when the next may leave.
+/// The time, and the time of the next admission.
 type Times = (Nanos, Nanos);
 
 impl Queueing<Times> for Gate {
@@ -238,7 +239,8 @@ impl Queueing<Times> for Gate {
     }
 }
 
-/// What most calls cost beside a line is the same, however long it is: even where timers are late, and those who were let go give up.
+/// Most operations on a queue take constant time, however long it is, even if timers are late and released
+/// calls are cancelled.
 #[test]
 fn arrivals_and_cancellations_do_not_recompute_the_projection() {
     for length in [100_u64, 10_000] {
@@ -253,22 +255,23 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
             }
         };
         let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
-        assert_eq!(gate.leaves.get() as u64, length + 1, "each once: in deed, or in thought");
+        assert_eq!(gate.leaves.get() as u64, length + 1, "each once, real or simulated");
 
-        // One is let go each ten nanoseconds: ten times as late as it might have been.
+        // One call is released each ten nanoseconds: ten times as late as it might have been.
         for late in 1..20 {
             let before = gate.leaves.take();
             enter(&mut queue, &mut state, late * 10);
-            assert!(gate.leaves.get() <= 2, "{before}: one leaves, and one comes: {}", gate.leaves.get());
+            assert!(gate.leaves.get() <= 2, "{before}: one leaves, one arrives: {}", gate.leaves.get());
         }
-        // Those who were let go and not told give up, one after another: the next is let go in its stead.
+        // Released calls that have not observed it are cancelled, one after another: the next is released
+        // instead.
         for ticket in &next_ticket[1..20] {
             gate.leaves.take();
             queue.cancel(&gate, &mut state, *ticket, &mut Vec::new());
             queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());
-            assert!(gate.leaves.get() <= 2, "one goes for one: {}", gate.leaves.get());
+            assert!(gate.leaves.get() <= 2, "one released for one cancelled: {}", gate.leaves.get());
         }
-        // Who must know when its turn comes thinks it through, once.
+        // A call that needs its exact wait recomputes the projection, once.
         gate.leaves.take();
         let arrival = Arrival { max_wait: 1, ..Arrival::new(Nanos(200), 1) };
         assert!(matches!(

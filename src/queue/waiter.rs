@@ -1,4 +1,4 @@
-//! Those in a line, and those who have left it.
+//! The waiters of a queue, and the calls that have left it.
 
 use std::task::Waker;
 
@@ -6,30 +6,31 @@ use crate::algorithm::{QueueSlot, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
+/// A call in the queue.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) arrived: Nanos,
-    /// When it is refused, if nobody knows when it may leave.
+    /// The time at which the waiter is rejected if the time of its release is unknown.
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
-    /// Among those who wait.
+    /// Its place among the waiters of all keys.
     pub(super) _slot: QueueSlot,
-    /// Among those whom the rule counts.
+    /// Its place in what the algorithm counts across all keys.
     pub(super) place: SharedPermit,
 }
 
 impl Waiter {
-    /// From when on it is owed a slot: since it came or the schedule began anew, and not later than now, should the
-    /// clock have been set back.
+    /// Returns the time from which on the waiter is owed a slot: its arrival or the start of the schedule, and
+    /// not later than `seen`, should the clock have been set back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }
 }
 
-/// One that has left the line without its turn. Its places are free.
+/// A waiter that was removed from the queue before its release. Its places are free.
 #[derive(Debug)]
 pub(super) struct Evicted {
     pub(super) ticket: u64,
@@ -44,39 +45,41 @@ impl From<Waiter> for Evicted {
     }
 }
 
+/// A call that was released or rejected and has not observed it yet.
 #[derive(Debug)]
 pub(super) struct Released {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) decision: Decision,
-    /// When it was charged, if it was let in.
+    /// The time at which the call was charged, if it was admitted.
     pub(super) charged_at: Nanos,
     pub(super) place: SharedPermit,
 }
 
+/// The last release, for undoing it.
 #[derive(Debug)]
 pub(super) struct LastRelease<S> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) at: Nanos,
-    /// The state before, if it is kept.
+    /// The state before the release, if it is kept.
     pub(super) before: Option<S>,
 }
 
-/// What became of a call that came to the line.
+/// The outcome of a call that arrives at the queue.
 #[derive(Debug)]
 pub(crate) enum Enqueued {
-    /// It may pass at once, or is refused at once.
+    /// The call is allowed or denied immediately.
     Decided(Decision),
-    /// It waits, under this ticket.
+    /// The call waits under this ticket.
     Queued(u64),
 }
 
-/// What a waiter is told that asks for its turn.
+/// The result of polling a waiter.
 #[derive(Debug)]
 pub(crate) enum PollTurn {
-    /// The decision, and of a call that is let in when it was charged.
+    /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
-    /// Not yet: ask again then, or when woken.
+    /// Not ready: poll again at that time, or when woken.
     NotBefore(Nanos),
 }

@@ -5,10 +5,10 @@ use crate::clock::{AnyClock, Nanos};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock};
 
-/// What belongs to one limiter: the algorithm, the clock, and the store of its keys.
+/// A limiter's algorithm, its clock, and the store of its keys.
 #[derive(Debug)]
 pub struct Context<A, S> {
-    /// The rule it was built with: of most limiters, for ever.
+    /// The algorithm that the limiter was created with, which most limiters keep for ever.
     initial: A,
     replaced: AtomicBool,
     replacement: RwLock<Option<A>>,
@@ -29,7 +29,7 @@ impl<A: Algorithm, S> Context<A, S> {
         }
     }
 
-    /// The rule, as it is now.
+    /// Returns the current algorithm.
     #[inline]
     pub fn algorithm(&self) -> Cow<'_, A> {
         if !self.is_replaced() {
@@ -41,13 +41,13 @@ impl<A: Algorithm, S> Context<A, S> {
         }
     }
 
-    /// Whether the rule is another than that it was built with.
+    /// Returns whether the algorithm was replaced since the limiter was created.
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Replaces the rule, after `change`. One at a time.
+    /// Replaces the algorithm, after `change`. One replacement at a time.
     pub(crate) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
         let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&algorithm);
@@ -56,22 +56,22 @@ impl<A: Algorithm, S> Context<A, S> {
         result
     }
 
-    /// What tells the time.
+    /// Returns the clock.
     pub fn clock(&self) -> &AnyClock {
         &self.clock
     }
 
-    /// When the limiter was built: a key never seen counts as idle since then.
+    /// Returns the time at which the limiter was created: a key never seen counts as idle since then.
     pub fn created_at(&self) -> Nanos {
         self.created_at
     }
 
-    /// The state of a key never seen.
+    /// Returns the state of a key never seen.
     pub fn new_state(&self, now: Nanos) -> A::State {
         self.algorithm().new_state(self.created_at, now)
     }
 
-    /// Where the keys' state lives.
+    /// Returns the store that holds the keys' state.
     pub fn store(&self) -> &S {
         &self.store
     }

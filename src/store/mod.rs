@@ -1,19 +1,20 @@
-//! Where the state of keys lives, and who may change it.
+//! The stores that hold the state of keys, and their contract.
 //!
 //! A [`Store`] promises three things, and an [`Algorithm`] relies on them:
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
-//! 2. **Forgetting changes no answer.** State may be dropped only when the algorithm says that the key is as good as
-//!    new; or by a documented policy, where the store is full: that of the [`MemoryStore`] is [`OnFull`].
-//! 3. **All of it or none.** A call that is refused, or given up while it waits, has charged nothing.
+//! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh; or
+//!    by a documented policy, when the store is full: that of the [`MemoryStore`] is [`OnFull`].
+//! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
 //!
-//! How a key becomes an identity is the store's business; so the trait is generic over the key type. The
-//! [`MemoryStore`], which every limiter has by default, asks for `Hash` only, which must be [prefix-free](MemoryKey). A store on other machines would ask for
-//! a stable text form as well: neither a random seed nor std's `Hash` is the same on two machines.
+//! The store defines how a key becomes an identity; so the trait is generic over the key type. The
+//! [`MemoryStore`], which every limiter has by default, requires only `Hash`, which must be
+//! [prefix-free](MemoryKey). A store on other machines would also require a stable text form: neither a random
+//! seed nor std's `Hash` is the same on two machines.
 //!
-//! A store may answer at once or later: see [`Acquired`]. The in-memory one answers at once, and later only to calls
-//! that queue.
+//! A store may decide immediately or later: see [`Acquired`]. The in-memory one decides immediately, except for
+//! calls that are queued.
 
 mod context;
 mod memory;
@@ -37,52 +38,54 @@ pub use memory::{LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAc
 pub use permit::Permit;
 pub use reservation::Reservation;
 
-/// What a store's or a service's failure is told as.
+/// The error of a store or a service, boxed.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The module's documentation holds the contract. A layer asks for the keys of [`StoreKey`](crate::key::StoreKey)s: a store for
-/// layers is one for `StoreKey<K>`, or for any key.
+/// The [module documentation](self) holds the contract. A layer uses [`StoreKey`](crate::key::StoreKey)s as
+/// keys: a store for layers is one for `StoreKey<K>`, or for any key.
 pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
-    /// Why the store could not decide. A denial is no error.
+    /// The error of a store that could not decide. A denial is no error.
     type Error: Into<BoxError>;
 
-    /// An answer that comes later: from another machine, or after waiting in line.
+    /// A decision that comes later: from another machine, or after waiting in a queue.
     ///
-    /// Cancel safety: a future dropped before it is ready must leave nobody waiting for it, and either has charged its
-    /// units or has not.
+    /// Cancel safety: a future that is dropped before it is ready must leave no call waiting for it, and either
+    /// has charged its units or has not.
     type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
 
-    /// Takes the units that `call` costs for `key`, all or none. Where the rule has a [line](Algorithm::queueing), a call
-    /// waits that [asks](Attempt::may_wait) to, or if the rule [says so](Algorithm::holds_requests), and no longer than its
-    /// [patience](Attempt::max_wait).
+    /// Charges the units that `call` costs to `key`, all or none. If the algorithm has a
+    /// [queue](Algorithm::queueing), a call waits that [asks](Attempt::may_wait) to, or if the algorithm [holds
+    /// requests](Algorithm::holds_requests), and no longer than its [`max_wait`](Attempt::max_wait).
     ///
-    /// Where the rule [holds](Algorithm::needs_release) something, a call that is let in at once is [`Acquired::Held`] a
-    /// [`Permit`]: whose end [releases](Algorithm::release) the key, and what it [shares](Algorithm::release_total);
-    /// one that has waited is asked for its [permit](Store::permit).
+    /// If the algorithm [needs a release](Algorithm::needs_release), a call that is admitted immediately is
+    /// [`Acquired::Held`] with a [`Permit`]. When that is dropped, it [releases](Algorithm::release) the key
+    /// and the [total](Algorithm::release_total) of all keys. For a call that has waited,
+    /// [`permit`](Store::permit) is called.
     ///
-    /// A call that [asks](Attempt::wants_reservation) for a [`Reservation`], so that it can be settled, and is let in at
-    /// once is [`Acquired::Reserved`]; one that has waited is asked for its [reservation](Store::reservation). A store
-    /// that cannot settle calls gives none.
+    /// A call that [asks](Attempt::wants_reservation) for a [`Reservation`], so that it can be settled, and is
+    /// admitted immediately is [`Acquired::Reserved`]. For one that has waited,
+    /// [`reservation`](Store::reservation) is called. A store that cannot settle calls returns none.
     ///
-    /// A cost of 0 is always allowed and takes nothing. `context` holds the algorithm and the clock.
+    /// A cost of 0 is always allowed and charges nothing. `context` holds the algorithm and the clock.
     fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait>;
 
-    /// What a call holds until it is over, that waited and was let in; for rules that [hold](Algorithm::needs_release)
-    /// something. Asked once. Nothing, unless implemented.
+    /// Returns the permit of a call that waited and was admitted, for algorithms that [need a
+    /// release](Algorithm::needs_release). Called once. The default returns an empty permit.
     fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
         Permit::default()
     }
 
-    /// Returns the reservation of a call that waited and was let in, if it [asked](Attempt::wants_reservation) for one and
-    /// can be settled. Called once. `None`, so that the charge stands, unless implemented.
+    /// Returns the reservation of a call that waited and was admitted, if it
+    /// [asked](Attempt::wants_reservation) for one and can be settled. Called once. The default returns `None`,
+    /// so that the charge stands.
     fn reservation(_wait: Pin<&mut Self::Wait>) -> Option<Reservation> {
         None
     }
 }
 
-/// What a call asks for.
+/// A call on a key: its cost, and how it may be admitted.
 #[derive(Debug)]
 pub struct Attempt<'a, A> {
     cost: u64,
@@ -94,7 +97,7 @@ pub struct Attempt<'a, A> {
 }
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
-    /// So many units, by the limiter's rule.
+    /// Creates a call of `cost` units with the limiter's algorithm.
     #[must_use]
     pub fn new(cost: u64) -> Self {
         Self { cost, algorithm: None, priority: false, may_wait: false, max_wait: u64::MAX, reserves: false }
@@ -104,67 +107,67 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// The same call, which waits though the rule was not told to let calls wait.
+    /// Lets the call wait, even if the algorithm is not configured to queue calls.
     #[must_use]
     pub fn wait(self) -> Self {
         Self { may_wait: true, ..self }
     }
 
-    /// The same call, which waits so long at most.
+    /// Sets the maximum time that the call waits.
     #[must_use]
     pub fn with_max_wait(self, max_wait: Duration) -> Self {
         Self { max_wait: Nanos::from(max_wait).0, ..self }
     }
 
-    /// The same call, with priority.
+    /// Gives the call priority.
     #[must_use]
     pub fn with_priority(self) -> Self {
         Self { priority: true, ..self }
     }
 
-    /// The same call, by another rule than the limiter's.
+    /// Sets another algorithm than the limiter's.
     #[must_use]
     pub fn with_algorithm(self, algorithm: &'a A) -> Self {
         Self { algorithm: Some(algorithm), ..self }
     }
 
-    /// The same call, which asks for a [`Reservation`], so that it can be settled.
+    /// Asks for a [`Reservation`], so that the call can be settled.
     #[must_use]
     pub fn with_reservation(self) -> Self {
         Self { reserves: true, ..self }
     }
 
-    /// How many units it takes.
+    /// Returns the number of units that the call costs.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Whether it has priority: a rule may let it wait where others are refused.
+    /// Returns whether the call has priority: an algorithm may queue it where others are denied.
     #[must_use]
     pub fn has_priority(&self) -> bool {
         self.priority
     }
 
-    /// Whether it waits where the rule was not told to let calls wait.
+    /// Returns whether the call waits even if the algorithm is not configured to queue calls.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
     }
 
-    /// How long it waits at most; `None`: as long as the rule lets it.
+    /// Returns the maximum time that the call waits; `None` if only the algorithm limits it.
     #[must_use]
     pub fn max_wait(&self) -> Option<Duration> {
         (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))
     }
 
-    /// Whether it asks for a [`Reservation`].
+    /// Returns whether the call asks for a [`Reservation`].
     #[must_use]
     pub fn wants_reservation(&self) -> bool {
         self.reserves
     }
 
-    /// The rule it goes by, if that is not the limiter's.
+    /// Returns the call's algorithm, if it is not the limiter's.
     #[must_use]
     pub fn algorithm(&self) -> Option<&'a A> {
         self.algorithm
@@ -179,15 +182,15 @@ impl<A> Clone for Attempt<'_, A> {
 
 impl<A> Copy for Attempt<'_, A> {}
 
-/// A decision, or the promise of one.
+/// A decision, or the future of one.
 #[derive(Debug)]
 pub enum Acquired<W> {
-    /// Decided at once.
+    /// The call was decided immediately.
     Ready(Decision),
-    /// Let in at once, holding something until it is over.
+    /// The call was admitted immediately, and holds a permit until it is over.
     Held(Decision, Permit),
-    /// Let in at once; its cost can be settled later.
+    /// The call was admitted immediately; its cost can be settled later.
     Reserved(Decision, Reservation),
-    /// To be decided.
+    /// The call is yet to be decided.
     Pending(W),
 }

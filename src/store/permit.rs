@@ -2,15 +2,16 @@ use std::fmt;
 
 use smallvec::{SmallVec, smallvec};
 
-/// What a call holds until it is over: given back when this is dropped.
+/// A permit of a call in progress, released when dropped.
 ///
-/// Of rules that [hold](crate::algorithm::Algorithm::needs_release) something, as
-/// [`Concurrency`](crate::algorithm::Concurrency); others' permits are empty. May be sent to another thread, kept in
-/// a response's body, or dropped during a panic: wherever it ends, what it stands for is free again.
+/// Algorithms that [need a release](crate::algorithm::Algorithm::needs_release), as
+/// [`Concurrency`](crate::algorithm::Concurrency), create it; the permits of others are empty. It may be sent
+/// to another thread, kept in a response's body, or dropped during a panic: wherever it is dropped, its units
+/// are free again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit {
-    /// A word in each call, of which most hold nothing.
+    /// One word in each call, since most hold nothing.
     held: Option<Box<Inner>>,
 }
 
@@ -22,14 +23,14 @@ struct Inner {
 type OnDrop = Box<dyn FnOnce() + Send + Sync>;
 
 impl Permit {
-    /// A permit that does this when it is dropped. For authors of stores.
+    /// Creates a permit that runs `end` when it is dropped. For authors of stores.
     pub fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
         let end: OnDrop = Box::new(end);
         Self { held: Some(Box::new(Inner { on_drop: smallvec![end], armed: true })) }
     }
 
-    /// The same for a call that was not let in yet: until it is [armed](Permit::armed), nothing happens when it is
-    /// dropped.
+    /// Disarms the permit of a call that was not admitted yet: until it is [armed](Permit::armed), nothing
+    /// happens when it is dropped.
     pub(crate) fn disarmed(self) -> Self {
         self.arm(false)
     }
@@ -45,7 +46,7 @@ impl Permit {
         self
     }
 
-    /// What both hold, which are armed.
+    /// Merges two permits, which are armed.
     pub(crate) fn and(mut self, mut other: Self) -> Self {
         match (&mut self.held, other.held.take()) {
             (Some(held), Some(mut more)) => held.on_drop.append(&mut more.on_drop),
@@ -54,7 +55,7 @@ impl Permit {
         self
     }
 
-    /// Whether there is anything to give back.
+    /// Returns whether there is nothing to release.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_none()
@@ -66,7 +67,7 @@ impl Drop for Permit {
         if let Some(mut held) = self.held.take().filter(|held| held.armed)
             && let Some(end) = held.on_drop.pop()
         {
-            // Should this one panic, the others end all the same.
+            // If this one panics, the others run all the same.
             let _others = Self { held: Some(held) };
             end();
         }

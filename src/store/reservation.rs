@@ -2,10 +2,10 @@ use std::fmt;
 
 use crate::decision::Decision;
 
-/// What an admitted call was charged, kept so that it can be settled when its true cost is known.
+/// A record of what an admitted call was charged, for settling it when its true cost is known.
 ///
-/// A store creates it while it decides, so that it knows the reading of the clock at which the call was charged.
-/// Dropped without being settled, the charge stands.
+/// A store creates it while it decides, so that it knows the reading of the clock at which the call was
+/// charged. If it is dropped without being settled, the charge stands.
 #[must_use = "a reservation that is dropped leaves the charge as it is"]
 pub struct Reservation {
     settle: Box<dyn FnOnce(u64) -> Option<Decision> + Send + Sync>,
@@ -19,11 +19,11 @@ impl Reservation {
         Self { settle: Box::new(settle) }
     }
 
-    /// Settles the call: it cost `actual` units.
+    /// Settles the call at its true cost of `actual` units.
     ///
-    /// Less than it was charged has the difference given back, as far as it still counts; more has the difference
-    /// taken, as far as it is there. Returns an admission that describes the key afterwards, read under the same lock;
-    /// `None` from a store that does not answer at once.
+    /// If the call was charged more, the difference is refunded, as far as it still counts; if it was charged
+    /// less, the difference is charged, as far as units are available. Returns an admission that describes the
+    /// key afterwards, read under the same lock; `None` from a store that does not answer immediately.
     pub fn settle(self, actual: u64) -> Option<Decision> {
         (self.settle)(actual)
     }

@@ -1,14 +1,16 @@
 //! # Priority: borrowing from the next window
 //!
-//! **Problem.** The window is used up, and now comes the call that must not be refused: the payment among the page
-//! views.
+//! **Problem.** The window is used up, and now a call arrives that must not be denied: the payment among the
+//! page views.
 //!
-//! **Naive answer.** Let it pass over the limit.
+//! **Naive answer.** Admit it over the limit.
 //!
-//! **Where it breaks.** Then the limit is none. If the important calls are many, they break what the limit protects.
+//! **Where it breaks.** Then there is no limit. If the important calls are many, they break what the limit
+//! protects.
 //!
-//! **The idea** (from Sentinel, where it is called *occupy*). Such a call does not pass now: it takes its units from
-//! the next window, and waits until that begins. How much of the next window can be taken like that is bounded.
+//! **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now: it takes its
+//! units from the next window, and waits until that begins. The part of the next window that can be borrowed is
+//! bounded.
 //!
 //! ```text
 //!   limit 4, priority for 50 %
@@ -16,16 +18,16 @@
 //!            window          next window
 //!   ├───────────────────────┼───────────────────────┤
 //!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
-//!            │   └ queue_methods ───┘   └──── what is left for the others
-//!            └ refused: it has no priority           ③ is refused: half of the next window is taken
+//!            │   └ queued ──────────┘   └──── what is left for the others
+//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
 //! ```
 //!
-//! Here those who borrow stand in a line before the window, and nobody overtakes them: so what they took is theirs,
-//! and if one of them gives up, it goes back.
+//! Here the borrowing calls are queued before the window, and no call overtakes them: so the units are theirs,
+//! and if one of them is cancelled, they are returned.
 //!
-//! **Invariant.** The rule inside holds, whoever calls. At most the share of the limit stands in line.
+//! **Invariant.** The inner algorithm's limit holds for all calls. At most the share of the limit is queued.
 //!
-//! **Cost.** No more memory per key; who waits costs a place in the line.
+//! **Cost.** No more memory per key; a waiting call takes a place in the queue.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -37,15 +39,15 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method of the
-/// four windows.
+/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method
+/// of the four windows.
 ///
-/// An ordinary call is decided as by the window itself, but for this: while calls with priority wait for the next
-/// window, it is refused. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) that the window
-/// has no room for waits until there is, which is at most about one period, if all who wait stand for no more than
-/// the share. What is told of the wait counts on those who wait to leave on time. (With a [`SlidingCounter`], whose
-/// units weigh for two windows, two periods.) A layer is told by
-/// [`priority`](crate::middleware::RateLimitLayer::priority) which requests have it.
+/// An ordinary call is decided as by the window itself, with one exception: while calls with priority wait for
+/// the next window, it is denied. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority)
+/// that the window has no room for waits until there is, which takes at most about one period (two periods with
+/// a [`SlidingCounter`], whose units weigh for two windows), as long as the waiters' total cost is within the
+/// share. The reported wait assumes that the waiters are released on time. The method
+/// [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -65,32 +67,33 @@ use crate::decision::Decision;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priority<A> {
     algorithm: A,
-    /// How many units may be borrowed.
+    /// The maximum number of units that may be borrowed.
     units: u64,
 }
 
-/// A window that can say when it has room. Implemented by this crate's windows only.
+/// A window that knows when it has room. Implemented by this crate's windows only.
 pub trait Window: Algorithm + sealed::Sealed {
-    /// The limit.
+    /// Returns the limit.
     #[doc(hidden)]
     fn limit(&self) -> u64;
 
-    /// How many units are left, at the state's own time.
+    /// Returns the number of units left at the state's own time.
     #[doc(hidden)]
     fn left(&self, state: &Self::State) -> u64;
 
-    /// How long until all are, from the state's own time on.
+    /// Returns the time until all units are available, from the state's own time on, in nanoseconds.
     #[doc(hidden)]
     fn reset_in(&self, state: &Self::State) -> u64;
 
-    /// Takes the newest units out, which were taken at `taken`.
+    /// Removes the newest units, which were charged at `taken`.
     #[doc(hidden)]
     fn withdraw(&self, state: &mut Self::State, units: u64, taken: Nanos) {
         let seen = self.last_update(state);
         self.undo(state, seen, units, taken);
     }
 
-    /// How long until so many units fit, from the state's own time on; `u64::MAX` if never.
+    /// Returns the time until `units` fit, from the state's own time on, in nanoseconds; `u64::MAX` if they
+    /// never do.
     #[doc(hidden)]
     fn room_in(&self, state: &Self::State, units: u64) -> u64;
 }
@@ -101,8 +104,8 @@ mod sealed {
 
 /// An algorithm that treats calls with priority differently from others.
 ///
-/// [`Priority`], and [`Tiered`] and [`Lockout`] over it. Not tuples: they have no calls with priority. Implement it for
-/// an algorithm of your own whose line [lends](Queueing::lends).
+/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples have no calls with priority.
+/// Implement it for an algorithm of your own whose queue [lends](Queueing::lends).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
     label = "priority has no effect here",
@@ -123,7 +126,7 @@ impl<A: Window> Priority<A> {
     }
 }
 
-/// All answers are those of the window.
+/// Decides as the window does.
 impl<A: Window> Algorithm for Priority<A> {
     type State = A::State;
 
@@ -189,15 +192,15 @@ impl<A: Window> Algorithm for Priority<A> {
 impl<A: Window> Priority<A> {
     fn inner(&self) -> &dyn Queueing<A::State> {
         match self.algorithm.queueing() {
-            Some(line) => line,
-            None => unreachable!("a window has a line"),
+            Some(queueing) => queueing,
+            None => unreachable!("a window has a queue"),
         }
     }
 }
 
-/// A line for calls with priority: the window's, but that the share bounds it.
+/// A queue for calls with priority: the window's, bounded by the share.
 impl<A: Window> Queueing<A::State> for Priority<A> {
-    /// That of the window, but that no place is for a call without priority.
+    /// Returns that of the window, without any place for a call that has no priority.
     fn queue_config(&self, state: &A::State) -> QueueConfig {
         self.inner().queue_config(state).queue(0)
     }
@@ -265,12 +268,13 @@ macro_rules! priority {
             impl sealed::Sealed for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait for it
-                /// no longer than its `max_wait`. Its `queue` and `overflow` have no meaning then. See [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait
+                /// for it no longer than its `max_wait`. Its `queue` and `overflow` have no meaning then. See
+                /// [`Priority`].
                 ///
                 /// # Panics
                 ///
-                /// If `percent` is above 100.
+                /// Panics if `percent` is above 100.
                 #[must_use]
                 pub fn priority(self, percent: u8) -> Priority<Self> {
                     Priority::new(self, percent)

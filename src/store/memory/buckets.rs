@@ -1,4 +1,4 @@
-//! The buckets that keys share which have no place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
+//! The buckets shared by keys that have no place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
 
 use std::collections::hash_map::Entry;
 use std::task::Waker;
@@ -12,11 +12,11 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::atomic::Ordering;
 
-/// Shared buckets looked at for each new key.
+/// The number of shared buckets that are looked at for each new key.
 const SWEEP_PER_INSERT: usize = 2;
 
 impl<A: Algorithm> Table<A> {
-    /// Holds the bucket that a new key shares while `change` runs. The shard of the key is locked.
+    /// Locks the bucket that a new key shares while `change` runs. The shard of the key is locked already.
     pub(super) fn with_shared<R>(
         &self,
         context: &MemoryContext<A>,
@@ -28,7 +28,7 @@ impl<A: Algorithm> Table<A> {
         self.counters.share();
         let bucket = self.config.bucket(key);
         let mut shared = self.shared.lock(&bucket);
-        // Read while the bucket is held, too: other keys draw on it.
+        // Read while the bucket is locked, too: other keys draw on it.
         let now = context.clock().now();
         self.open_bucket(context, &mut shared, bucket, algorithm, now);
         let Shard { shard_config, states, .. } = &mut *shared;
@@ -36,7 +36,7 @@ impl<A: Algorithm> Table<A> {
         change(self.entry(key, shard_config, algorithm, state, None, wake), now)
     }
 
-    /// Gives a shared bucket a state, unless it has one. Its shard is held.
+    /// Gives a shared bucket a state, unless it has one. Its shard is locked.
     pub(super) fn open_bucket(
         &self,
         context: &MemoryContext<A>,
@@ -56,7 +56,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Looks at a few shared buckets in turn, and drops the state of those that are fresh. Nothing is locked.
+    /// Looks at the next few shared buckets, and drops the state of those that are fresh. No lock is held by
+    /// the caller.
     pub(super) fn clean_shared(&self, context: &MemoryContext<A>) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
@@ -93,7 +94,7 @@ impl<A: Algorithm> Table<A> {
                 let mut state = state.clone();
                 shared.shard_config.algorithm.set_shared(&mut state, false);
                 if shared.shard_config.generation != shard_config.generation {
-                    // The rule is being replaced, and has come to one of the two only.
+                    // The algorithm is being replaced, and so far in one of the two only.
                     shard_config.algorithm.migrate(&mut state, &shared.shard_config.algorithm, now);
                 }
                 return state;
@@ -102,8 +103,8 @@ impl<A: Algorithm> Table<A> {
         self.new_state(context, shard_config, algorithm, now)
     }
 
-    /// Returns whether a new key must share a bucket though there may be room: since calls in progress hold something
-    /// of it, some of them perhaps of this key.
+    /// Returns whether a new key must share a bucket though there may be room: calls in progress hold part of
+    /// the bucket, and some of them may be of this key.
     pub(super) fn must_use_shared(&self, key: Fingerprint, shard_config: &ShardConfig<A>) -> bool {
         if !shard_config.algorithm.needs_release() || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;

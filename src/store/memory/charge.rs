@@ -1,4 +1,4 @@
-//! What a call was charged, and how it is settled.
+//! The charge of a call, and how it is settled.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) struct MemoryCharge<A: Algorithm> {
     pub(super) algorithm: Option<A>,
     pub(super) cost: u64,
     pub(super) priority: bool,
-    /// The reading of the clock that the algorithm charged the call at.
+    /// The reading of the clock at which the algorithm charged the call.
     pub(super) charged_at: Nanos,
 }
 
@@ -40,7 +40,8 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Settles the call; returns what the key has left afterwards, read under the same lock.
+    /// Settles the call. Returns what the key has left afterwards, read under the same lock.
+    ///
     /// `None` if the key has no state any more: it was evicted, and nothing of the call counts.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;

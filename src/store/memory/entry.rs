@@ -1,4 +1,4 @@
-//! One key, held exclusively: all that can be asked of it.
+//! One key under its lock, and all operations on it.
 
 use std::task::Waker;
 
@@ -14,21 +14,21 @@ use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Queue, QueueView};
 pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
     pub(super) algorithm: &'a A,
-    /// What holds for all keys.
+    /// The settings that apply to all keys.
     pub(super) config: &'a StoreConfig,
     pub(super) closed: bool,
     pub(super) state: &'a mut A::State,
-    /// `None` in a shared bucket: there, nobody waits.
+    /// The queues of the shard. `None` in a shared bucket: no call is queued there.
     pub(super) queues: Option<&'a mut Queues<A>>,
-    /// Whom to wake once nothing is held: a waker may run anything.
+    /// The wakers to wake once no lock is held: a waker may run any code.
     pub(super) wake: &'a mut Vec<Waker>,
 }
 
-/// What would become of a call.
+/// The outcome that a call would have.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Preview {
     Admit(Decision),
-    /// It would wait in line.
+    /// The call would be queued.
     Queue(Decision),
     Deny(Decision),
 }
@@ -47,9 +47,9 @@ impl Preview {
     }
 }
 
-/// A line at which somebody stands, beside the state it draws on.
+/// A queue that is not empty, beside the state it draws on.
 struct QueuedEntry<'a, A: Algorithm> {
-    line: &'a dyn Queueing<A::State>,
+    queueing: &'a dyn Queueing<A::State>,
     queue: &'a mut Queue<A::State>,
     state: &'a mut A::State,
     wake: &'a mut Vec<Waker>,
@@ -57,12 +57,12 @@ struct QueuedEntry<'a, A: Algorithm> {
 
 impl<A: Algorithm> QueuedEntry<'_, A> {
     fn release(&mut self, now: Nanos) {
-        self.queue.release(self.line, self.state, now, self.wake);
+        self.queue.release(self.queueing, self.state, now, self.wake);
     }
 }
 
 impl<A: Algorithm> KeyEntry<'_, A> {
-    /// Takes `cost` units if they are there and nobody waits for them.
+    /// Charges `cost` units if they are available and no call waits for them.
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
@@ -72,9 +72,9 @@ impl<A: Algorithm> KeyEntry<'_, A> {
             Some(queued_entry) if queued_entry.queue.has_waiters() && cost > 0 => {
                 let blocked = queued_entry
                     .queue
-                    .view(queued_entry.line, queued_entry.state, now)
+                    .view(queued_entry.queueing, queued_entry.state, now)
                     .deny_behind_queue(arrival);
-                queued_entry.line.answer(queued_entry.state, now, cost, true, blocked)
+                queued_entry.queueing.answer(queued_entry.state, now, cost, true, blocked)
             }
             _ => {
                 let decision = entry.algorithm.check(entry.state, now, cost);
@@ -89,18 +89,18 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         self.with_tier(now, check, Decision::is_allowed)
     }
 
-    /// What [`check`](KeyEntry::check) would say. Nobody is released by a look.
+    /// Returns what [`check`](KeyEntry::check) would report. A peek releases no waiter.
     pub(super) fn peek(mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
         let queue = self.queues.and_then(|queues| queues.get_mut(&self.key));
-        let (Some(line), Some(queue)) = (self.algorithm.queueing(), queue) else {
+        let (Some(queueing), Some(queue)) = (self.algorithm.queueing(), queue) else {
             return self.algorithm.peek(self.state, now, cost);
         };
         let mut state = self.state.clone();
-        // Those who wait leave by the rule that they came by.
-        let gone = queue.simulate_due(line, &mut state, now);
+        // Waiters are released with the tier that they arrived with.
+        let gone = queue.simulate_due(queueing, &mut state, now);
         let waited_in = gone < queue.waiting();
         if let Some(_before) = self.algorithm.switch_tier(&mut state, now) {
             queue.invalidate();
@@ -110,27 +110,27 @@ impl<A: Algorithm> KeyEntry<'_, A> {
             (true, 0) => self.algorithm.peek(&mut state, now, 0).with_remaining_zero(),
             (true, _) => {
                 let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
-                let blocked = queue.view_after(line, &mut state, now, gone).deny_behind_queue(arrival);
-                line.answer(&mut state, now, cost, false, blocked)
+                let blocked = queue.view_after(queueing, &mut state, now, gone).deny_behind_queue(arrival);
+                queueing.answer(&mut state, now, cost, false, blocked)
             }
         }
     }
 
-    /// Takes `cost` units, or joins the line.
+    /// Charges `cost` units, or queues the call.
     pub(super) fn acquire(&mut self, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
             return Enqueued::Decided(decision);
         }
         let enter = |entry: &mut Self| {
-            let Some(line) = entry.algorithm.queueing() else {
+            let Some(queueing) = entry.algorithm.queueing() else {
                 return Enqueued::Decided(entry.algorithm.check(entry.state, now, cost));
             };
             let Some(queues) = &mut entry.queues else {
-                // Nobody waits here: those who share a bucket have no order.
+                // Calls are not queued in a shared bucket: its keys have no order.
                 let arrival = Arrival { may_wait: false, ..arrival };
                 return Enqueued::Decided(
-                    match QueueView::empty(line, entry.state, &entry.config.waiting).decide(arrival) {
+                    match QueueView::empty(queueing, entry.state, &entry.config.waiting).decide(arrival) {
                         Fate::Decided(decision) => decision,
                         Fate::Waits | Fate::Full => unreachable!("it does not wait"),
                     },
@@ -138,12 +138,12 @@ impl<A: Algorithm> KeyEntry<'_, A> {
             };
             let waiting = &entry.config.waiting;
             match queues.get_mut(&entry.key) {
-                Some(queue) => queue.try_enqueue(line, entry.state, arrival, entry.wake),
-                None => match QueueView::empty(line, entry.state, waiting).decide(arrival) {
+                Some(queue) => queue.try_enqueue(queueing, entry.state, arrival, entry.wake),
+                None => match QueueView::empty(queueing, entry.state, waiting).decide(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
                     _ => {
                         let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
-                        queue.try_enqueue(line, entry.state, arrival, entry.wake)
+                        queue.try_enqueue(queueing, entry.state, arrival, entry.wake)
                     }
                 },
             }
@@ -154,26 +154,26 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         })
     }
 
-    /// What [`enter`](KeyEntry::enter) would say, taking nothing.
+    /// Returns what [`acquire`](KeyEntry::acquire) would report, without charging anything.
     pub(super) fn preview(&mut self, arrival: Arrival) -> Preview {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
             return Preview::of(decision);
         }
         let preview = |entry: &mut Self| {
-            let Some(line) = entry.algorithm.queueing() else {
+            let Some(queueing) = entry.algorithm.queueing() else {
                 return Preview::of(entry.algorithm.peek(entry.state, now, cost));
             };
             let may_wait = arrival.may_wait && entry.queues.is_some();
             let arrival = Arrival { may_wait, ..arrival };
             let mut view = match entry.queued_entry() {
-                Some(queued_entry) => queued_entry.queue.view(queued_entry.line, queued_entry.state, now),
-                None => QueueView::empty(line, entry.state, &entry.config.waiting),
+                Some(queued_entry) => queued_entry.queue.view(queued_entry.queueing, queued_entry.state, now),
+                None => QueueView::empty(queueing, entry.state, &entry.config.waiting),
             };
             match view.preview(arrival) {
                 Fate::Decided(decision) => Preview::of(decision),
                 Fate::Waits => Preview::Queue(view.admission(now, arrival.priority)),
-                // The oldest would be refused in its stead.
+                // The oldest waiter would be evicted.
                 Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
                 Fate::Full => Preview::of(view.preview_rejection(arrival)),
             }
@@ -181,7 +181,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         self.with_tier(now, preview, |_| false)
     }
 
-    /// Where it is.
+    /// Returns the location of the key.
     pub(super) fn location(&self) -> Location {
         match self.queues {
             Some(_) => Location::Own(self.key),
@@ -189,13 +189,13 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         }
     }
 
-    /// The rule, if a call of `cost` that is let in holds something until it is over.
+    /// Returns the algorithm, if an admitted call of `cost` holds something until it is released.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
         let holds = cost > 0 && self.algorithm.needs_release() && !self.closed;
         holds.then(|| self.algorithm.clone())
     }
 
-    /// What a call is told once the limiter is closed.
+    /// Returns the decision for a call if the limiter is closed.
     fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close {
             _ if !self.closed || cost == 0 => None,
@@ -204,8 +204,8 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         }
     }
 
-    /// Asks by the rule of the call. Those whose turn has come leave first, by the rule that they came by; and if the
-    /// call is not let in, they go on by that one.
+    /// Runs `ask` under the call's tier: releases due waiters first and restores the previous tier if the call
+    /// is denied.
     fn with_tier<R>(
         &mut self,
         now: Nanos,
@@ -221,7 +221,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         if let Some(before) = before {
             self.invalidate();
             match is_admitted(&result) {
-                // What was released before was released by another rule.
+                // The last release was made with another tier.
                 true => self.commit_release(),
                 false => self.algorithm.restore_tier(self.state, now, before),
             }
@@ -230,31 +230,31 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         result
     }
 
-    /// The state goes by another rule.
+    /// Discards the queue's projection, since the state changed to another tier.
     fn invalidate(&mut self) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.invalidate();
         }
     }
 
-    /// What was released before can no longer be taken back.
+    /// Makes earlier releases final: they can no longer be undone.
     fn commit_release(&mut self) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.commit_release();
         }
     }
 
-    /// A waiter asks for its turn. Gives back a waker that is no longer needed, to be dropped when nothing is held.
+    /// Polls a waiter. Also returns a waker that is no longer needed, to be dropped while no lock is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
         self.with_queue(now, |queued_entry| {
-            queued_entry.queue.ask(queued_entry.line, queued_entry.state, now, ticket, waker)
+            queued_entry.queue.ask(queued_entry.queueing, queued_entry.state, now, ticket, waker)
         })
     }
 
-    /// A waiter gives up. Gives back its waker, to be dropped when nothing is held.
+    /// Cancels a waiter. Returns its waker, to be dropped while no lock is held.
     pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
         self.with_queue(now, |queued_entry| {
-            queued_entry.queue.cancel(queued_entry.line, queued_entry.state, ticket, queued_entry.wake)
+            queued_entry.queue.cancel(queued_entry.queueing, queued_entry.state, ticket, queued_entry.wake)
         })
     }
 
@@ -266,13 +266,13 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Gives back what still counts of a call that took `cost` at `taken`.
+    /// Undoes a charge of `cost` made at `taken`, as far as it still counts.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, taken: Nanos) {
         let algorithm = self.algorithm;
         self.refund_with(now, |state| algorithm.undo(state, now, cost, taken));
     }
 
-    /// Takes up to `cost` units, as far as they are there. Where somebody waits, none is.
+    /// Charges up to `cost` units, as far as they are available. None are if the key has a queue.
     pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
             let room = self.algorithm.peek(self.state, now, 0).remaining();
@@ -290,21 +290,22 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         });
     }
 
-    /// A call of `cost` is over.
+    /// Ends a call of `cost`.
     pub(super) fn end(self, now: Nanos, cost: u64) {
         self.algorithm.release(self.state, now, cost);
         self.on_released(now, cost);
     }
 
-    /// A call of `cost` was over, by whatever rule: whoever has waited for that leaves.
+    /// Releases the waiters that a call of `cost` has held back. The call itself was ended with its own
+    /// algorithm.
     pub(super) fn on_released(mut self, now: Nanos, cost: u64) {
         if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.end(queued_entry.line, cost);
+            queued_entry.queue.end(queued_entry.queueing, cost);
         }
         self.release(now);
     }
 
-    /// Refuses everyone who waits.
+    /// Rejects all waiters.
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
         let refusal = Decision::closed(self.algorithm.policy().quota);
@@ -314,7 +315,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         self.drop_empty_queue();
     }
 
-    /// Releases everyone whose turn has come.
+    /// Releases all due waiters.
     pub(super) fn release(&mut self, now: Nanos) {
         if let Some(mut queued_entry) = self.queued_entry() {
             queued_entry.release(now);
@@ -322,13 +323,13 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         }
     }
 
-    /// The state was made new or is another rule's: what was released before cannot be taken back, and the first may
-    /// leave.
+    /// Replaces the state, by a fresh one or that of another algorithm: earlier releases can no longer be
+    /// undone, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);
         }
-        // Not `with_queue`: nobody is released by the old state.
+        // Not `with_queue`: no waiter is released by the old state.
         if let Some(queued_entry) = self.queued_entry() {
             change(queued_entry.state);
             queued_entry.queue.commit_release();
@@ -343,14 +344,14 @@ impl<A: Algorithm> KeyEntry<'_, A> {
 
     fn queued_entry(&mut self) -> Option<QueuedEntry<'_, A>> {
         let queue = self.queues.as_mut()?.get_mut(&self.key)?;
-        Some(QueuedEntry { line: self.algorithm.queueing()?, queue, state: self.state, wake: self.wake })
+        Some(QueuedEntry { queueing: self.algorithm.queueing()?, queue, state: self.state, wake: self.wake })
     }
 
-    /// Releases whose turn has come, and again after `change`.
+    /// Releases all due waiters, and again after `change`.
     #[cold]
     fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut QueuedEntry<'_, A>) -> R) -> R {
         let Some(mut queued_entry) = self.queued_entry() else {
-            unreachable!("a key for which somebody waits is kept, and so is its line")
+            unreachable!("a key with queued calls is never evicted, nor is its queue removed")
         };
         queued_entry.release(now);
         let result = change(&mut queued_entry);
@@ -359,7 +360,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         result
     }
 
-    /// A line at which nobody stands is no line.
+    /// Removes the queue if it is empty.
     fn drop_empty_queue(&mut self) {
         if let Some(queues) = &mut self.queues
             && queues.get(&self.key).is_some_and(|queue| queue.len() == 0)

@@ -1,7 +1,8 @@
 //! Keys as 128-bit keyed fingerprints.
 //!
-//! An attacker picks the keys. So the hash is a keyed one with a security claim (SipHash-1-3, 128 bits), seeded at
-//! random for each limiter; and a key of a megabyte takes as much memory as an address, and is kept nowhere.
+//! An attacker chooses the keys. So the hash is a keyed one with a security claim (SipHash-1-3, 128 bits),
+//! seeded at random for each limiter. A key of a megabyte takes as much memory as an address, and is not stored
+//! itself.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -10,27 +11,28 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::random::random_u64;
 
-/// A key's identity within one limiter.
+/// The identity of a key within one limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     high: u64,
     low: u64,
 }
 
-/// The bit of `high` that no key has.
+/// The bit of `high` that is set only for the missing key.
 const KEYLESS: u64 = 1 << 63;
 
-/// What the in-memory store can tell apart: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may have
-/// no key. Implemented by this crate only.
+/// A key of the in-memory store: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may
+/// have no key. Implemented by this crate only.
 ///
-/// Two keys that feed the same bytes to the hasher are one key. So a `Hash` must be prefix-free, as those of the standard
-/// library and derived ones are: the parts of a key that can vary in length must show where they end.
+/// Two keys that feed the same bytes to the hasher are one key. So a `Hash` must be prefix-free, as those of
+/// the standard library and derived ones are: the parts of a key that can vary in length must show where they
+/// end.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a key: it is not `Hash`",
     note = "derive `Hash` for it"
 )]
 pub trait MemoryKey {
-    /// Feeds the key to `state`; `false`: there is none.
+    /// Feeds the key to `state`. Returns `false` if there is none.
     #[doc(hidden)]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool;
 }
@@ -44,12 +46,12 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 }
 
 impl Fingerprint {
-    /// One of `2^bits` identities that many keys share.
+    /// Returns one of `2^bits` identities, each of which many keys share.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
         Self::numbered(self.low >> (u64::BITS - bits))
     }
 
-    /// The identity with that number of those that many keys share.
+    /// Returns the shared identity with that number.
     pub(super) fn numbered(number: u64) -> Self {
         // Spread over the whole word again, by the golden ratio: tables look at either end of it.
         Self { high: 0, low: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
@@ -60,7 +62,8 @@ impl Fingerprint {
         self.high ^ self.low
     }
 
-    /// Its shard, of `count`, which is a power of two. By bits at which the shard's own table does not look.
+    /// Returns its shard of `count`, which is a power of two. Chosen by bits that the shard's own table does
+    /// not look at.
     #[inline]
     pub(super) fn shard(self, count: usize) -> usize {
         (self.word() >> 45) as usize & (count - 1)
@@ -73,7 +76,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// One hash serves for shard, slot and identity.
+/// Hashes to the fingerprint itself: one hash serves for shard, slot and identity.
 impl Hash for Fingerprint {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -81,7 +84,7 @@ impl Hash for Fingerprint {
     }
 }
 
-/// The seed of one limiter.
+/// The hash seed of one limiter.
 #[derive(Clone)]
 pub(super) struct HashSeed(u64, u64);
 
@@ -106,7 +109,7 @@ impl fmt::Debug for HashSeed {
     }
 }
 
-/// Takes a fingerprint as its own hash.
+/// A hasher that takes a fingerprint as its own hash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdentityBuildHasher;
 
@@ -124,7 +127,7 @@ pub(super) struct IdentityHasher(u64);
 
 impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Only fingerprints are hashed here, and they are words; folding keeps it right for anything.
+        // Only fingerprints are hashed here, and they are words; folding keeps it correct for anything.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_without_a_key_is_identified_as_no_key_is() {
+    fn a_missing_key_has_an_identity_of_its_own() {
         struct Keyless;
         impl MemoryKey for Keyless {
             fn hash_key<H: Hasher>(&self, _: &mut H) -> bool {

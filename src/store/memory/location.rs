@@ -1,19 +1,19 @@
 use super::fingerprint::Fingerprint;
 
-/// The fewest and the most shared buckets, as powers of two.
+/// The minimum and the maximum number of shared buckets, as powers of two.
 const SHARED_BITS: (u32, u32) = (8, 16);
 
-/// Where a key is: in a place of its own, or in a bucket that it shares.
+/// The location of a key: a place of its own, or a bucket that it shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
     Own(Fingerprint),
     Shared(Fingerprint),
 }
 
-/// Returns how many buckets a table of `max_keys` shares, as a power of two: about as many as keys.
+/// Returns the number of buckets that a table of `max_keys` shares, as a power of two: about as many as keys.
 pub(super) fn shared_bits(max_keys: usize) -> u32 {
-    let (least, most) = SHARED_BITS;
-    max_keys.checked_next_power_of_two().map_or(most, usize::ilog2).clamp(least, most)
+    let (min, max) = SHARED_BITS;
+    max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What changes keys from outside: calls that are over, resets, other rules, and the end.
+//! Changes to keys from outside: the end of calls, resets, other algorithms, and closing.
 
 use std::collections::hash_map::Entry;
 
@@ -11,7 +11,8 @@ use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
 
 impl<A: Algorithm> Table<A> {
-    /// Holds whatever a call's permit is of: the key's own place if it was taken there, or the shared bucket.
+    /// Ends a call that holds a permit, in the place where it was admitted: the key's own, or the shared
+    /// bucket.
     pub(super) fn end(&self, context: &MemoryContext<A>, location: Location, algorithm: &A, cost: u64) {
         let mut wake = Wakers::default();
         {
@@ -19,16 +20,16 @@ impl<A: Algorithm> Table<A> {
             let mut shard = lock(self.shard(location));
             let now = context.clock().now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
-            // What calls in progress hold is not forgotten, unless the rule has panicked.
+            // A key with calls in progress is not evicted, unless the algorithm has panicked.
             if let Some(state) = states.get_mut(&key) {
-                // By the rule that the call came by; who waits leaves by that of now.
+                // With the algorithm that admitted the call; waiters are released with the current one.
                 algorithm.release(state, now, cost);
                 self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now, cost);
             }
         }
     }
 
-    /// Refuses all who wait, and all who come. Whom to wake, once nothing is held.
+    /// Rejects all waiters and all later calls. Returns the wakers to wake once no lock is held.
     pub(super) fn close(&self, context: &MemoryContext<A>) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
@@ -58,8 +59,8 @@ impl<A: Algorithm> Table<A> {
                 || shard_config.algorithm.needs_release()
                 || self.buckets.load(Ordering::Relaxed) > 0
             {
-                // It keeps its place: for those who wait, for calls in progress, or since a key that comes to a crowded table starts with what others
-                // have used.
+                // It keeps its place: for its waiters, for calls in progress, or because a new key in a full
+                // table starts with what others have used.
                 if let Some(queue) = queues.get_mut(&key) {
                     queue.reset_schedule(now);
                 }
@@ -77,8 +78,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Replaces the rule of all keys: shard by shard, each at an instant between two decisions. Whom to wake, once
-    /// nothing is held.
+    /// Replaces the algorithm of all keys: shard by shard, each at an instant between two decisions. Returns
+    /// the wakers to wake once no lock is held.
     pub(super) fn replace(&self, context: &MemoryContext<A>, new: &A) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {

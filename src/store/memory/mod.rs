@@ -1,4 +1,4 @@
-//! The store in memory.
+//! The in-memory store.
 
 mod buckets;
 mod charge;
@@ -44,31 +44,33 @@ pub use on_full::OnFull;
 pub use stats::LimiterStats;
 pub use wait::QueuedAcquire;
 
-/// The state of keys in this process: bounded, and kept clean without a thread or a runtime.
+/// The state of keys in this process: bounded, and cleaned without a thread or a runtime.
 ///
 /// # Guarantees
 ///
-/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is fresh may be forgotten
-/// at any time, which changes no answer while there is room.
+/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is fresh may be removed at
+/// any time, which changes no decision while there is room.
 ///
-/// When the table is full of keys that are not, [`OnFull`] says what happens to new ones. By default the least used of
-/// eight sampled keys is evicted, so that new keys are not refused, a key at its limit stays limited while less used
-/// keys could go, and a flood of keys leaves nothing behind when it ends. A key with calls in progress or queued calls is
-/// never evicted. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts how often it comes to that.
+/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default
+/// the least used of eight sampled keys is evicted, so that new keys are not denied, a key at its limit stays
+/// limited while less used keys can be evicted, and a flood of keys has no effect after it ends. A key with
+/// calls in progress or queued calls is never evicted.
+/// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts how often the table was full.
 ///
 /// # How large `max_keys` should be
 ///
-/// Larger than the number of distinct keys in the longest window of the algorithm (of a bucket: in the time in which it
-/// fills), lockouts included: then no key is evicted. [Floods of keys](crate::guide::floods) tells how to keep invented
-/// keys out.
+/// Larger than the number of distinct keys in the longest window of the algorithm (of a bucket: in the time in
+/// which it fills), lockouts included: then no key is evicted. [Floods of keys](crate::guide::floods) explains
+/// how to keep invented keys out.
 ///
 /// # Memory
 ///
-/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per key:
-/// 16 bytes, the algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the round of
-/// keys to look at. Tables grow by doubling: count 60 to 120 bytes per key, so the default of 100,000 keys is 6 to 12
-/// MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts of the table grow moves
-/// the keys of that part, and calls for its other keys wait meanwhile. Memory for keys that were forgotten is used again, and not given back while the limiter lives.
+/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per
+/// key: 16 bytes, the algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the
+/// list of keys to sweep. Tables grow by doubling: count 60 to 120 bytes per key, so the default of 100,000
+/// keys is 6 to 12 MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts
+/// of the table grow moves the keys of that part, and calls for its other keys wait meanwhile. Memory of
+/// removed keys is used again, and not freed while the limiter lives.
 ///
 /// Not promised: state outlives neither the process nor the last clone of its limiter.
 #[derive(Debug)]
@@ -77,18 +79,18 @@ pub struct MemoryStore<A: Algorithm> {
     table: Table<A>,
 }
 
-/// The limiter of a memory store.
+/// The context of a limiter with a memory store.
 pub(super) type MemoryContext<A> = Context<A, MemoryStore<A>>;
 
 impl<A: Algorithm> MemoryStore<A> {
-    /// The number of keys kept by default.
+    /// The maximum number of keys by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// The number of calls that may wait by default, for all keys together; or as many as the rule was told to let
-    /// wait for one, if that is more.
+    /// The maximum number of queued calls by default, for all keys together; a larger capacity that was
+    /// configured for the queue of one key takes its place.
     pub const DEFAULT_MAX_QUEUED: usize = 10_000;
 
-    /// A store of at most `max_keys` keys, 0 counts as 1, for a limiter with that algorithm.
+    /// Creates a store of at most `max_keys` keys for a limiter with that algorithm. 0 counts as 1.
     #[must_use]
     pub fn new(algorithm: &A, max_keys: usize) -> Self {
         Self::with(algorithm, max_keys, None, OnClose::default(), OnFull::default())
@@ -101,9 +103,9 @@ impl<A: Algorithm> MemoryStore<A> {
         on_close: OnClose,
         on_full: OnFull,
     ) -> Self {
-        let most = max_queued.map_or_else(|| default_max_waiting(algorithm), |most| most as u64);
+        let max_queued = max_queued.map_or_else(|| default_max_waiting(algorithm), |max| max as u64);
         let shared_bits = shared_bits(max_keys);
-        let config = StoreConfig { waiting: Semaphore::new(most), on_close, on_full, shared_bits };
+        let config = StoreConfig { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits };
         Self { seed: HashSeed::random(), table: Table::new(max_keys, algorithm, config) }
     }
 
@@ -112,7 +114,7 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn close(context: &MemoryContext<A>) {
-        // Who waits is woken when nothing is held any more.
+        // The waiters are woken once no lock is held.
         drop(context.store().table.close(context));
     }
 
@@ -154,7 +156,8 @@ impl<A: Algorithm> MemoryStore<A> {
             .unwrap_or_else(|| self.reject(context, call))
     }
 
-    /// Holds the key while `decide` runs. `None` if there is no room for it: never for a cost of 0, which needs none.
+    /// Locks the key while `decide` runs. Returns `None` if there is no room for it: never for a cost of 0,
+    /// which needs none.
     fn decide<R>(
         &self,
         context: &MemoryContext<A>,
@@ -197,11 +200,11 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 
     pub(crate) fn replace(context: &MemoryContext<A>, algorithm: A) {
-        // Who leaves by the new rule is woken when nothing is held any more.
+        // Waiters that the new algorithm releases are woken once no lock is held.
         drop(context.replace(algorithm, |new| context.store().table.replace(context, new)));
     }
 
-    /// A call that is to be decided together with others.
+    /// Creates a call that is to be decided together with others.
     pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         context: &'a Arc<MemoryContext<A>>,
         key: &K,
@@ -214,7 +217,7 @@ impl<A: Algorithm> MemoryStore<A> {
         KeyId(self.seed.fingerprint(key))
     }
 
-    /// Takes `cost` units, or joins the line.
+    /// Charges `cost` units, or queues the call.
     #[inline]
     pub(crate) fn enter(
         context: &Arc<MemoryContext<A>>,
@@ -232,7 +235,7 @@ impl<A: Algorithm> MemoryStore<A> {
             let may_wait = call.may_wait || algorithm.holds_requests();
             let decision = match algorithm.queueing().filter(|_| may_wait) {
                 None => Some(algorithm.check(state, now, call.cost)),
-                Some(line) => match QueueView::empty(line, state, &store.table.config.waiting)
+                Some(queueing) => match QueueView::empty(queueing, state, &store.table.config.waiting)
                     .decide(call.arrival(now, may_wait))
                 {
                     Fate::Decided(decision) => Some(decision),
@@ -298,7 +301,7 @@ impl<A: Algorithm> MemoryStore<A> {
         }
     }
 
-    /// Takes `cost` units or none; and what the call holds.
+    /// Charges `cost` units or none. Returns the decision and the permit of the call.
     pub(crate) fn try_acquire(
         context: &Arc<MemoryContext<A>>,
         KeyId(key): KeyId,
@@ -321,7 +324,7 @@ impl<A: Algorithm> MemoryStore<A> {
         )
     }
 
-    /// What a call holds that was let in by that rule.
+    /// Creates the permit of a call that was admitted with that algorithm.
     fn permit_for(context: &Arc<MemoryContext<A>>, location: Location, algorithm: A, cost: u64) -> Permit {
         let context = Arc::clone(context);
         Permit::new(move || {
@@ -330,18 +333,18 @@ impl<A: Algorithm> MemoryStore<A> {
         })
     }
 
-    /// Calls that were let in without a permit are over.
+    /// Ends calls that were admitted without a permit.
     pub(crate) fn release<K: Hash + ?Sized>(context: &MemoryContext<A>, key: &K, call: Attempt<'_, A>) {
         let (store, cost) = (context.store(), call.cost);
         let key = store.seed.fingerprint(key);
         let released = store.table.with_used(context, key, call.algorithm, |entry, now| {
-            // No more than its own: what others hold is theirs.
+            // No more than it holds in flight itself: other keys' calls are not released.
             let (algorithm, cost) =
                 (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
             entry.end(now, cost);
             (algorithm, cost)
         });
-        // A key that is not there holds nothing.
+        // A key that is not in the table holds nothing.
         if let Some((algorithm, cost)) = released {
             algorithm.release_total(cost);
         }
@@ -358,7 +361,7 @@ impl<A: Algorithm> MemoryStore<A> {
     }
 }
 
-/// A key as this store knows it.
+/// The identity of a key in this store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyId(Fingerprint);
 
@@ -388,10 +391,10 @@ impl<A> Attempt<'_, A> {
     }
 }
 
-/// As many as one line is to hold, if somebody has said so, and never few.
+/// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
 fn default_max_waiting<A: Algorithm>(algorithm: &A) -> u64 {
-    let least = MemoryStore::<A>::DEFAULT_MAX_QUEUED as u64;
+    let min = MemoryStore::<A>::DEFAULT_MAX_QUEUED as u64;
     let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
-    let chosen = algorithm.queueing().and_then(|line| line.queue_config(&state).explicit_capacity());
-    chosen.map_or(least, |places| places.max(least))
+    let chosen = algorithm.queueing().and_then(|queueing| queueing.queue_config(&state).explicit_capacity());
+    chosen.map_or(min, |places| places.max(min))
 }

@@ -6,45 +6,46 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Usage;
 
-/// What happens to a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys and none of
+/// The policy for a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys and none of
 /// those looked at is fresh.
 ///
-/// Whatever is chosen, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
-/// [`stats`](crate::limiter::RateLimiter::stats) counts how often it came to that, and the first time is logged as a
-/// warning. [Floods of keys](crate::guide::floods) has the figures that the default was chosen by.
+/// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
+/// [`stats`](crate::limiter::RateLimiter::stats) counts how often the table was full, and the first time is
+/// logged as a warning. [Floods of keys](crate::guide::floods) has the figures that the default is based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys, and of those used alike the one that was not asked for the
-    /// longest.
+    /// Evicts the least used of eight sampled keys, and of equally used ones the one that was idle longest.
     ///
-    /// A key at its limit stays limited while less used keys could go, and so does one that is locked out. The evicted key starts anew when it is back. If none of the keys looked at (64 at most) may be
+    /// A key at its limit stays limited while less used keys can be evicted, and so does one that is locked
+    /// out. An evicted key starts anew when it returns. If none of the keys looked at (64 at most) may be
     /// evicted, the call is denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
-    /// Where all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all the
-    /// same: refusing would lock new keys out for as long as the limit lasts. A key at its limit can then get its quota
-    /// once more each time that a flood has replaced the whole table since its last call: so at most twice during a
-    /// flood of up to twice `max_keys` keys, and not at all while it keeps on calling. Where even that is too much,
-    /// choose [`Reject`](OnFull::Reject).
+    /// If all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all
+    /// the same: denying would lock new keys out for as long as the limit lasts. A key at its limit can then
+    /// get its quota once more each time that a flood has replaced the whole table since its last call: so at
+    /// most twice during a flood of up to twice `max_keys` keys, and not at all while it keeps on calling. If
+    /// even that is too much, choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
-    /// New keys share buckets, each with the budget of one key: as many buckets as `max_keys`, rounded up to a power of
-    /// two, at least 256 and at most 65,536. No key is evicted.
+    /// Lets new keys share buckets, each with the budget of one key: as many buckets as `max_keys`, rounded up
+    /// to a power of two, at least 256 and at most 65,536. No key is evicted.
     ///
-    /// A key that shares a bucket is denied for what others have used, is rejected where another would be queued, and
-    /// is never locked out by [`Lockout`](crate::algorithm::Lockout): a lockout is not shared.
-    /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it. A key that gets a place later on starts where
-    /// its shared bucket stands, so that moving out is no way to a second budget. Buckets take as much memory as keys.
+    /// A key that shares a bucket is denied for what others have used, is rejected where another would be
+    /// queued, and is never locked out by [`Lockout`](crate::algorithm::Lockout): a lockout is not shared.
+    /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it. A key that gets a place of its own
+    /// later starts with what its shared bucket has left, so it gets no second budget. Buckets take as much
+    /// memory as keys.
     ShareBuckets,
-    /// New keys are denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers get
-    /// a 503.
+    /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
+    /// get a 503.
     ///
     /// No key is evicted and nothing is shared. The price is that a flood of keys locks new keys out until those in the
     /// table are fresh again.
     Reject,
 }
 
-/// How many keys that may be evicted are sampled.
+/// The number of evictable keys that are sampled.
 pub(super) const SAMPLED: usize = 8;
 
 /// One of the sampled keys.
@@ -52,13 +53,13 @@ pub(super) const SAMPLED: usize = 8;
 pub(super) struct Sampled<K> {
     pub(super) key: K,
     pub(super) usage: Usage,
-    /// For how long it was not asked for, in nanoseconds.
+    /// The time since the key's last call, in nanoseconds.
     pub(super) idle: u64,
 }
 
-/// Chooses the key to evict: the least used of a few, and of those used alike the longest idle.
+/// Chooses the key to evict: the least used of a few, and of equally used ones the one that was idle longest.
 ///
-/// Knows no table. Keys that must not be evicted are not offered.
+/// It does not access the table. Keys that must not be evicted are not offered.
 #[derive(Debug)]
 pub(super) struct LeastUsed<K> {
     sampled: SmallVec<[Sampled<K>; SAMPLED]>,
@@ -78,7 +79,8 @@ impl<K: Copy> LeastUsed<K> {
         self.sampled.push(sampled);
     }
 
-    /// Returns the sampled keys, the one to evict first. The others follow, in case that one is in use meanwhile.
+    /// Returns the sampled keys, the one to evict first. The others follow, in case that one is in use
+    /// meanwhile.
     pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
         // Stable: of keys that do not differ, the one offered first.
         self.sampled.sort_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)));

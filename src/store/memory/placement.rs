@@ -1,4 +1,4 @@
-//! Where keys live, for calls that hold several at once.
+//! The placement of keys, for calls that lock several at once.
 
 use std::mem;
 
@@ -13,18 +13,18 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::Mutex;
 
-/// What became of a key that was to get a state.
+/// The result of giving a key a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Known,
-    /// It has a new place, or a bucket that it shares.
+    /// The key has a new place, or a bucket that it shares.
     New,
-    /// There is no room for it.
-    Homeless,
+    /// There is no room for the key.
+    NoRoom,
 }
 
 impl<A: Algorithm> Table<A> {
-    /// The shard of a key; or the shared buckets, where a key is that has no place.
+    /// Returns the shard of a key, or that of the bucket that it shares.
     pub(super) fn shard(&self, location: Location) -> &Mutex<Shard<A>> {
         match location {
             Location::Own(key) => self.keys.of(&key),
@@ -32,7 +32,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Where a key is that has no place, if the table has shared buckets.
+    /// Returns the location of a key that has no place of its own, if the table has shared buckets.
     pub(super) fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
         if self.config.on_full != OnFull::ShareBuckets {
             return None;
@@ -55,8 +55,8 @@ impl<A: Algorithm> Table<A> {
         self.make_room(context, keep)
     }
 
-    /// Gives a key a state in its shard, which is held. `reserved` says whether there is room reserved for it: a new
-    /// key takes that over.
+    /// Gives a key a state in its shard, which is locked. `reserved` says whether room is reserved for it: a
+    /// new key takes that over.
     pub(super) fn insert_if_absent(
         &self,
         context: &MemoryContext<A>,
@@ -70,11 +70,11 @@ impl<A: Algorithm> Table<A> {
             return Settled::Known;
         }
         match location {
-            Location::Own(_) if self.must_use_shared(key, &shard.shard_config) => return Settled::Homeless,
+            Location::Own(_) if self.must_use_shared(key, &shard.shard_config) => return Settled::NoRoom,
             Location::Own(_) => {
                 let place = if reserved { None } else { self.try_reserve() };
                 if !reserved && place.is_none() {
-                    return Settled::Homeless;
+                    return Settled::NoRoom;
                 }
                 let state =
                     self.initial_state(context, key, &shard.shard_config, &shard.shard_config.algorithm, now);
@@ -88,7 +88,7 @@ impl<A: Algorithm> Table<A> {
         Settled::New
     }
 
-    /// Whether a key that is new to its shard, which is held, stays.
+    /// Removes a key that is new to its shard, which is locked, if it was not used. Returns whether it stays.
     pub(super) fn retain_if_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
         let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = shard;
         let stays = states.get(&key).is_some_and(|state| !algorithm.is_fresh(state, now))

@@ -1,4 +1,4 @@
-//! Room for a new key: by forgetting keys that are fresh, or else by the policy for a full table.
+//! Room for a new key: by removing keys that are fresh, or else by the policy for a full table.
 
 use std::collections::hash_map::Entry;
 
@@ -12,14 +12,14 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Keys looked at for each new one.
+/// The number of keys looked at for each new one.
 const SWEEP_PER_INSERT: usize = 2;
-/// Keys looked at when there is no room, and none may be evicted.
+/// The number of keys looked at when there is no room, and none may be evicted.
 const SWEEP_WHEN_FULL: usize = 8;
-/// Keys looked at before a new one is refused because none of them may be evicted.
-const MOST_LOOKS: usize = 64;
+/// The maximum number of keys looked at before a new one is denied because none of them may be evicted.
+const MAX_LOOKS: usize = 64;
 
-/// Room for one key, given back when dropped.
+/// Room for one key, released when dropped.
 pub(super) struct Place<'a>(&'a AtomicUsize);
 
 impl Drop for Place<'_> {
@@ -28,17 +28,17 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What was found of a key that was looked at.
+/// The result of looking at a key.
 enum Look {
-    /// It was fresh, and is forgotten; or it is no longer there.
-    Gone,
-    Stays,
-    MayGo(Sampled<Fingerprint>),
+    /// It was fresh and has been removed, or it was no longer in the table.
+    Removed,
+    Kept,
+    Evictable(Sampled<Fingerprint>),
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key. Looks at a few keys, forgets those that are fresh, and if there is still no room,
-    /// evicts one where the policy says so, but none of `keep`. Nothing is locked.
+    /// Reserves room for a new key. Looks at a few keys, removes those that are fresh, and if there is still no
+    /// room, evicts one if the policy allows it, but none of `keep`. No lock is held by the caller.
     pub(super) fn make_room(&self, context: &MemoryContext<A>, keep: &[Fingerprint]) -> Option<Place<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         let mut sweep_queue = self.sweep_queue();
@@ -52,7 +52,7 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Looks at a few keys if this one is new, and forgets those that are fresh. Nothing is locked.
+    /// Looks at a few keys if this one is new, and removes those that are fresh. No lock is held by the caller.
     pub(super) fn drop_empty_queue(&self, context: &MemoryContext<A>, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared(context);
@@ -64,7 +64,7 @@ impl<A: Algorithm> Table<A> {
         self.keys.lock(&key).states.contains_key(&key)
     }
 
-    /// Looks at a few keys, forgets those that are fresh, and samples those that may be evicted.
+    /// Looks at a few keys, removes those that are fresh, and samples those that may be evicted.
     fn sweep(
         &self,
         context: &MemoryContext<A>,
@@ -74,7 +74,7 @@ impl<A: Algorithm> Table<A> {
     ) -> LeastUsed<Fingerprint> {
         let mut sample = LeastUsed::new();
         let keys = sweep_queue.len();
-        for look in 0..keys.min(MOST_LOOKS) {
+        for look in 0..keys.min(MAX_LOOKS) {
             let full = self.len() >= self.max_keys;
             let enough = match (full, evicts) {
                 (false, _) => look >= SWEEP_PER_INSERT,
@@ -84,8 +84,9 @@ impl<A: Algorithm> Table<A> {
             if enough {
                 break;
             }
-            // What is looked at goes to the end: so none of the first `keys - look` was. The first keys of a sample are
-            // those looked at longest ago; the others are random, so that its neighbours can evict no key.
+            // A key that was looked at goes to the end: so none of the first `keys - look` was. The first keys
+            // of a sample are those looked at longest ago; the others are random, so that its neighbours can
+            // evict no key.
             let next = if evicts && look >= SWEEP_PER_INSERT {
                 sweep_queue.any_of(keys - look)
             } else {
@@ -93,9 +94,9 @@ impl<A: Algorithm> Table<A> {
             };
             let Some(key) = next else { continue };
             match self.look_at(context, key, full) {
-                Look::Gone => sweep_queue.forget_last(),
-                Look::MayGo(sampled) if evicts && !keep.contains(&key) => sample.offer(sampled),
-                Look::MayGo(_) | Look::Stays => {}
+                Look::Removed => sweep_queue.forget_last(),
+                Look::Evictable(sampled) if evicts && !keep.contains(&key) => sample.offer(sampled),
+                Look::Evictable(_) | Look::Kept => {}
             }
         }
         sample
@@ -106,9 +107,9 @@ impl<A: Algorithm> Table<A> {
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config, states, queues, .. } = &mut *shard;
         let algorithm = &shard_config.algorithm;
-        let Entry::Occupied(known) = states.entry(key) else { return Look::Gone };
+        let Entry::Occupied(known) = states.entry(key) else { return Look::Removed };
         if queues.contains_key(&key) {
-            return Look::Stays;
+            return Look::Kept;
         }
         let now = context.clock().now();
         let idle = now.saturating_since(algorithm.last_update(known.get()));
@@ -118,11 +119,11 @@ impl<A: Algorithm> Table<A> {
         {
             known.remove();
             self.record_eviction(now);
-            return Look::Gone;
+            return Look::Removed;
         }
         match full && algorithm.in_flight(known.get()) == 0 {
-            true => Look::MayGo(Sampled { key, usage: algorithm.usage(known.get(), now), idle }),
-            false => Look::Stays,
+            true => Look::Evictable(Sampled { key, usage: algorithm.usage(known.get(), now), idle }),
+            false => Look::Kept,
         }
     }
 
@@ -149,13 +150,13 @@ impl<A: Algorithm> Table<A> {
         Some(Place(&self.len))
     }
 
-    /// Denies a call for whose key there is no room. It has used nothing.
+    /// Denies a call for whose key there is no room. It is charged nothing.
     pub(super) fn reject(&self, quota: u64) -> Decision {
         self.counters.reject();
         Decision::table_full(quota)
     }
 
-    /// Gives back room that was reserved, and is not needed.
+    /// Releases room that was reserved, and is not needed.
     pub(super) fn unreserve(&self) {
         drop(Place(&self.len));
     }
@@ -163,7 +164,7 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
-        // Not `then_some`: a place that is made is given back.
+        // Not `then_some`: that would create a place, and release it when it is dropped.
         reserved.then(|| Place(&self.len))
     }
 }

@@ -1,8 +1,8 @@
 //! A map in parts, each under a lock of its own.
 //!
-//! A part holds whatever is needed to decide on one of its keys: its state, who waits for it, and the rule itself. So
-//! a decision takes one lock, a rule is replaced part by part and never in the middle of a decision, and several keys
-//! can be held at once: in the order of the addresses of their locks.
+//! A part holds all that is needed to decide on one of its keys: its state, its queue, and the algorithm
+//! itself. So a decision takes one lock, an algorithm is replaced part by part and never in the middle of a
+//! decision, and several keys can be locked at once: in the order of the addresses of their locks.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use crate::algorithm::Algorithm;
 use crate::queue::Queue;
 use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
-/// The lines of the keys for which somebody waits.
+/// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, IdentityBuildHasher>;
 
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) shard_config: ShardConfig<A>,
     pub(super) states: HashMap<Fingerprint, A::State, IdentityBuildHasher>,
     pub(super) queues: Queues<A>,
-    /// How many states the map has room for without growing, once no slot is taken by a key that was removed.
+    /// The number of states that the map has room for without growing, once no slot is taken by a removed key.
     room: usize,
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Makes a slot for one more state. A key that was removed may still take a slot: when these use up the map, it is
-    /// rebuilt at the size that it has, where the map by itself would double.
+    /// Makes a slot for one more state. A removed key may still take a slot: when these use up the map, it is
+    /// rebuilt at its current size, where the map by itself would double.
     pub(super) fn make_slot(&mut self) {
         let Self { states, room, .. } = self;
         if states.len() == states.capacity() && states.len() < *room {
@@ -40,13 +40,13 @@ impl<A: Algorithm> Shard<A> {
     }
 }
 
-/// What the states of a shard obey.
+/// The configuration of the states of a shard.
 #[derive(Debug)]
 pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
-    /// How often the rule was replaced.
+    /// The number of times that the algorithm was replaced.
     pub(super) generation: u64,
-    /// Once it was: the state of a key never seen, carried over as others were.
+    /// The state of a key never seen, converted as others were; `None` until the algorithm is replaced.
     pub(super) first: Option<A::State>,
     pub(super) closed: bool,
 }
@@ -56,13 +56,13 @@ pub(super) struct Shards<A: Algorithm> {
     shards: Box<[CachePadded<Mutex<Shard<A>>>]>,
 }
 
-/// On cache lines of its own: who locks one shard does not slow down who locks the next.
+/// A value on cache lines of its own, so that locking one shard does not slow down the next.
 #[derive(Debug)]
 #[repr(align(128))]
 struct CachePadded<T>(T);
 
 impl<A: Algorithm> Shards<A> {
-    /// `count` shards, a power of two.
+    /// Creates `count` shards, a power of two.
     pub(super) fn new(count: usize, algorithm: &A) -> Self {
         let shard = |_| {
             CachePadded(Mutex::new(Shard {
@@ -80,7 +80,7 @@ impl<A: Algorithm> Shards<A> {
         Self { shards: (0..count).map(shard).collect() }
     }
 
-    /// The lock of the shard in which the key lives.
+    /// Returns the lock of the key's shard.
     #[inline]
     pub(super) fn of(&self, key: &Fingerprint) -> &Mutex<Shard<A>> {
         &self.shards[key.shard(self.shards.len())].0
@@ -96,8 +96,9 @@ impl<A: Algorithm> Shards<A> {
     }
 }
 
-/// Whom to wake once nothing is held, for a waker may run anything: so it is declared before a lock is taken. Woken
-/// as well if a rule panics meanwhile; and if one of the wakers panics, the others all the same.
+/// The wakers to wake once no lock is held, for a waker may run any code: so it is declared before a lock is
+/// taken. It wakes them as well if an algorithm panics meanwhile; and if one of the wakers panics, the others
+/// all the same.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 
@@ -121,7 +122,7 @@ impl Drop for Wakers {
     }
 }
 
-/// An algorithm that panicked has changed one key at most, and may go on.
+/// Locks, whether poisoned or not: an algorithm that panicked has changed one key at most, and may go on.
 #[inline]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

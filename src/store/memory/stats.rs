@@ -1,17 +1,19 @@
-//! What is counted when the table is full.
+//! The counters of a full table.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How often the table of a limiter was full, and what was done about it. Returned by
+/// Counts of how often the table of a limiter was full, and of what was done about it. Returned by
 /// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
 ///
-/// Counted since the limiter was built. All zero: [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+/// Counted since the limiter was created. If all are zero, [`max_keys`](crate::limiter::Builder::max_keys) is
+/// large enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterStats {
     /// Keys that were evicted to make room for new ones: [`OnFull::EvictLeastUsed`](crate::store::OnFull).
     pub evicted: u64,
-    /// Those of them that were at their limits or locked out: such a key gets its quota once more when it is back.
+    /// Evicted keys that were at their limits or locked out: such a key gets its quota once more when it
+    /// returns.
     pub evicted_at_limit: u64,
     /// Calls that were decided by a bucket that several keys share:
     /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
@@ -26,7 +28,7 @@ pub(super) struct Counters {
     evicted_at_limit: AtomicU64,
     shared: AtomicU64,
     rejected: AtomicU64,
-    /// Whether the table was ever found full.
+    /// `true` once the table was found full.
     full: AtomicBool,
 }
 
@@ -46,7 +48,7 @@ impl Counters {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts that the table was found full. Logged the first time: call it while nothing is locked.
+    /// Records that the table was found full. Logged the first time: call it while no lock is held.
     pub(super) fn full(&self, max_keys: usize) {
         let known = self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed);
         if !known {

@@ -6,9 +6,9 @@ use crate::random::random_u64;
 /// The keys in the order in which they are looked at.
 #[derive(Debug)]
 pub(super) struct SweepQueue {
-    /// Each key once, the one looked at longest ago first; and those that are gone.
+    /// Each key once, the one looked at longest ago first; and keys that were removed.
     order: VecDeque<Fingerprint>,
-    /// Those of the order that were reset, and are no more.
+    /// The keys in `order` that were reset and removed from the table.
     gone: HashSet<Fingerprint, IdentityBuildHasher>,
     random: u64,
 }
@@ -20,14 +20,14 @@ impl Default for SweepQueue {
 }
 
 impl SweepQueue {
-    /// A key has come into the table.
+    /// Adds a key that was inserted into the table.
     pub(super) fn push(&mut self, key: Fingerprint) {
         if !self.gone.remove(&key) {
             self.order.push_back(key);
         }
     }
 
-    /// A key has left it, before its turn.
+    /// Marks a key that was removed from the table before it was looked at.
     pub(super) fn mark_removed(&mut self, key: Fingerprint) {
         self.gone.insert(key);
     }
@@ -36,8 +36,8 @@ impl SweepQueue {
         self.order.len()
     }
 
-    /// Returns the next key, which goes to the end; `None` if it has left the table. What has left has its turn, too:
-    /// work per look is constant.
+    /// Returns the next key, which goes to the end; `None` if it was removed from the table. Removed keys count
+    /// as a look, too, so that the work per look is constant.
     pub(super) fn next(&mut self) -> Option<Fingerprint> {
         let key = self.order.pop_front()?;
         if self.gone.remove(&key) {
@@ -47,7 +47,8 @@ impl SweepQueue {
         Some(key)
     }
 
-    /// Returns one of the first `count` keys, at random, which goes to the end.
+    /// Returns one of the first `count` keys, at random, which goes to the end. `None` if it was removed from
+    /// the table.
     pub(super) fn any_of(&mut self, count: usize) -> Option<Fingerprint> {
         // xorshift64*, whose state is never 0.
         self.random |= u64::from(self.random == 0);
@@ -64,12 +65,12 @@ impl SweepQueue {
         self.next()
     }
 
-    /// The key that went to the end last has left the table.
+    /// Removes the key that went to the end last.
     pub(super) fn forget_last(&mut self) {
         self.order.pop_back();
     }
 
-    /// A key that went to the end a few looks ago has left the table.
+    /// Removes a key that went to the end a few looks ago.
     pub(super) fn forget_recent(&mut self, key: Fingerprint) {
         if let Some(back) = self.order.iter().rev().position(|other| *other == key) {
             self.order.swap_remove_back(self.order.len() - 1 - back);

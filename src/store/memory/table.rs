@@ -1,12 +1,13 @@
 //! A bounded map that cleans itself.
 //!
-//! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and forgotten if
-//! they are fresh and nobody has asked for them for a while (a window of the quota, at most ten seconds: a
-//! busy key that never uses much is not made anew at each call). No thread, no timer. Work per call is constant, but
-//! for the growth of the map, which is amortised: the call that makes a shard grow moves all its keys.
+//! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and removed
+//! if they are fresh and have been idle for a while (a window of the quota, at most ten seconds: a busy key
+//! that never uses much is not created anew at each call). There is no thread and no timer. Work per call is
+//! constant, except for the growth of the map, which is amortised: the call that makes a shard grow moves all
+//! its keys.
 //!
-//! When the table is full, more are looked at, and those go that are fresh, asked for or not. If none can
-//! go, [`OnFull`](super::OnFull) says what happens to the new key.
+//! When the table is full, more keys are looked at, and the fresh ones are removed, idle or not. If none can be
+//! removed, [`OnFull`](super::OnFull) defines what happens to the new key.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -25,33 +26,33 @@ use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The longest that a key rests: ten seconds.
+/// The maximum time that a fresh key is kept while there is room: ten seconds, in nanoseconds.
 const MAX_RETENTION: u64 = 10_000_000_000;
 const SHARDS: usize = 64;
 const SHARED_SHARDS: usize = 16;
 
-/// Locks are taken in this order: the round, a shard of keys, the shared buckets.
+/// The keys of a limiter. Locks are taken in this order: the sweep queue, a shard of keys, the shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     pub(super) keys: Shards<A>,
     pub(super) shared: Shards<A>,
-    /// How many shared buckets are in use. Changed while the bucket is locked.
+    /// The number of shared buckets in use. Changed while the bucket is locked.
     pub(super) buckets: AtomicUsize,
     /// The shared bucket that is looked at next.
     pub(super) next_bucket: AtomicUsize,
     pub(super) sweep_queue: Mutex<SweepQueue>,
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
-    /// The latest reading at which a key was forgotten.
+    /// The latest reading of the clock at which a key was removed.
     evicted_until: AtomicU64,
-    /// For how long nobody has asked for a key that is forgotten though there is room, in nanoseconds.
+    /// The time for which a fresh key must be idle before it is removed though there is room, in nanoseconds.
     pub(super) retention: AtomicU64,
     pub(super) config: StoreConfig,
     pub(super) counters: Counters,
 }
 
 impl<A: Algorithm> Table<A> {
-    /// A table of at most `max_keys`.
+    /// Creates a table of at most `max_keys`.
     pub(super) fn new(max_keys: usize, algorithm: &A, config: StoreConfig) -> Self {
         Self {
             config,
@@ -72,11 +73,11 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Holds a key that is known and for which nobody waits, while `change` runs: the common case, and short.
+    /// Locks a known key without a queue while `change` runs: the common case, and short.
     ///
-    /// The clock is read before, while the processor has nothing else to wait for. A thread that was held up since
-    /// must not look like a clock that was set back: where the key knows of a later reading, the clock is read again,
-    /// now that nobody else can have a later one.
+    /// The clock is read before, while the processor has nothing else to wait for. A thread that was delayed
+    /// since must not look like a clock that was set back: if the key knows of a later reading, the clock is
+    /// read again, now that no other call can have a later one.
     #[inline]
     pub(super) fn with_existing<R>(
         &self,
@@ -97,8 +98,8 @@ impl<A: Algorithm> Table<A> {
         change(algorithm, state, now)
     }
 
-    /// Holds the key while `change` runs, making it first if need be. The rule is `algorithm`, or else the limiter's. `None`
-    /// if there is no room for a new key.
+    /// Locks the key while `change` runs, and creates it first if need be. The algorithm is `algorithm`, or
+    /// else the limiter's. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
         context: &MemoryContext<A>,
@@ -121,8 +122,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// The same for what concerns only a key that has used something: it makes none, unless the key may have used it in
-    /// a shared bucket.
+    /// Like [`with_entry`](Table::with_entry), for changes that concern only a key that has used something: it
+    /// creates no key, unless the key may have used it in a shared bucket.
     pub(super) fn with_used<R>(
         &self,
         context: &MemoryContext<A>,
@@ -151,7 +152,7 @@ impl<A: Algorithm> Table<A> {
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         self.clean_shared(context);
-        // Should the rule panic, the place is free again.
+        // If the algorithm panics, the place is free again.
         let place = self.make_room(context, &[key]);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
@@ -201,7 +202,8 @@ impl<A: Algorithm> Table<A> {
         Some(result)
     }
 
-    /// Holds the key while `peek_entry` runs, or what it would be. Makes no key, so `peek_entry` must not use anything.
+    /// Locks the key, or a temporary one in its place, while `look` runs. It creates no key, so `look` must not
+    /// charge anything.
     pub(super) fn peek_entry<R>(
         &self,
         context: &MemoryContext<A>,
@@ -230,7 +232,7 @@ impl<A: Algorithm> Table<A> {
         look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// A key that is held. The rule is `algorithm`, or else the limiter's.
+    /// Returns the entry of a locked key. The algorithm is `algorithm`, or else the limiter's.
     pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,
@@ -244,18 +246,20 @@ impl<A: Algorithm> Table<A> {
         KeyEntry { key, algorithm, config: &self.config, closed: shard_config.closed, state, queues, wake }
     }
 
-    /// A key is gone that was fresh at `now`; it knew of no later reading, else it would not have been.
+    /// Records that a key was removed that was fresh at `now`; it knew of no later reading, else it would not
+    /// have been.
     pub(super) fn record_eviction(&self, now: Nanos) {
         self.forgotten_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A key has left the table at `now`; its room is used again.
+    /// Records that a key was removed at `now`, and that its room is used again.
     pub(super) fn forgotten_at(&self, now: Nanos) {
         self.evicted_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// The state of a key never seen, or forgotten: it may have seen the latest reading at which one was forgotten.
+    /// Returns the state of a key never seen, or removed: it may have known the latest reading at which a key
+    /// was removed.
     pub(super) fn new_state(
         &self,
         context: &MemoryContext<A>,
@@ -267,13 +271,13 @@ impl<A: Algorithm> Table<A> {
         let Some(mut first) = shard_config.first.clone() else {
             return algorithm.new_state(context.created_at(), now);
         };
-        // Brings it up to now.
+        // Brings it up to `now`.
         let _ = shard_config.algorithm.peek(&mut first, now, 0);
         first
     }
 
-    /// Whether a key never seen is as one that has been idle for long. Until then keys are kept: a bucket that starts
-    /// empty may have been filled early by a refund.
+    /// Returns whether a key never seen equals one that has been idle for long. Until then keys are kept: a
+    /// bucket that starts empty may have been filled early by a refund.
     pub(super) fn may_forget(
         &self,
         context: &MemoryContext<A>,
@@ -285,7 +289,7 @@ impl<A: Algorithm> Table<A> {
             .is_fresh(&self.new_state(context, shard_config, &shard_config.algorithm, now), now)
     }
 
-    /// A key has come into the table. No shard is held.
+    /// Adds a key that was inserted into the table. No shard is locked.
     pub(super) fn add(&self, key: Fingerprint) {
         self.sweep_queue().push(key);
     }
@@ -295,8 +299,8 @@ impl<A: Algorithm> Table<A> {
     }
 }
 
-/// For how long keys that are fresh rest before they are forgotten, in nanoseconds: its longest window, but
-/// not over ten seconds.
+/// Returns the time for which fresh keys are kept before they are removed, in nanoseconds: the algorithm's
+/// longest window, but at most ten seconds.
 pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     let mut longest = 0;
     algorithm.for_each_policy(&mut |policy| match policy.unit {

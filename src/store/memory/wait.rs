@@ -1,4 +1,4 @@
-//! A call that waits in line.
+//! The wait of a queued call.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,28 +20,28 @@ use crate::queue::PollTurn;
 use crate::store::{Permit, Reservation};
 
 pin_project! {
-    /// A call's place in a line of a [`MemoryStore`](super::MemoryStore).
+    /// A queued call of a [`MemoryStore`](super::MemoryStore).
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it waits, it has charged nothing, and those behind it move up.
+    /// If it is dropped while it waits, it has charged nothing, and the waiters behind it move up.
     #[must_use = "futures do nothing unless polled"]
     pub struct QueuedAcquire<A>
     where
         A: Algorithm,
     {
         place: QueueTicket<A>,
-        alarm: Nanos,
+        wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
         permit: Permit,
-        // Apart: most calls are not settled.
+        // Boxed: most calls are not settled.
         charge: Option<Box<MemoryCharge<A>>>,
         charged_at: Nanos,
     }
 }
 
-/// A place in a line, given up when dropped.
+/// A place in a queue, cancelled when dropped.
 struct QueueTicket<A: Algorithm> {
     context: Arc<MemoryContext<A>>,
     key: Fingerprint,
@@ -67,22 +67,22 @@ impl<A: Algorithm> QueuedAcquire<A> {
     ) -> Self {
         let place = QueueTicket { context, key, ticket, left: false };
         let charge = charge.map(Box::new);
-        Self { place, alarm: Nanos::ZERO, sleep: None, permit, charge, charged_at: Nanos::ZERO }
+        Self { place, wake_at: Nanos::ZERO, sleep: None, permit, charge, charged_at: Nanos::ZERO }
     }
 
-    /// When the call was charged, which was let in.
+    /// Returns the time at which the call, which was admitted, was charged.
     pub(super) fn charged_at(self: Pin<&mut Self>) -> Nanos {
         *self.project().charged_at
     }
 
-    /// The reservation of the call, which was let in, if it is to be settled.
+    /// Returns the reservation of the call, which was admitted, if it is to be settled.
     pub(crate) fn reservation(self: Pin<&mut Self>) -> Option<Reservation> {
         let this = self.project();
         let charge = this.charge.take()?;
         Some(MemoryCharge { charged_at: *this.charged_at, ..*charge }.into())
     }
 
-    /// What the call holds, which was let in.
+    /// Returns the permit of the call, which was admitted.
     pub(crate) fn permit(self: Pin<&mut Self>) -> Permit {
         mem::take(self.project().permit).armed()
     }
@@ -93,12 +93,14 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
 
     /// # Panics
     ///
-    /// With the default clock, outside a tokio runtime with a timer; and when polled after it was ready.
+    /// With the default clock, panics outside a tokio runtime with a timer. Panics when polled after it was
+    /// ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let place = this.place;
         assert!(!place.left, "polled after it was ready");
-        // A sleep that ends is asked about once more; one that ends before its time leaves the rest to the next poll.
+        // After a sleep that ends, the queue is polled once more; one that ends before its time leaves the rest
+        // to the next poll.
         for _ in 0..2 {
             match place.context.store().ask(&place.context, place.key, place.ticket, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
@@ -107,10 +109,10 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                     this.sleep.set(None);
                     return Poll::Ready(Ok(decision));
                 }
-                PollTurn::NotBefore(alarm) if this.sleep.is_some() && *this.alarm == alarm => {}
-                PollTurn::NotBefore(alarm) => {
-                    this.sleep.set(Some(place.context.clock().sleep_until(alarm)));
-                    *this.alarm = alarm;
+                PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
+                PollTurn::NotBefore(wake_at) => {
+                    this.sleep.set(Some(place.context.clock().sleep_until(wake_at)));
+                    *this.wake_at = wake_at;
                 }
             }
             match this.sleep.as_mut().as_pin_mut().map(|sleep| sleep.poll(cx)) {
@@ -125,6 +127,6 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
 
 impl<A: Algorithm> fmt::Debug for QueuedAcquire<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryWait").field("until", &self.alarm).finish_non_exhaustive()
+        f.debug_struct("MemoryWait").field("until", &self.wake_at).finish_non_exhaustive()
     }
 }

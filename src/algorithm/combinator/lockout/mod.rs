@@ -1,14 +1,15 @@
 //! # Blocking after abuse
 //!
-//! **Problem.** A caller that is refused again and again is guessing passwords, or broken. Turn it away for a while.
+//! **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
 //!
-//! **Naive answer.** Block for an hour at the first refusal; or start the block anew at each.
+//! **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
 //!
 //! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
 //! for ever.
 //!
-//! **The idea.** Count the refusals within a window that begins with the first of them. At the `n`-th the block
-//! begins, and lasts as long as was said: what comes meanwhile is refused, is told the rest, and changes nothing.
+//! **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
+//! lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
+//! of it, and change nothing.
 //!
 //! ```text
 //!   limit 2, block for 5 s after 3
@@ -18,8 +19,8 @@
 //!             1st ──┘ 3rd: "try again in 5 s"
 //! ```
 //!
-//! **Invariant.** A block ends exactly `duration` after the refusal that began it. Without a block, every answer is
-//! that of the rule inside.
+//! **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
+//! decision is that of the inner algorithm.
 //!
 //! **Cost.** 32 bytes more per key.
 
@@ -37,7 +38,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A rule that blocks for a time; [`after`](LockoutBuilder::after) how many refusals remains to be said.
+/// A lockout for a time; [`after`](LockoutBuilder::after) how many denials is yet to be given.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many refusals: `.after(n)`"]
 pub struct LockoutBuilder<A> {
@@ -52,18 +53,18 @@ impl<A: Algorithm> LockoutBuilder<A> {
         Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
     }
 
-    /// A key that was refused `refusals` times within the rule's window is refused for the whole time.
+    /// Locks a key out for the whole time once it was denied `refusals` times within the algorithm's window.
     ///
     /// # Panics
     ///
-    /// If `refusals` is 0.
+    /// Panics if `refusals` is 0.
     #[must_use]
     pub fn after(self, refusals: u64) -> Lockout<A> {
         assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
         let mut window = 0;
         self.algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
         if window == 0 {
-            // Concurrent requests have none.
+            // Concurrent requests have no window.
             window = self.duration;
         }
         let window = window.clamp(1, i64::MAX as u64);
@@ -71,24 +72,24 @@ impl<A: Algorithm> LockoutBuilder<A> {
     }
 }
 
-/// A rule that turns a key away for a while when it was refused too often.
+/// An algorithm that locks a key out for a while when it was denied too often.
 ///
-/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the first
-/// refusal and is as long as the rule's own ([`QuotaPolicy::header_window`]), or, of
-/// [`Concurrency`](crate::algorithm::Concurrency), as the block; with so many refusals in it the block begins, and
-/// that refusal already tells it. While it lasts, every call is refused, and `retry_after` tells the rest; hammering
-/// neither prolongs nor shortens it. Calls that wait in line when it begins keep their places.
+/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the
+/// first denial and is as long as the inner algorithm's own ([`QuotaPolicy::header_window`]), or, for
+/// [`Concurrency`](crate::algorithm::Concurrency), as the lockout. The `n`-th denial in it begins the lockout,
+/// and already reports it. During a lockout every call is denied, and `retry_after` is the rest of it; further
+/// calls neither prolong nor shorten it. Calls that are already queued when it begins keep their places.
 /// [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
 ///
-/// Here a denial does have a consequence: it is counted. Blocks are not nested: a block within a blocked rule tells
-/// its `retry_after` too late.
+/// Unlike elsewhere, a denial has a consequence here: it is counted. Lockouts cannot be nested: one within
+/// another reports its `retry_after` too late.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_throttle::algorithm::FixedWindow;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// // five wrong passwords a minute; who goes on for ten more is out for an hour
+/// // five wrong passwords a minute; ten more denials lock the user out for an hour
 /// let algorithm = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
 /// let logins = RateLimiter::new(algorithm);
 /// # for _ in 0..14 {
@@ -107,7 +108,7 @@ pub struct Lockout<A> {
     extends: bool,
 }
 
-/// What a [`Lockout`] remembers of a key.
+/// The state that a [`Lockout`] keeps for a key.
 #[derive(Clone, Debug)]
 pub struct LockoutState<S> {
     state: S,
@@ -117,24 +118,25 @@ pub struct LockoutState<S> {
 #[derive(Clone, Copy, Debug)]
 struct RejectionCount {
     last: Nanos,
-    /// The rest of the block, at `last`.
+    /// The rest of the lockout, at `last`.
     left: u64,
-    /// The refusals in the window, which began `age` ago; or [`SHARED`].
+    /// The denials in the window, which began `age` ago; or [`SHARED`].
     refusals: u64,
     age: u64,
 }
 
-/// In place of a number of refusals: the state is shared by several keys, whose refusals are not counted.
+/// Marks, in place of a number of denials, a state that several keys share: their denials are not counted.
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {
-    /// Each call that is refused while the block lasts begins it anew: a client that retries in a loop stays out.
+    /// Begins the lockout anew with each call that is denied during it: a client that retries in a loop stays
+    /// out.
     #[must_use]
     pub fn extend_on_retry(self) -> Self {
         Self { extends: true, ..self }
     }
 
-    /// Brings the count up to `now`; how far the clock is behind its time.
+    /// Brings the count up to `now`. Returns how far the clock is behind the count's time.
     #[inline]
     fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
         let step = step(count.last, now, self.window);
@@ -147,7 +149,7 @@ impl<A: Algorithm> Lockout<A> {
         step.behind
     }
 
-    /// A call was refused.
+    /// Counts a denial.
     fn refuse(&self, count: &mut RejectionCount) {
         if count.refusals == SHARED {
             return;
@@ -167,7 +169,7 @@ impl<A: Algorithm> Lockout<A> {
         }
     }
 
-    /// What the rule inside said, as it is told: with the block, and with the count that is to be forgotten.
+    /// Applies the lockout to the inner algorithm's decision, with the time until the denials are forgotten.
     fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.refusals) {
             (0, 0 | SHARED) => return decision,
@@ -185,7 +187,7 @@ impl<A: Algorithm> Lockout<A> {
         denied.with_index(decision.limit_index()).with_min_reset(rest)
     }
 
-    /// A cost of 0 passes; nothing else would.
+    /// Returns the decision for a cost of 0, which is allowed even during a lockout.
     fn zero_cost(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
         let reset = nanos(decision.reset_after());
         match count.left {
@@ -242,7 +244,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if then.left > 0 || !decision.is_allowed() {
             self.refuse(&mut then);
         }
-        // When to come back is what a check would say; the rest describes the state as it is.
+        // `retry_after` is what a check would report; the rest describes the state as it is.
         let retry = self.reported(&then, behind, decision).retry_after().map(nanos);
         self.reported(&state.count, behind, decision).with_retry_after(retry)
     }
@@ -255,7 +257,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.undo(&mut state.state, now, cost, taken);
     }
 
-    /// A block goes on, for no longer than a new one.
+    /// Keeps a lockout, for no longer than a new one would last.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);
@@ -276,7 +278,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.restore_tier(&mut state.state, now, before.algorithm);
     }
 
-    /// Blocked or not: it has passed, by another rule.
+    /// Charges during a lockout as well: the call was admitted with another algorithm.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.algorithm.charge_saturating(&mut state.state, now, cost);
     }
@@ -297,7 +299,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 
     fn header_window(&self, decision: &Decision) -> Option<Duration> {
         match decision.is_allowed() {
-            // In a block nothing is left, and what comes next is its end.
+            // During a lockout nothing is left, and what comes next is its end.
             true if decision.remaining() == 0 && decision.next().is_some() => {
                 decision.next().map(Duration::from_nanos)
             }
@@ -331,15 +333,15 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.ignores_burst()
     }
 
-    /// That of the algorithm inside, or how near the key is to being locked out.
+    /// Returns that of the inner algorithm, or how near the key is to being locked out.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);
         match (count.left, count.refusals) {
             (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
             (0, refusals) => self.algorithm.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
-            // As used up as a key at its limit, and no more: else a flood of keys that are locked out would push out
-            // each key at its limit, which would get its quota again.
+            // As used up as a key at its limit, and no more: otherwise a flood of keys that are locked out
+            // would evict each key at its limit, which would get its quota again.
             _ => Usage::FULL,
         }
     }
@@ -366,12 +368,12 @@ macro_rules! block_for {
     ($($algorithm:ty)+) => {
         $(
             impl $algorithm {
-                /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) so many refusals. See
-                /// [`Lockout`].
+                /// Locks a key out for the whole of `duration` [`after`](LockoutBuilder::after) a number of
+                /// denials. See [`Lockout`].
                 ///
                 /// # Panics
                 ///
-                /// If `duration` is zero.
+                /// Panics if `duration` is zero.
                 pub fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
                     LockoutBuilder::new(self, duration)
                 }

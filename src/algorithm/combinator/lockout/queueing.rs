@@ -6,13 +6,13 @@ use crate::decision::Decision;
 impl<A: Algorithm> Lockout<A> {
     fn inner(&self) -> &dyn Queueing<A::State> {
         match self.algorithm.queueing() {
-            Some(line) => line,
-            None => unreachable!("whether there is a line does not change"),
+            Some(queueing) => queueing,
+            None => unreachable!("whether an algorithm queues does not change"),
         }
     }
 }
 
-/// The line of the rule inside, but for those who are blocked.
+/// The queue of the inner algorithm, closed to keys that are locked out.
 impl<A: Algorithm> Queueing<LockoutState<A::State>> for Lockout<A> {
     fn queue_config(&self, state: &LockoutState<A::State>) -> QueueConfig {
         self.inner().queue_config(&state.state)

@@ -34,7 +34,7 @@ fn refusals_that_are_spread_over_windows_do_not_add_up() {
 }
 
 #[test]
-fn asked_for_it_is_prolonged() {
+fn a_denied_call_prolongs_the_lockout_if_asked_to() {
     let algorithm = algorithm().extend_on_retry();
     let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
     for at in [0, 0, 0, 0, 0, 4 * SECOND] {
@@ -47,7 +47,7 @@ fn asked_for_it_is_prolonged() {
 }
 
 #[test]
-fn a_look_is_not_counted_and_says_what_a_check_would() {
+fn a_peek_is_not_counted_and_reports_what_a_check_would() {
     let algorithm = algorithm();
     let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
     for _ in 0..4 {

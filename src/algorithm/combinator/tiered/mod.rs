@@ -7,18 +7,18 @@
 //! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each
 //! time.
 //!
-//! **The idea.** A user has a state for each rule it was asked by, and what it uses counts in all of them. The state
-//! for a rule that is new to it is that of another which leaves it the least, carried over: as when a limiter's rule
-//! is [replaced](crate::limiter::RateLimiter::replace), but for one key.
+//! **The idea.** A user has a state for each tier it was asked with, and what it uses counts in all of them.
+//! The state for a tier that is new to it is converted from the one that leaves it the least: as when a
+//! limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace), but for one key.
 //!
-//! One state would not do: carried over to a small limit and back to a large one, it would have forgotten what the
-//! small one cannot hold. Whoever alternates between two tiers would have no limit at all.
+//! One state would not do: converted to a small limit and back to a large one, it would have forgotten what the
+//! small one cannot hold. A user that alternates between two tiers would have no limit at all.
 //!
-//! **Invariant.** Each rule holds by itself, for all that was used since the key was first asked by it, whatever it
-//! was used by. Nobody waits longer than the rule that is asked could demand.
+//! **Invariant.** Each tier's limit holds by itself, for all that was used with any tier since the key was
+//! first asked with this one. No call waits longer than the tier that is asked could demand.
 //!
-//! **Cost.** The rule's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were asked by several
-//! rules of late, state and rule for each of them, up to 32. Work in proportion to that.
+//! **Cost.** The algorithm's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were recently
+//! asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
 
 mod queueing;
 
@@ -30,18 +30,18 @@ use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// One kind of rule, of which each call may choose another.
+/// One kind of algorithm, configured differently for each tier. Each call may choose its tier.
 ///
-/// The rule given here is for calls that choose none. The choice is the layer's
-/// ([`tier`](crate::middleware::RateLimitLayer::tier)), or that of whoever asks the limiter
+/// The algorithm given here is for calls that choose none. The choice is made by the layer
+/// ([`tier`](crate::middleware::RateLimitLayer::tier)) or by the caller of the limiter
 /// ([`check_by`](crate::limiter::RateLimiter::check_by)).
 ///
-/// A key that is asked by a rule for the first time starts with what it has used by others, as the table of
-/// [`replace`](crate::limiter::RateLimiter::replace) says. From then on, what it uses by any rule counts for all of
-/// them, as far as they have room for it (what they have not is not owed): so moving a user to another tier neither
-/// resets nor locks anybody, and moving to and fro wins nothing. Of more than 32 rules on one key, that is forgotten
-/// for which the key would be fresh soonest. A refund goes to the rule that was asked last. Calls that wait
-/// in line stand in one line, which moves as the rule says that last let one in.
+/// A key that is asked with a tier for the first time starts with what it has used with others, as the table of
+/// [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what it uses with any tier counts
+/// for all of them, as far as they have units left (what exceeds them is not owed): so moving a user to another
+/// tier neither resets it nor locks it out, and alternating between tiers gains nothing. A key keeps at most 32
+/// tiers; the one that becomes fresh first is evicted. A refund goes to the tier that was asked last. Queued
+/// calls of all tiers share one queue, which moves at the pace of the tier that admitted a call last.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -60,21 +60,21 @@ pub struct Tiered<A> {
     algorithm: A,
 }
 
-/// What a [`Tiered`] remembers of a key.
+/// The state that a [`Tiered`] keeps for a key.
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
-    /// The rule that was asked last.
+    /// The tier that was asked last.
     by: A,
     state: A::State,
-    /// The others that were asked, up to [`MAX_TIERS`].
+    /// The other tiers that were asked, up to [`MAX_TIERS`].
     other_tiers: Vec<(A, A::State)>,
 }
 
-/// The most rules that a key has a state for.
+/// The maximum number of tiers that a key has a state for.
 const MAX_TIERS: usize = 32;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Calls that choose no rule go by this one.
+    /// Creates tiers whose default, for calls that choose none, is `algorithm`.
     #[must_use]
     pub const fn new(algorithm: A) -> Self {
         Self { algorithm }
@@ -93,7 +93,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         let mine = match known {
             Some(at) => state.other_tiers.remove(at).1,
             None => {
-                // From whichever leaves the least: a small rule cannot hold what a large one knows.
+                // From the tier that leaves the least: a small one cannot hold what a large one knows.
                 let mut mine = self.migrated(&state.by, &state.state, now);
                 for (by, other) in &state.other_tiers {
                     let other = self.migrated(by, other, now);
@@ -111,7 +111,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 }
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// A state of another rule, carried over to this one; and how much it leaves.
+    /// Converts a state of another tier to this one. Returns it, and how much it leaves.
     fn migrated(&self, by: &A, state: &A::State, now: Nanos) -> (A::State, u64) {
         let mut mine = state.clone();
         self.algorithm.migrate(&mut mine, by, now);
@@ -121,7 +121,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 }
 
 impl<A: Algorithm> TieredState<A> {
-    /// What is used by one rule counts for the others, as far as they have room.
+    /// Charges what was used with one tier to the others, as far as they have units left.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         if self.other_tiers.len() >= MAX_TIERS {
@@ -132,7 +132,7 @@ impl<A: Algorithm> TieredState<A> {
         }
     }
 
-    /// Forgets the one that will soonest be fresh.
+    /// Evicts the tier that becomes fresh first.
     fn evict_one(&mut self, now: Nanos) {
         let reset = |(algorithm, state): &mut (A, A::State)| algorithm.peek(state, now, 0).reset_after();
         let resets = self.other_tiers.iter_mut().map(reset).enumerate();
@@ -141,7 +141,7 @@ impl<A: Algorithm> TieredState<A> {
         }
     }
 
-    /// The key is as if never seen when it is so for each rule.
+    /// Extends `reset_after`: the key is fresh once it is fresh for each tier.
     fn reported(&mut self, now: Nanos, decision: Decision) -> Decision {
         self.other_tiers.iter_mut().fold(decision, |reported, (algorithm, state)| {
             reported.with_min_reset(Nanos::from(algorithm.peek(state, now, 0).reset_after()).0)
@@ -182,13 +182,13 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         before
     }
 
-    /// What the rule has counted is kept, if there is a place for it.
+    /// Keeps what the tier has counted, if there is a place for it.
     fn restore_tier(&self, state: &mut TieredState<A>, now: Nanos, before: Self) {
         before.switch_to(state, now);
         state.other_tiers.truncate(MAX_TIERS - 1);
     }
 
-    /// A look moves nobody to another tier.
+    /// Decides on a copy if the tier is another: a peek moves no key to another tier.
     fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         if state.by == self.algorithm {
             let decision = self.algorithm.peek(&mut state.state, now, cost);
@@ -205,7 +205,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
-        // To the rule that charged it. What was counted for the others stays: how much that was is not known.
+        // To the tier that charged it. What was counted for the others stays: how much that was is not known.
         let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
         let mut all = iter::once((&state.by, &mut state.state)).chain(other_tiers);
         if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
@@ -213,8 +213,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    /// What went by the rule for calls that choose none goes by the new one. Those that choose the old rule go on by
-    /// it.
+    /// Converts the state of the default tier. Calls that choose the old algorithm keep its state.
     fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.algorithm {
             return self.switch_to(state, now);
@@ -255,7 +254,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.needs_release()
     }
 
-    /// What is over is over for each rule.
+    /// Ends the call for each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
         let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
         for (algorithm, state) in iter::once((&state.by, &mut state.state)).chain(other_tiers) {
@@ -290,7 +289,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.ignores_burst()
     }
 
-    /// The highest, by any of the algorithms that the key was asked with.
+    /// Returns the highest of all tiers that the key was asked with.
     fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
         let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
         other_tiers.fold(state.by.usage(&state.state, now), Usage::max)

@@ -5,30 +5,30 @@ use crate::algorithm::{Admission, Algorithm, QueueConfig, Queueing, SharedPermit
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// That of a kind of rule that has one.
-fn line<A: Algorithm>(algorithm: &A) -> &dyn Queueing<A::State> {
+/// Returns the queue of a tier, which must have one.
+fn queueing<A: Algorithm>(algorithm: &A) -> &dyn Queueing<A::State> {
     match algorithm.queueing() {
-        Some(line) => line,
-        None => unreachable!("whether there is a line does not change from rule to rule"),
+        Some(queueing) => queueing,
+        None => unreachable!("whether there is a queue does not change from tier to tier"),
     }
 }
 
-/// That of the rule that the key was asked by last.
+/// The queue of the tier that the key was asked with last.
 impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
     fn queue_config(&self, state: &TieredState<A>) -> QueueConfig {
-        line(&state.by).queue_config(&state.state)
+        queueing(&state.by).queue_config(&state.state)
     }
 
     fn bottleneck(&self, state: &TieredState<A>, cost: u64) -> usize {
-        line(&state.by).bottleneck(&state.state, cost)
+        queueing(&state.by).bottleneck(&state.state, cost)
     }
 
     fn is_timed(&self) -> bool {
-        line(&self.algorithm).is_timed()
+        queueing(&self.algorithm).is_timed()
     }
 
     fn keeps_schedule(&self) -> bool {
-        line(&self.algorithm).keeps_schedule()
+        queueing(&self.algorithm).keeps_schedule()
     }
 
     fn is_plain(&self) -> bool {
@@ -36,12 +36,12 @@ impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
     }
 
     fn follow(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {
-        line(&state.by).follow(&mut state.state, arrived, cost);
+        queueing(&state.by).follow(&mut state.state, arrived, cost);
         state.count(state.by.last_update(&state.state), cost);
     }
 
     fn join(&self, cost: u64) -> Option<SharedPermit> {
-        line(&self.algorithm).join(cost)
+        queueing(&self.algorithm).join(cost)
     }
 
     fn end(&self, state: &mut TieredState<A>, cost: u64) {
@@ -50,22 +50,22 @@ impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
     }
 
     fn take(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Decision> {
-        let decision = line(&state.by).take(&mut state.state, now, cost)?;
+        let decision = queueing(&state.by).take(&mut state.state, now, cost)?;
         state.count(now, cost);
         Some(state.reported(now, decision))
     }
 
     fn look(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Decision> {
-        let decision = line(&state.by).look(&mut state.state, now, cost)?;
+        let decision = queueing(&state.by).look(&mut state.state, now, cost)?;
         Some(state.reported(now, decision))
     }
 
     fn time(&self, state: &TieredState<A>) -> Nanos {
-        line(&state.by).time(&state.state)
+        queueing(&state.by).time(&state.state)
     }
 
     fn depart(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
-        let departure = line(&state.by).depart(&mut state.state, now, arrived, cost);
+        let departure = queueing(&state.by).depart(&mut state.state, now, arrived, cost);
         if departure != Admission::NotReady {
             state.count(state.by.last_update(&state.state), cost);
         }
@@ -73,40 +73,40 @@ impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
     }
 
     fn capacity(&self, state: &TieredState<A>) -> u64 {
-        line(&state.by).capacity(&state.state)
+        queueing(&state.by).capacity(&state.state)
     }
 
     fn at_once(&self, state: &TieredState<A>) -> u64 {
-        line(&state.by).at_once(&state.state)
+        queueing(&state.by).at_once(&state.state)
     }
 
     fn fits(&self, state: &TieredState<A>, cost: u64) -> bool {
-        line(&state.by).fits(&state.state, cost)
+        queueing(&state.by).fits(&state.state, cost)
     }
 
     fn lends(&self, state: &TieredState<A>) -> Option<u64> {
-        line(&state.by).lends(&state.state)
+        queueing(&state.by).lends(&state.state)
     }
 
     fn turn(&self, state: &TieredState<A>, cost: u64) -> Nanos {
-        line(&state.by).turn(&state.state, cost)
+        queueing(&state.by).turn(&state.state, cost)
     }
 
     fn is_due(&self, state: &TieredState<A>, cost: u64) -> bool {
-        line(&state.by).is_due(&state.state, cost)
+        queueing(&state.by).is_due(&state.state, cost)
     }
 
     fn leave(&self, state: &mut TieredState<A>, arrived: Nanos, cost: u64) {
-        line(&state.by).leave(&mut state.state, arrived, cost);
+        queueing(&state.by).leave(&mut state.state, arrived, cost);
         state.count(state.by.last_update(&state.state), cost);
     }
 
     fn keep(&self, state: &TieredState<A>) -> Option<TieredState<A>> {
-        let kept = line(&state.by).keep(&state.state)?;
+        let kept = queueing(&state.by).keep(&state.state)?;
         let other_tiers = state
             .other_tiers
             .iter()
-            .map(|(algorithm, state)| Some((algorithm.clone(), line(algorithm).keep(state)?)));
+            .map(|(algorithm, state)| Some((algorithm.clone(), queueing(algorithm).keep(state)?)));
         Some(TieredState {
             by: state.by.clone(),
             state: kept,
@@ -119,35 +119,35 @@ impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
             let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
             let mut all = iter::once((&state.by, &mut state.state)).chain(other_tiers);
             if let Some((algorithm, state)) = all.find(|(known, _)| **known == algorithm) {
-                line(algorithm).restore(state, kept);
+                queueing(algorithm).restore(state, kept);
             }
         }
     }
 
     fn take_back(&self, state: &mut TieredState<A>, cost: u64, released: Nanos) {
-        line(&state.by).take_back(&mut state.state, cost, released);
+        queueing(&state.by).take_back(&mut state.state, cost, released);
     }
 
     fn passing(&self, state: &TieredState<A>, seen: Nanos) -> u64 {
-        line(&state.by).passing(&state.state, seen)
+        queueing(&state.by).passing(&state.state, seen)
     }
 
     fn in_time(&self, state: &TieredState<A>, cost: u64, now: Nanos, wait: u64) -> bool {
-        line(&state.by).in_time(&state.state, cost, now, wait)
+        queueing(&state.by).in_time(&state.state, cost, now, wait)
     }
 
     fn room(&self, state: &TieredState<A>, now: Nanos, wait: u64) -> u64 {
-        line(&state.by).room(&state.state, now, wait)
+        queueing(&state.by).room(&state.state, now, wait)
     }
 
     fn reset(&self, state: &TieredState<A>, now: Nanos) -> u64 {
         let other_tiers =
-            state.other_tiers.iter().map(|(algorithm, state)| line(algorithm).reset(state, now));
-        other_tiers.fold(line(&state.by).reset(&state.state, now), u64::max)
+            state.other_tiers.iter().map(|(algorithm, state)| queueing(algorithm).reset(state, now));
+        other_tiers.fold(queueing(&state.by).reset(&state.state, now), u64::max)
     }
 
     fn bars(&self, state: &TieredState<A>) -> bool {
-        line(&state.by).bars(&state.state)
+        queueing(&state.by).bars(&state.state)
     }
 
     fn answer(
@@ -158,10 +158,10 @@ impl<A: Algorithm + PartialEq> Queueing<TieredState<A>> for Tiered<A> {
         counts: bool,
         decision: Decision,
     ) -> Decision {
-        line(&state.by).answer(&mut state.state, now, cost, counts, decision)
+        queueing(&state.by).answer(&mut state.state, now, cost, counts, decision)
     }
 
     fn observe(&self, state: &mut TieredState<A>, now: Nanos) -> Nanos {
-        line(&state.by).observe(&mut state.state, now)
+        queueing(&state.by).observe(&mut state.state, now)
     }
 }

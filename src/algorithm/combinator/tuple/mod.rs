@@ -4,11 +4,11 @@
 //!
 //! **Naive answer.** Two limiters, one after the other.
 //!
-//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a caller
-//! who is out for the day burns the second's budget as well, and what is told to it is wrong. Charging and taking
-//! back is no better: others see the charge in between.
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a
+//! caller that has used up its day burns the second's budget as well, and what is reported to it is wrong.
+//! Charging and undoing is no better: others see the charge in between.
 //!
-//! **The idea.** Ask all of them first; take from all, or from none. The key is held meanwhile, so nobody comes in
+//! **The idea.** Ask all of them first; charge all, or none. The key is locked meanwhile, so no call gets in
 //! between.
 //!
 //! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
@@ -23,21 +23,21 @@ use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// What several limits say together.
+/// The combined decision of several limits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Combined {
     reported: Option<Decision>,
     limits: usize,
     remaining: u64,
     reset: u64,
-    /// Over how long what remains of the one that is told of should be spread.
+    /// The time over which the remaining units of the reported limit should be spread.
     window: Option<Duration>,
-    /// Whether one of them can never admit the call.
+    /// `true` if one of the limits can never admit the call.
     never: bool,
 }
 
 impl Combined {
-    /// One more says `decision`, and stands for so many limits.
+    /// Adds the `decision` of one more member, which has that number of limits.
     fn and(mut self, decision: Decision, limits: usize, window: Option<Duration>) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
@@ -68,8 +68,8 @@ impl Combined {
     }
 }
 
-/// What is told of is the most urgent: of denials the longest wait, else the fewest units left, and of two with as
-/// many those that must last longer.
+/// Returns how urgent a decision is; the most urgent one is reported. Of denials it is the longest wait, else
+/// the fewest units left, and if these are equal the units that must last longer.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -78,7 +78,7 @@ fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     }
 }
 
-/// Spans of a decision fit: they were nanoseconds.
+/// Converts a span of a decision, which fits: it was computed in nanoseconds.
 fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
@@ -89,16 +89,18 @@ fn limits(algorithm: &impl Algorithm) -> usize {
     limits
 }
 
-/// All or none: a call passes when each member lets it pass, and then draws on each; else it draws on none.
+/// Several limits on one key, all or none: a call is admitted and charged if each member admits it; otherwise
+/// none is charged.
 ///
-/// `remaining` is what all of them leave, `retry_after` the longest wait, `reset_after` the longest, too. `limit`,
-/// and [`limit_index`](Decision::limit_index), are those of the one limit that matters most now.
+/// `remaining` is what all of them leave, `retry_after` the longest wait, and `reset_after` the longest, too.
+/// `limit` and [`limit_index`](Decision::limit_index) are those of the most urgent limit.
 ///
-/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call waits in line until all members let it pass; the
-/// shortest of their lines bounds it, and the shortest patience. A layer holds requests only if each member is told
-/// to let them wait: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` refuses what
-/// comes before its slot. Nobody waits where a member blocks or lends ([`Lockout`](crate::algorithm::Lockout),
-/// [`Priority`](crate::algorithm::Priority)); a block around the tuple lets them.
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it; the
+/// shortest of their queues and the shortest `max_wait` apply. A layer holds requests only if each member is
+/// configured to queue them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue`
+/// denies calls that arrive before their slot. No call is queued if a member locks out or lends
+/// ([`Lockout`](crate::algorithm::Lockout), [`Priority`](crate::algorithm::Priority)); with a lockout around
+/// the tuple, calls are queued.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]
@@ -117,7 +119,8 @@ macro_rules! tuple {
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
                 let mut asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
                 let mut passes = $(asked.$at.is_allowed())&&+;
-                // First those that draw on what all keys share: others may have taken it since they were asked.
+                // First the members that draw on a total of all keys: other calls may have taken it since they
+                // were asked.
                 $(
                     let $part = (passes && self.$at.needs_release()).then(|| {
                         asked.$at = self.$at.check(&mut state.$at, now, cost);
@@ -128,7 +131,7 @@ macro_rules! tuple {
                 let together = Combined::default();
                 $(
                     let is_asked = $part.is_none() && (passes || !asked.$at.is_allowed());
-                    // Those that deny are told so: one of them may count it.
+                    // Denying members are checked as well: one of them may count its denials.
                     let decision = is_asked.then(|| self.$at.check(&mut state.$at, now, cost));
                     let is_taken = decision.map_or($part == Some(true), |decision| decision.is_allowed());
                     let decision = decision.filter(|_| passes || !is_taken).unwrap_or(asked.$at);
@@ -171,7 +174,7 @@ macro_rules! tuple {
                 $(self.$at.is_fresh(&state.$at, now))&&+
             }
 
-            /// That of the first. See [`for_each_policy`](Algorithm::for_each_policy).
+            /// Returns that of the first member. See [`for_each_policy`](Algorithm::for_each_policy).
             fn policy(&self) -> QuotaPolicy {
                 self.0.policy()
             }
@@ -181,7 +184,7 @@ macro_rules! tuple {
             }
 
             fn header_window(&self, decision: &Decision) -> Option<Duration> {
-                // An admission carries that of the limit it tells of.
+                // An admission carries that of the limit it reports.
                 match decision.is_allowed() {
                     true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
                     false => decision.retry_after(),
@@ -216,13 +219,13 @@ macro_rules! tuple {
                 $(self.$at.set_shared(&mut state.$at, shared);)+
             }
 
-            /// If each member has one, that asks nothing but when.
             fn ignores_burst(&self) -> bool {
                 $(self.$at.ignores_burst())||+
             }
 
+            /// Returns a queue if each member has one that can be combined.
             fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
-                let all = $(self.$at.queueing().is_some_and(|line| line.is_plain()))&&+;
+                let all = $(self.$at.queueing().is_some_and(|queueing| queueing.is_plain()))&&+;
                 all.then_some(self)
             }
 
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_tells_of_the_limit_nearest_to_exhaustion() {
+    fn an_admission_reports_the_limit_nearest_to_exhaustion() {
         let both = ten_a_second_and_twelve_a_day();
         let mut state = both.new_state(Nanos::ZERO, Nanos::ZERO);
         let first = both.check(&mut state, Nanos::ZERO, 1);
@@ -263,7 +266,7 @@ mod tests {
         assert_eq!(
             (more.limit_index(), more.limit(), more.remaining()),
             (1, 12, 9),
-            "of two alike, the slower"
+            "of two with as many left, the slower"
         );
         let last = both.check(&mut state, Nanos(2 * SECOND), 5);
         assert_eq!((last.limit_index(), last.remaining()), (1, 4));
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_tells_of_the_longest_wait_and_takes_nothing_from_any() {
+    fn a_denial_reports_the_longest_wait_and_takes_nothing_from_any() {
         let both = ten_a_second_and_twelve_a_day();
         let mut state = both.new_state(Nanos::ZERO, Nanos::ZERO);
         assert!(both.check(&mut state, Nanos::ZERO, 10).is_allowed());

@@ -1,4 +1,4 @@
-//! How calls wait for several limits at once.
+//! The queue of several limits at once.
 
 use super::limits;
 use crate::algorithm::clock_step::earliest_slot;
@@ -6,37 +6,37 @@ use crate::algorithm::{Algorithm, QueueConfig, Queueing, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// That of a member of a tuple that has one.
-fn line<A: Algorithm>(member: &A) -> &dyn Queueing<A::State> {
+/// Returns the queue of a member of a tuple, which must have one.
+fn queueing<A: Algorithm>(member: &A) -> &dyn Queueing<A::State> {
     match member.queueing() {
-        Some(line) => line,
-        None => unreachable!("a tuple has a line if all its members have one"),
+        Some(queueing) => queueing,
+        None => unreachable!("a tuple has a queue if all its members have one"),
     }
 }
 
-macro_rules! line {
+macro_rules! impl_queueing {
     ($($part:ident $at:tt)+) => {
-        /// A call leaves when all members let it.
+        /// A queue whose waiters are released once all members admit them.
         impl<$($part: Algorithm),+> Queueing<($($part::State,)+)> for ($($part,)+) {
             fn queue_config(&self, state: &($($part::State,)+)) -> QueueConfig {
-                let all = [$(line(&self.$at).queue_config(&state.$at)),+];
+                let all = [$(queueing(&self.$at).queue_config(&state.$at)),+];
                 let [first, others @ ..] = all;
                 others.into_iter().fold(first, QueueConfig::and)
             }
 
             fn capacity(&self, state: &($($part::State,)+)) -> u64 {
-                u64::MAX$(.min(line(&self.$at).capacity(&state.$at)))+
+                u64::MAX$(.min(queueing(&self.$at).capacity(&state.$at)))+
             }
 
             fn at_once(&self, state: &($($part::State,)+)) -> u64 {
-                u64::MAX$(.min(line(&self.$at).at_once(&state.$at)))+
+                u64::MAX$(.min(queueing(&self.$at).at_once(&state.$at)))+
             }
 
             fn bottleneck(&self, state: &($($part::State,)+), cost: u64) -> usize {
                 let (mut before, mut latest) = (0, (Nanos::ZERO, 0));
                 $(
-                    let turn = line(&self.$at).turn(&state.$at, cost);
-                    let index = before + line(&self.$at).bottleneck(&state.$at, cost);
+                    let turn = queueing(&self.$at).turn(&state.$at, cost);
+                    let index = before + queueing(&self.$at).bottleneck(&state.$at, cost);
                     // Of two alike, the first.
                     if turn > latest.0 {
                         latest = (turn, index);
@@ -48,41 +48,42 @@ macro_rules! line {
             }
 
             fn fits(&self, state: &($($part::State,)+), cost: u64) -> bool {
-                $(line(&self.$at).fits(&state.$at, cost))&&+
+                $(queueing(&self.$at).fits(&state.$at, cost))&&+
             }
 
             fn is_timed(&self) -> bool {
-                $(line(&self.$at).is_timed())&&+
+                $(queueing(&self.$at).is_timed())&&+
             }
 
             fn turn(&self, state: &($($part::State,)+), cost: u64) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).turn(&state.$at, cost)))+
+                Nanos::ZERO$(.max(queueing(&self.$at).turn(&state.$at, cost)))+
             }
 
             fn is_due(&self, state: &($($part::State,)+), cost: u64) -> bool {
-                $(line(&self.$at).is_due(&state.$at, cost))&&+
+                $(queueing(&self.$at).is_due(&state.$at, cost))&&+
             }
 
-            /// By each member's schedule, but not before all members let it, nor more than a few ticks ago.
+            /// Admits by each member's schedule, but not before all members admit it, nor more than a few ticks
+            /// ago.
             fn leave(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
                 let (turn, seen) = (self.turn(state, cost), self.time(state));
                 let due = turn.max(arrived).max(earliest_slot(seen)).min(seen);
-                $(line(&self.$at).leave(&mut state.$at, due, cost);)+
+                $(queueing(&self.$at).leave(&mut state.$at, due, cost);)+
             }
 
-            /// Others must not wait for what nobody knows.
+            /// Simulates the release. If its time is unknown, each member does so by itself.
             fn follow(&self, state: &mut ($($part::State,)+), arrived: Nanos, cost: u64) {
                 let turn = self.turn(state, cost).max(self.time(state));
                 if turn < Nanos::MAX {
                     self.observe(state, turn);
                     return self.leave(state, arrived, cost);
                 }
-                $(line(&self.$at).follow(&mut state.$at, arrived, cost);)+
+                $(queueing(&self.$at).follow(&mut state.$at, arrived, cost);)+
             }
 
             fn join(&self, cost: u64) -> Option<SharedPermit> {
                 let mut places = SharedPermit::default();
-                $(places.merge(line(&self.$at).join(cost)?);)+
+                $(places.merge(queueing(&self.$at).join(cost)?);)+
                 Some(places)
             }
 
@@ -95,41 +96,41 @@ macro_rules! line {
             }
 
             fn passing(&self, state: &($($part::State,)+), seen: Nanos) -> u64 {
-                u64::MAX$(.min(line(&self.$at).passing(&state.$at, seen)))+
+                u64::MAX$(.min(queueing(&self.$at).passing(&state.$at, seen)))+
             }
 
             fn reset(&self, state: &($($part::State,)+), now: Nanos) -> u64 {
-                0$(.max(line(&self.$at).reset(&state.$at, now)))+
+                0$(.max(queueing(&self.$at).reset(&state.$at, now)))+
             }
 
             fn keep(&self, state: &($($part::State,)+)) -> Option<($($part::State,)+)> {
-                Some(($(line(&self.$at).keep(&state.$at)?,)+))
+                Some(($(queueing(&self.$at).keep(&state.$at)?,)+))
             }
 
             fn restore(&self, state: &mut ($($part::State,)+), before: ($($part::State,)+)) {
-                $(line(&self.$at).restore(&mut state.$at, before.$at);)+
+                $(queueing(&self.$at).restore(&mut state.$at, before.$at);)+
             }
 
             fn take_back(&self, state: &mut ($($part::State,)+), cost: u64, released: Nanos) {
-                $(line(&self.$at).take_back(&mut state.$at, cost, released);)+
+                $(queueing(&self.$at).take_back(&mut state.$at, cost, released);)+
             }
 
             fn end(&self, state: &mut ($($part::State,)+), cost: u64) {
-                $(line(&self.$at).end(&mut state.$at, cost);)+
+                $(queueing(&self.$at).end(&mut state.$at, cost);)+
             }
 
             fn time(&self, state: &($($part::State,)+)) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).time(&state.$at)))+
+                Nanos::ZERO$(.max(queueing(&self.$at).time(&state.$at)))+
             }
 
             fn observe(&self, state: &mut ($($part::State,)+), now: Nanos) -> Nanos {
-                Nanos::ZERO$(.max(line(&self.$at).observe(&mut state.$at, now)))+
+                Nanos::ZERO$(.max(queueing(&self.$at).observe(&mut state.$at, now)))+
             }
         }
     };
 }
 
-line!(A 0 B 1);
-line!(A 0 B 1 C 2);
-line!(A 0 B 1 C 2 D 3);
-line!(A 0 B 1 C 2 D 3 E 4);
+impl_queueing!(A 0 B 1);
+impl_queueing!(A 0 B 1 C 2);
+impl_queueing!(A 0 B 1 C 2 D 3);
+impl_queueing!(A 0 B 1 C 2 D 3 E 4);

@@ -1,4 +1,4 @@
-//! Limiters and their shards, whatever the algorithm.
+//! Limiters and their shards with the type of the algorithm erased.
 
 use std::any::Any;
 use std::fmt;
@@ -23,10 +23,10 @@ use crate::store::memory::{MemoryContext, MemoryStore, QueuedAcquire};
 use crate::store::{Permit, Reservation};
 use crate::sync::MutexGuard;
 
-/// A rule of a call's own, of whatever kind.
+/// The algorithm that a call chose for itself, with its type erased.
 pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
-/// What is asked of a shard.
+/// A request to a shard.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) location: Location,
@@ -36,16 +36,16 @@ pub(super) struct Ask<'a> {
     pub(super) algorithm: Option<&'a AnyAlgorithm>,
 }
 
-/// A limiter with state in memory, whatever its algorithm.
+/// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
     /// Reserves room for a key, if it is a new one and there is or can be room; evicts none of `keep`.
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
-    /// Gives back room that was reserved, and is not needed.
+    /// Releases room that was reserved, and is not needed.
     fn unreserve(&self);
-    /// Where a key is that has no place; `None`: nowhere.
+    /// Returns the location of a key that has no place of its own; `None` if there is none.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
-    /// Counts a call for whose key there is no room.
+    /// Counts and denies a call for whose key there is no room.
     fn reject(&self, quota: u64) -> Decision;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
@@ -61,32 +61,34 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// A wait in one queue: the decision, and when the call was charged.
+/// A wait in one queue: the decision, and the time at which the call was charged.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos)> + Send>>;
 
-/// Gives back what a call was charged at that reading of the clock.
+/// Undoes the charge of a call, made at that reading of the clock.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
 
-/// The reservation of a call that was charged at that reading of the clock.
+/// Creates the reservation of a call that was charged at that reading of the clock.
 pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
 
-/// A shard, held.
+/// A locked shard.
 pub(super) trait ErasedShard {
-    /// The latest reading of the clock that the key knows of: that at which a call was charged that was just let in.
+    /// Returns the latest reading of the clock that the key knows of: that at which a call was charged that was
+    /// just admitted.
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
-    /// Whether a call that is let in can be settled.
+    /// Returns whether an admitted call can be settled.
     fn settles(&self, ask: Ask<'_>) -> bool;
-    /// Whether a call will hold something until it is over.
+    /// Returns whether a call will hold something until it is released.
     fn needs_release(&self, ask: Ask<'_>) -> bool;
-    /// What a call holds that was let in; nothing, of most rules.
+    /// Returns the permit of an admitted call; `None` for algorithms that hold nothing.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Gives the key a state, unless there is no room for it. A new one takes over the room that is `reserved`.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
-    /// What becomes of a call for whose key there is no room: it is denied, unless it needs none. `None`: denied.
-    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
+    /// Decides a call for whose key there is no room: it is denied with its quota as the error, unless it needs
+    /// no room.
+    fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;
-    /// Lets go. Tells which keys are new and stay, and whom to wake.
+    /// Unlocks the shard. Returns the new keys that stay, and the wakers to wake.
     fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
 }
 
@@ -98,7 +100,7 @@ struct ShardGuard<'a, A: Algorithm> {
     wake: Vec<Waker>,
 }
 
-/// A rule has panicked: its new keys are gone, and their places free again.
+/// Removes the new keys if an algorithm panicked, so that their places are free again.
 impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
@@ -109,7 +111,7 @@ impl<A: Algorithm> Drop for ShardGuard<'_, A> {
 }
 
 impl<A: Algorithm> ShardGuard<'_, A> {
-    /// The rule that a call goes by.
+    /// Returns the algorithm of a call.
     fn algorithm<'r>(&'r self, ask: Ask<'r>) -> &'r A {
         ask.algorithm
             .and_then(|algorithm| algorithm.downcast_ref())
@@ -136,7 +138,8 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         self.with(ask, |entry, _| entry.algorithm.last_update(entry.state))
     }
 
-    /// Calls in progress are free when they end, and a closed limiter charges nothing.
+    /// Returns `false` for calls in progress, whose units are free when they end, and for a closed limiter,
+    /// which charges nothing.
     fn settles(&self, ask: Ask<'_>) -> bool {
         !self.algorithm(ask).needs_release() && !self.shard.shard_config.closed
     }
@@ -160,7 +163,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         settled
     }
 
-    fn foretell_homeless(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
+    fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
         let (Location::Own(key) | Location::Shared(key)) = ask.location;
         let table = &self.context.store().table;
         let shard_config = &self.shard.shard_config;
@@ -220,7 +223,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
         let shard = lock(self.store().table.shard(location));
-        // Read while the shard is held: nobody has a later reading.
+        // Read while the shard is locked: no other call has a later reading.
         let now = self.clock().now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }

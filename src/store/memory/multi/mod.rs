@@ -1,11 +1,11 @@
-//! Calls on several keys, of several limiters, that are decided together: all are let pass, or none.
+//! Calls on several keys, of several limiters, that are decided together: all are admitted, or none.
 //!
-//! All keys are held while they are decided: the shards in the order of the addresses of their locks, shared buckets
-//! after all others. A key alone takes the same locks in the same order, so nobody waits in a circle. Where nobody
-//! must wait in line, the whole is over at once.
+//! All keys are locked while they are decided: the shards in the order of the addresses of their locks, shared
+//! buckets after all others. A call on one key takes the same locks in the same order, so there is no deadlock.
+//! If no call is queued, the whole is decided immediately.
 //!
-//! A call that has to wait in one line is charged by the others when it joins that line: their budgets are for
-//! arrivals, the line's for departures. Given up while it waits, it gives back what it was charged.
+//! A call that is queued on one key is charged by the other limiters when it is queued: their budgets are for
+//! arrivals, the queue's for releases. If it is cancelled while it waits, these charges are undone.
 
 mod few;
 mod locked;
@@ -32,7 +32,7 @@ pub use few::Few;
 pub(crate) use wait::AllDecisions;
 pub use wait::{Decided, JointWait};
 
-/// One of several calls.
+/// One of several calls that are decided together.
 #[derive(Debug)]
 pub struct JointRequest<'a> {
     limiter: &'a dyn ErasedLimiter,
@@ -41,11 +41,11 @@ pub struct JointRequest<'a> {
     algorithm: Option<AnyAlgorithm>,
     priority: bool,
     max_wait: u64,
-    /// Whether it is to be settled.
+    /// `true` if the call is to be settled.
     reserves: bool,
 }
 
-/// What became of all of them. `None` stands for those that are not limited.
+/// The outcome of all of them. `None` stands for calls that are not limited.
 #[derive(Debug)]
 pub(crate) enum JointOutcome {
     Admitted(AllDecisions),
@@ -65,17 +65,17 @@ impl<'a> JointRequest<'a> {
     }
 }
 
-/// One of the calls.
+/// One of the calls while they are decided.
 struct Participant<'p, 'a> {
     part: &'p JointRequest<'a>,
     location: Location,
-    /// Whether there is no room for its key.
+    /// `true` if there is no room for its key.
     overflowed: bool,
-    /// What all calls cost that draw on the same state.
+    /// The total cost of all calls that draw on the same state.
     total: u64,
-    /// The first of those.
+    /// The index of the first of these calls.
     leader: usize,
-    /// Where its shard is among those that are held.
+    /// The index of its shard among those that are locked.
     held: usize,
 }
 
@@ -102,8 +102,8 @@ impl<'p, 'a> Participant<'p, 'a> {
         }
     }
 
-    /// Whether it tells of itself, though it draws on the state of another call: by a rule of its own, or if nothing
-    /// is charged.
+    /// Returns whether the call reports its own decision, though it draws on the state of another call: if it
+    /// has an algorithm of its own, or if nothing is charged.
     fn reports_separately(&self, at: usize, denied: bool) -> bool {
         self.leader == at || denied || self.part.algorithm.is_some()
     }
@@ -114,14 +114,14 @@ impl<'p, 'a> Participant<'p, 'a> {
     }
 }
 
-/// The shards that are held, in the order in which they were locked.
+/// The locked shards, in the order in which they were locked.
 #[derive(Default)]
 struct LockedShards<'a> {
     held: Few<(*const (), &'a dyn ErasedLimiter, Box<dyn ErasedShard + 'a>)>,
 }
 
 impl<'a> LockedShards<'a> {
-    /// Holds the shards of these calls, in the order of the addresses of their locks.
+    /// Locks the shards of these calls, in the order of the addresses of their locks.
     fn hold(&mut self, calls: &mut [&mut Participant<'_, 'a>]) {
         let lock = |call: &Participant<'_, 'a>| call.part.limiter.lock(call.location);
         calls.sort_by_key(|call| lock(call));
@@ -144,10 +144,10 @@ impl<'a> LockedShards<'a> {
             return self.of(call).preview(ask);
         }
         let denied = |quota| Preview::Deny(call.part.limiter.reject(quota));
-        self.of(call).foretell_homeless(ask).unwrap_or_else(denied)
+        self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Lets all go; then does what must not be done while anything is held.
+    /// Unlocks all shards; then does what must not be done under a lock.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
@@ -160,17 +160,18 @@ impl<'a> LockedShards<'a> {
     }
 }
 
-/// Decides all calls, or tells which one waits. `None` stands for one that is not limited.
+/// Decides all calls, or returns those that wait. `None` stands for a call that is not limited.
 pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
-    // Should a rule panic, this goes last: what it holds is given back when nothing is held any more.
+    // If an algorithm panics, this is dropped last: its charges are undone once no lock is held.
     let mut wait = JointWait::default();
     let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
-    let mut shelf = LockedShards::default();
-    lock_entries(&mut calls, &mut shelf);
+    let mut shards = LockedShards::default();
+    lock_entries(&mut calls, &mut shards);
     group_by_state(&mut calls);
-    let preview: Few<Preview> = calls.iter().map(|call| shelf.preview(call)).collect();
+    let preview: Few<Preview> = calls.iter().map(|call| shards.preview(call)).collect();
     let denied = preview.iter().any(|preview| matches!(preview, Preview::Deny(_)));
-    let mut charge = Commit { calls: &calls, shelf: &mut shelf, preview: &preview, denied, wait: &mut wait };
+    let mut charge =
+        Commit { calls: &calls, shards: &mut shards, preview: &preview, denied, wait: &mut wait };
     charge.all();
     let denied = charge.denied;
     if denied {
@@ -178,16 +179,16 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
             decision.get_or_insert(preview.decision());
         }
     }
-    // Which call decides, and which is charged.
+    // The index of the call that decides, and of the one that is charged.
     let leaders: Few<(usize, usize)> = calls
         .iter()
         .enumerate()
         .map(|(at, call)| (if call.reports_separately(at, denied) { at } else { call.leader }, call.leader))
         .collect();
     drop(calls);
-    shelf.release();
+    shards.release();
     if denied {
-        // What was foretold and did not come true: places that all keys share were taken meanwhile. The others have charged nothing.
+        // The preview was outdated: a shared total filled up in between. Undo what was charged.
         wait.roll_back();
     }
 
@@ -211,10 +212,10 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     }
 }
 
-/// Several calls that are charged, or told why not.
+/// The second phase of a joint decision: charges the calls, or counts their denials.
 struct Commit<'c, 'p, 'a> {
     calls: &'c [Participant<'p, 'a>],
-    shelf: &'c mut LockedShards<'a>,
+    shards: &'c mut LockedShards<'a>,
     preview: &'c [Preview],
     denied: bool,
     wait: &'c mut JointWait,
@@ -228,7 +229,7 @@ impl Commit<'_, '_, '_> {
         self.wait.charged_at.resize(count, Nanos::ZERO);
         self.wait.settles.resize(count, false);
         self.wait.permits.resize_with(count, || None);
-        // First those that may yet be refused, for they draw on what no shard holds.
+        // First the calls that may yet be denied, for they draw on totals that no shard holds.
         let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
         let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
         for at in unsure.into_iter().chain(sure) {
@@ -242,21 +243,21 @@ impl Commit<'_, '_, '_> {
             // There is nothing to charge.
             preview if call.overflowed => Some(preview.decision()),
             Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // It is charged with its leader; by a rule of its own, it tells what that leaves.
+            // It is charged with its leader; with an algorithm of its own, it reports what that leaves.
             Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
                 match call.reports_separately(at, self.denied) {
-                    true => Some(self.shelf.of(call).preview(call.ask(0)).decision()),
+                    true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
                     false => None,
                 }
             }
             Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
-            // Those that refuse are asked as well, but once for each state: it may count it.
+            // Denying states are asked as well, but once each: they may count the denial.
             Preview::Deny(decision) => match self.enter(at) {
-                // What all keys share was left meanwhile: too late, for this call.
+                // A shared total was freed meanwhile: too late for this call.
                 Some(entered) if entered.is_allowed() => {
                     let charged_at = self.wait.charged_at[at];
-                    let regret = self.wait.charged[at].take().map(|give_back| (charged_at, give_back));
-                    self.wait.rollbacks.extend(regret);
+                    let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));
+                    self.wait.rollbacks.extend(rollback);
                     Some(decision)
                 }
                 entered => entered,
@@ -266,13 +267,13 @@ impl Commit<'_, '_, '_> {
         self.wait.decisions[at] = decision;
     }
 
-    /// Whether a call will hold something until it is over.
+    /// Returns whether a call will hold something until it is released.
     fn needs_release(&self, at: usize) -> bool {
         let call = &self.calls[at];
-        self.shelf.held[call.held].2.needs_release(call.ask(call.total))
+        self.shards.held[call.held].2.needs_release(call.ask(call.total))
     }
 
-    /// Whether a refusal by the same state was counted.
+    /// Returns whether a denial by the same state was counted.
     fn is_denial_counted(&self, at: usize) -> bool {
         let leader = self.calls[at].leader;
         let refused = |other: usize| matches!(self.preview[other], Preview::Deny(_));
@@ -282,10 +283,10 @@ impl Commit<'_, '_, '_> {
     fn enter(&mut self, at: usize) -> Option<Decision> {
         let call = &self.calls[at];
         let JointRequest { limiter, key, algorithm, .. } = call.part;
-        let entered = self.shelf.of(call).enter(call.ask(call.total));
-        let permit = self.shelf.of(call).permit(call.ask(call.total));
-        self.wait.charged_at[at] = self.shelf.of(call).last_update(call.ask(call.total));
-        self.wait.settles[at] = self.shelf.of(call).settles(call.ask(call.total));
+        let entered = self.shards.of(call).enter(call.ask(call.total));
+        let permit = self.shards.of(call).permit(call.ask(call.total));
+        self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
+        self.wait.settles[at] = self.shards.of(call).settles(call.ask(call.total));
         let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
         match entered {
             Enqueued::Decided(decision) if decision.is_allowed() => {
@@ -297,7 +298,7 @@ impl Commit<'_, '_, '_> {
                 Some(decision)
             }
             Enqueued::Decided(decision) => {
-                // It holds nothing; and may not be given back, for that takes a lock.
+                // It holds nothing; and it must not be released here, for that takes a lock.
                 let _ = permit.map(Permit::disarmed);
                 self.denied = true;
                 Some(decision)
@@ -312,10 +313,11 @@ impl Commit<'_, '_, '_> {
     }
 }
 
-/// How often room is made for keys that others have evicted since they were looked at.
+/// The maximum number of attempts to make room for keys that other calls have evicted since they were looked
+/// at.
 const ATTEMPTS: usize = 3;
 
-/// Room that is reserved for a key, and given back when dropped.
+/// Room that is reserved for a key, and released when dropped.
 struct Reserved<'a>(&'a dyn ErasedLimiter);
 
 impl Drop for Reserved<'_> {
@@ -324,19 +326,19 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Holds the shard of each call, and gives its key a state; where there is no room for it, the shared bucket, if the
-/// table has some.
-fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<'a>) {
+/// Locks the shard of each call, and gives its key a state; if there is no room for it, the shared bucket, if
+/// the table has some.
+fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     for attempt in 1..=ATTEMPTS {
         let reserved: Few<Option<Reserved<'a>>> = (0..calls.len()).map(|at| prepare(calls, at)).collect();
-        shelf.hold(&mut calls.iter_mut().collect::<Few<_>>());
+        shards.hold(&mut calls.iter_mut().collect::<Few<_>>());
         let mut full = false;
         for (call, mut reserved) in calls.iter_mut().zip(reserved) {
-            match shelf.of(call).insert_if_absent(call.location, reserved.is_some()) {
+            match shards.of(call).insert_if_absent(call.location, reserved.is_some()) {
                 // It has taken over what was reserved, if anything was.
                 Settled::New => mem::forget(reserved.take()),
                 Settled::Known => {}
-                Settled::Homeless => {
+                Settled::NoRoom => {
                     call.overflowed = true;
                     full = true;
                 }
@@ -345,10 +347,10 @@ fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<
         if !full {
             return;
         }
-        if share(calls, shelf) || attempt == ATTEMPTS {
+        if share(calls, shards) || attempt == ATTEMPTS {
             return;
         }
-        mem::take(shelf).release();
+        mem::take(shards).release();
         for call in &mut *calls {
             (call.location, call.overflowed) = (Location::Own(call.part.key), false);
         }
@@ -364,7 +366,7 @@ fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>>
 }
 
 /// Gives the calls for whose keys there is no room the buckets that they share. Returns whether all have one.
-fn share<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<'a>) -> bool {
+fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -> bool {
     let mut sharing = Few::new();
     let mut all = true;
     for call in calls.iter_mut().filter(|call| call.overflowed) {
@@ -376,14 +378,14 @@ fn share<'a>(calls: &mut [Participant<'_, 'a>], shelf: &mut LockedShards<'a>) ->
             None => all = false,
         }
     }
-    shelf.hold(&mut sharing);
+    shards.hold(&mut sharing);
     for call in sharing {
-        let _ = shelf.of(call).insert_if_absent(call.location, false);
+        let _ = shards.of(call).insert_if_absent(call.location, false);
     }
     all
 }
 
-/// Calls that draw on one state pass together or not at all: by each of their rules.
+/// Groups the calls that draw on one state: they are admitted together or not at all, each with its algorithm.
 fn group_by_state(calls: &mut [Participant<'_, '_>]) {
     for at in 0..calls.len() {
         let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));

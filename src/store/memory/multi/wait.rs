@@ -1,4 +1,4 @@
-//! Calls that are decided together, and wait.
+//! The wait of calls that are decided together.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,77 +12,76 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::{Permit, Reservation};
 
-/// What became of one of several calls.
+/// The outcome of one of several calls.
 #[derive(Debug)]
 pub struct Decided {
     pub(crate) decision: Decision,
     pub(crate) algorithm: Option<AnyAlgorithm>,
-    /// If the call was let in, and is to be settled.
+    /// The reservation, if the call was admitted and is to be settled.
     pub(crate) reservation: Option<Reservation>,
 }
 
-/// One of the parts.
+/// One of the calls that were decided together.
 #[derive(Default)]
 pub(super) struct Member {
-    /// Which call decides for it; `None`: it is not limited.
+    /// The index of the call that decides for it; `None` if it is not limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
-    /// Which call was charged for it, and how it is settled.
+    /// The index of the call that was charged for it, and how it is settled.
     pub(super) reserve: Option<(usize, Reserve)>,
 }
 
-/// What became of several calls; `None` stands for one that is not limited. And what they hold until they are over,
-/// if all were let in.
+/// The outcome of several calls, `None` for one that is not limited; and their permit, if all were admitted.
 pub(crate) type AllDecisions = (Few<Option<Decided>>, Permit);
 
-/// A call that waits in one line, or in several at once.
+/// A call that waits in one queue, or in several at once.
 ///
-/// Dropped before it is ready, it gives back what it was charged, and those behind it move up.
+/// If it is dropped before it is ready, its charges are undone, and the waiters behind it move up.
 #[derive(Default)]
 pub struct JointWait {
     pub(super) may_wait: Vec<(usize, BoxWait)>,
-    /// Of each call; `None` while it waits.
+    /// The decision of each call; `None` while it waits.
     pub(super) decisions: Few<Option<Decision>>,
-    /// How to give back what each call was charged. One that still waits was not.
+    /// The undo function for the charge of each call. A call that still waits has none.
     pub(super) charged: Few<Option<Undo>>,
-    /// When each call was charged.
+    /// The time at which each call was charged.
     pub(super) charged_at: Few<Nanos>,
-    /// Whether each call can be settled.
+    /// For each call, `true` if it can be settled.
     pub(super) settles: Few<bool>,
     pub(super) parts: Few<Member>,
-    /// What was charged, when, and is to be given back in any case.
+    /// Charges to undo in any case, with their times.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
-    /// What each call holds; unarmed, while it waits.
+    /// The permit of each call; disarmed while the call waits.
     pub(super) permits: Few<Option<Permit>>,
 }
 
 impl JointWait {
-    /// Gives back what was charged to those that were let in.
+    /// Undoes the charges of the calls that were admitted.
     fn undo(&mut self) {
         let charged = self.charged.iter_mut().zip(&self.charged_at);
         for (decision, (charged, charged_at)) in self.decisions.iter().zip(charged) {
-            if let (Some(decision), Some(give_back)) = (decision, charged.take())
+            if let (Some(decision), Some(undo)) = (decision, charged.take())
                 && decision.is_allowed()
             {
-                give_back(*charged_at);
+                undo(*charged_at);
             }
         }
     }
 
-    /// Nothing is charged, and nobody waits.
+    /// Undoes all charges and cancels all waits.
     pub(super) fn roll_back(&mut self) {
         self.may_wait.clear();
         self.undo();
-        self.rollbacks.drain(..).for_each(|(charged_at, give_back)| give_back(charged_at));
+        self.rollbacks.drain(..).for_each(|(charged_at, undo)| undo(charged_at));
         self.permits.clear();
     }
 
-    /// What all of them hold.
+    /// Returns the permits of all calls as one.
     pub(super) fn hold(&mut self) -> Permit {
         self.permits.drain(..).flatten().fold(Permit::default(), Permit::and)
     }
 
-    /// What became of each part, once none waits.
+    /// Returns the outcome of each part, once none waits.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let (decisions, charged_at) = (&self.decisions, &self.charged_at);
         let decided = |Member { decides, algorithm, reserve }: Member| {
@@ -116,7 +115,7 @@ impl Future for JointWait {
             Poll::Pending => true,
         });
         if refused {
-            // The others are charged for nothing.
+            // The other calls were charged in vain.
             this.roll_back();
         }
         match this.may_wait.is_empty() {
