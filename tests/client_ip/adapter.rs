@@ -1,5 +1,5 @@
 //! Asks the crate the questions that the model is asked.
-#![allow(dead_code, reason = "each who uses it uses a part")]
+#![allow(dead_code, reason = "each program that includes it uses a part")]
 
 use std::net::{IpAddr, SocketAddr};
 

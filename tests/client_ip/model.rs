@@ -1,7 +1,7 @@
 //! A naive second implementation: it builds whole lists, from left to right, and then evaluates them.
 //!
 //! `tests/client_ip/main.rs` and `fuzz/` compare [`ClientIp`](tower_throttle::key::ClientIp) with it. It can also be a mutant.
-#![allow(dead_code, reason = "each who uses it uses a part")]
+#![allow(dead_code, reason = "each program that includes it uses a part")]
 
 mod mutants;
 mod naive_parser;
