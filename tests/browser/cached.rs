@@ -1,4 +1,4 @@
-//! What a browser keeps of answers, and what it makes of those that say that nothing has changed.
+//! Responses that a browser caches, and its handling of 304 Not Modified.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use crate::chromium::Page;
 use crate::support::Server;
 
-/// An answer that may be kept, if the server is asked whether it has changed.
+/// A response that may be cached, but must be revalidated.
 async fn unchanged(request: Request) -> Response {
     let kept = [(header::ETAG, "\"1\""), (header::CACHE_CONTROL, "no-cache")];
     match request.headers().contains_key(header::IF_NONE_MATCH) {
@@ -26,14 +26,14 @@ async fn unchanged(request: Request) -> Response {
     }
 }
 
-/// So many an hour, for all together.
+/// A limit of `limit` calls an hour, for all callers together.
 pub(crate) fn limit(limit: u64, clock: &ManualClock) -> RateLimitLayer<Global, FixedWindow> {
     let window = FixedWindow::new(Quota::per_hour(limit));
     RateLimitLayer::with_limiter(Global, RateLimiter::builder(window).clock(clock.clone()).build())
 }
 
 #[tokio::test]
-async fn no_refusal_is_kept_and_an_answer_that_was_kept_tells_what_is_left_now() {
+async fn no_rejection_is_cached_and_a_cached_response_reports_what_is_left_now() {
     let page = Page::new().await;
     let clock = ManualClock::new();
     let once = limit(1, &clock);

@@ -1,4 +1,4 @@
-//! A page in a Chromium of its own: fresh profile, gone when dropped.
+//! A page in a Chromium of its own: fresh profile, removed on drop.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::Server;
 
-/// Before this, the page has said something, or never will.
+/// The time limit for the page's report.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Makes requests one after the other, and tells the server of the page what the script can see of the answers.
+/// A script that makes requests one after the other, and sends the page's server what it can read of the responses.
 const SCRIPT: &str = r#"
     const answers = [];
     for (const { url, times, init } of FETCHES) {
@@ -38,7 +38,7 @@ const SCRIPT: &str = r#"
 
 /// The origin that a page comes from.
 pub(crate) struct Page {
-    /// As browsers write it.
+    /// The origin in the form that browsers send.
     pub(crate) origin: String,
     html: Arc<Mutex<String>>,
     answers: mpsc::UnboundedReceiver<String>,
@@ -60,9 +60,9 @@ impl Page {
         Self { origin: format!("http://{}", server.address), html, answers, _server: server }
     }
 
-    /// Opens the page, whose script makes these requests, and is told what it has seen.
+    /// Opens the page, whose script makes these requests, and returns what the script could read.
     pub(crate) async fn fetches(mut self, fetches: &[Value]) -> Vec<Value> {
-        // No `</script>` in it.
+        // The JSON must not contain `</script>`.
         let fetches = serde_json::to_string(fetches).unwrap().replace('<', "\\u003c");
         let script = SCRIPT.replace("FETCHES", &fetches);
         *self.html.lock().unwrap() = format!("<!doctype html><script type=\"module\">{script}</script>");
@@ -76,7 +76,7 @@ impl Page {
     }
 }
 
-/// What a browser shows at that address, as HTML.
+/// Returns the HTML that a browser shows at that address.
 pub(crate) async fn shown(url: &str) -> String {
     let mut browser = Chromium::run(url, &["--dump-dom"]);
     let ended = timeout(PATIENCE, browser.ends()).await;
@@ -103,14 +103,14 @@ impl Chromium {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
         let process = Command::new("chromium")
-            // It runs pages of its own only, and as root it has no other way.
+            // It opens only pages of the test, and as root it does not start otherwise.
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args(["--no-first-run", "--disable-sync", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-quic", "--no-proxy-server"])
             .arg(format!("--user-data-dir={}", directory.join("profile").display()))
             .args(arguments)
             .arg(url)
-            // Whatever it writes besides, it writes there.
+            // Any other files that it writes are written there.
             .env("HOME", &directory)
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_CACHE_HOME")
@@ -122,12 +122,12 @@ impl Chromium {
             Ok(process) => Self { process, directory },
             Err(error) => {
                 let _ = fs::remove_dir_all(&directory);
-                panic!("chromium cannot be started: {error}. This test needs one: run `tests/install-deps`");
+                panic!("chromium cannot be started: {error}. This test needs it: run `tests/install-deps`");
             }
         }
     }
 
-    /// Waits for what does not happen while all is well.
+    /// Waits for the process to end, which it does only on failure.
     async fn ends(&mut self) -> String {
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {

@@ -1,5 +1,5 @@
-//! What a page's script sees of a limit, in a real browser: headless Chromium, on a page of one origin that calls
-//! another.
+//! The parts of a limit's responses that a page's script can read, in a real browser: headless Chromium, on a page of
+//! one origin that calls another.
 #![cfg(feature = "axum")]
 
 mod cached;
@@ -27,14 +27,14 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 type Limit = RateLimitLayer<PeerIp, FixedWindow>;
 
-/// Two an hour, and it is never over.
+/// A limit of two calls an hour, on a clock that stands still.
 fn limit() -> Limit {
     let limiter =
         RateLimiter::builder(FixedWindow::new(Quota::per_hour(2))).clock(ManualClock::new()).build();
     RateLimitLayer::with_limiter(PeerIp::new(), limiter)
 }
 
-/// As the guide has it, for a page at `origin`.
+/// The CORS layer of the guide, for a page at `origin`.
 fn cors(origin: &str) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(HeaderValue::try_from(origin).unwrap())
@@ -44,7 +44,7 @@ fn cors(origin: &str) -> CorsLayer {
         .expose_headers(["ratelimit", "ratelimit-policy", "retry-after"].map(HeaderName::from_static))
 }
 
-/// How many preflights have come, and how many other requests.
+/// The number of preflights that arrived, and of other requests.
 #[derive(Clone, Debug, Default)]
 struct Came {
     preflights: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ impl Came {
     }
 }
 
-/// A service for pages, with its limit and CORS in some order.
+/// Starts a service for pages, with its limit and CORS in some order.
 async fn service(layered: impl FnOnce(Router) -> Router) -> (Server, Came) {
     let came = Came::default();
     let count = {
@@ -73,19 +73,19 @@ async fn service(layered: impl FnOnce(Router) -> Router) -> (Server, Came) {
     (Server::start(layered(routes).layer(from_fn(count))).await, came)
 }
 
-/// A request for which a browser asks no leave, so often.
+/// A fetch without a preflight, made `times` times.
 fn simple(server: &Server, times: usize) -> Value {
     json!({ "url": format!("http://{}/items", server.address), "times": times, "init": {} })
 }
 
-/// One for which it does: by its method, and by its headers.
+/// A fetch with a preflight, because of its method and its headers.
 fn preflighted(server: &Server, times: usize) -> Value {
     let headers = json!({ "authorization": "Bearer user-1", "content-type": "application/json" });
     let init = json!({ "method": "PUT", "headers": headers, "body": "{}" });
     json!({ "url": format!("http://{}/item", server.address), "times": times, "init": init })
 }
 
-/// What the script can read of an answer.
+/// Returns the parts of a response that the script can read.
 fn read(answer: &Value) -> (u64, [Option<&str>; 3]) {
     let field = |name: &str| answer["headers"][name].as_str();
     (answer["status"].as_u64().unwrap_or(0), ["ratelimit", "ratelimit-policy", "retry-after"].map(field))
@@ -97,13 +97,13 @@ fn reported(left: u64) -> Option<&'static str> {
     Some(["\"default\";r=0;t=3600", "\"default\";r=1;t=3600"][left as usize])
 }
 
-/// All that the script gets to see is that there was nothing.
+/// Asserts that the script sees a failed fetch and nothing else.
 fn assert_opaque(answer: &Value) {
     assert_eq!(answer, &json!({ "error": "TypeError: Failed to fetch" }));
 }
 
 #[tokio::test]
-async fn with_cors_outside_a_page_reads_the_refusal_and_preflights_are_not_counted() {
+async fn with_cors_outside_a_page_reads_the_rejection_and_preflights_are_not_counted() {
     let page = Page::new().await;
     let limit = limit();
     let (server, came) = service(|routes| routes.layer(limit.clone()).layer(cors(&page.origin))).await;
@@ -120,7 +120,7 @@ async fn with_cors_outside_a_page_reads_the_refusal_and_preflights_are_not_count
         assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["default"])));
         assert_eq!(answer["headers"]["content-type"], "application/problem+json");
     }
-    // A browser remembers the leave that it got for some seconds.
+    // A browser caches the result of a preflight for some seconds.
     let (preflights, others) = came.counts();
     assert!(preflights > 0 && others == 5, "{came:?}");
     let statuses: Vec<_> = answers[5..].iter().map(|answer| answer["status"].as_u64().unwrap()).collect();
@@ -128,7 +128,7 @@ async fn with_cors_outside_a_page_reads_the_refusal_and_preflights_are_not_count
 }
 
 #[tokio::test]
-async fn what_is_not_exposed_a_page_does_not_see() {
+async fn a_page_does_not_see_fields_that_are_not_exposed() {
     let page = Page::new().await;
     let hiding = cors(&page.origin).expose_headers([header::ETAG]);
     let (server, _) = service(|routes| routes.layer(limit()).layer(hiding)).await;
@@ -138,16 +138,16 @@ async fn what_is_not_exposed_a_page_does_not_see() {
 }
 
 #[tokio::test]
-async fn with_cors_inside_a_page_sees_a_failure_of_the_network() {
+async fn with_cors_inside_a_page_sees_a_network_error() {
     let page = Page::new().await;
-    // No browser remembers these.
+    // These preflights are not cached.
     let forgotten = || cors(&page.origin).max_age(std::time::Duration::ZERO);
     let (server, came) = service(|routes| routes.layer(forgotten()).layer(limit())).await;
     let (other, _) = service(|routes| routes.layer(forgotten()).layer(limit())).await;
     let (unless, unless_came) =
         service(|routes| routes.layer(forgotten()).layer(limit().unless(Preflight))).await;
     let answers = page.fetches(&[preflighted(&server, 2), simple(&other, 3), preflighted(&unless, 3)]).await;
-    // The first preflight and the call after it have used up everything: the second call was not even made.
+    // The first preflight and the call after it have used up the limit: the second call was not even sent.
     assert_eq!(read(&answers[0]), (200, [reported(0), POLICY, None]));
     assert_opaque(&answers[1]);
     assert_eq!(came.counts(), (2, 1));
@@ -155,7 +155,7 @@ async fn with_cors_inside_a_page_sees_a_failure_of_the_network() {
     assert_eq!([read(&answers[2]).0, read(&answers[3]).0], [200, 200]);
     assert_opaque(&answers[4]);
 
-    // Preflights that are not counted are no help to those who are refused.
+    // Uncounted preflights do not make the rejections readable.
     assert_eq!([read(&answers[5]).0, read(&answers[6]).0], [200, 200]);
     assert_opaque(&answers[7]);
     assert_eq!(unless_came.counts(), (3, 3));

@@ -1,4 +1,4 @@
-//! What a person sees of a refusal: in a page, and in a frame of a page.
+//! The text that a person sees of a rejection: in a page, and in a frame of a page.
 
 use axum::Router;
 use axum::response::Html;
@@ -11,7 +11,7 @@ use crate::chromium::shown;
 use crate::support::Server;
 
 #[tokio::test]
-async fn a_refused_page_is_a_line_of_text_and_so_is_a_refused_frame() {
+async fn a_rejected_page_or_frame_shows_a_line_of_text() {
     const FRAME: &str = "<!doctype html><p id=seen></p><iframe src='/' onload=\
         'seen.append(this.contentDocument.contentType, \": \", this.contentDocument.body.innerText)'></iframe>";
     let limit = limit(1, &ManualClock::new());

@@ -1,5 +1,5 @@
-//! The crate, asked what the model is asked.
-#![allow(dead_code, reason = "each who uses it uses a part")]
+//! Asks the crate the questions that the model is asked.
+#![allow(dead_code, reason = "each program that includes it uses a part")]
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,11 +8,11 @@ use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 
 use crate::model::{Heard, Peer, Setup, Source, Trust};
 
-/// Whoever connected, with an address or without.
+/// The address of the connection, or none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected(pub(crate) Option<IpAddr>);
 
-/// `None`: it cannot be made so.
+/// Builds the extractor; `None` if the setup is invalid.
 pub(crate) fn client_ip(setup: &Setup) -> Option<ClientIp> {
     let client = match &setup.source {
         Source::XForwardedFor(trust) => ClientIp::x_forwarded_for(trusted(trust)?),
@@ -33,12 +33,12 @@ fn trusted(trust: &Trust) -> Option<TrustedProxies> {
     }
 }
 
-/// The same, where the server says who connected in a type of its own. Only so can a peer have no address.
+/// Returns the same extractor, for a server that reports the peer in a type of its own. Only so can a peer have no address.
 pub(crate) fn peer_said(client: ClientIp) -> ClientIp {
     client.peer_from(|connected: &Connected| connected.0)
 }
 
-/// `None`: no header can be so.
+/// Builds the request; `None` if a header is invalid.
 pub(crate) fn request(heard: &Heard) -> Option<Request<()>> {
     let mut request = Request::new(());
     match heard.peer {

@@ -1,4 +1,4 @@
-//! Random requests: the crate says what the model says, and not what a model says that is wrong on purpose.
+//! Random requests: the crate returns what the model returns, and mutants of the model return something else.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,10 +6,10 @@ use crate::model::{Heard, How, Missing, Model, Mutant, Setup};
 use crate::seed::Random;
 use crate::{adapter, generators};
 
-/// Requests to each setup.
+/// The number of requests for each setup.
 const EACH: u64 = 100;
 
-/// A setup for each seed, and its requests.
+/// Returns the setup for a seed, and its requests.
 fn cases(seed: u64) -> (Setup, Vec<Heard>) {
     let mut random = Random::new(seed);
     let setup = generators::setup(&mut random);
@@ -18,7 +18,7 @@ fn cases(seed: u64) -> (Setup, Vec<Heard>) {
 }
 
 #[test]
-fn a_million_requests_are_answered_by_the_rules() {
+fn a_million_requests_are_answered_as_by_the_model() {
     let (mut addresses, mut errors): (HashMap<How, u64>, HashMap<Missing, u64>) = Default::default();
     let mut said = BTreeSet::new();
     let requests = 1_000_000;
@@ -32,7 +32,7 @@ fn a_million_requests_are_answered_by_the_rules() {
             assert_eq!(
                 found.as_ref().ok(),
                 expected.as_ref().ok().map(|(ip, _)| ip),
-                "seed {seed}, {setup:?}\n{heard:?}\nby the rules: {expected:?}\nfound: {found:?}"
+                "seed {seed}, {setup:?}\n{heard:?}\nby the model: {expected:?}\nfound: {found:?}"
             );
             if let (Err(error), Err(missing)) = (&found, &expected) {
                 let by_client = matches!(missing, Missing::Several | Missing::TooFew | Missing::Broken);
@@ -65,12 +65,12 @@ fn a_million_requests_are_answered_by_the_rules() {
     ] {
         assert!(errors[&missing] >= requests / 1_000, "{missing:?}: {errors:?}");
     }
-    // What is said is one of a few sentences: nothing of a request is in it.
+    // The error is one of a few sentences: it contains nothing of a request.
     assert!(said.len() <= 20, "{said:#?}");
 }
 
 #[test]
-fn a_model_that_is_wrong_on_purpose_is_seen_within_a_hundred_thousand_requests() {
+fn each_mutant_is_detected_within_a_hundred_thousand_requests() {
     for mutant in Mutant::BROKEN {
         let seen = (0..100_000 / EACH).find_map(|seed| {
             let (setup, all) = cases(seed);

@@ -1,11 +1,11 @@
-//! Requests that a client, a proxy or a broken proxy could send: most of them nearly right.
+//! Requests that a client, a proxy or a broken proxy could send: most of them nearly valid.
 
 use std::net::IpAddr;
 
 use crate::model::{Heard, Peer, Setup, Source, Trust};
 use crate::seed::Random;
 
-/// In [`HOME`], however they are written.
+/// Addresses in [`HOME`], in several spellings.
 const TRUSTED: [&str; 7] =
     ["10.0.0.1", "10.255.255.255", "192.0.2.1", "fd00::1", "FD12:0:0::9", "::ffff:10.1.2.3", "::ffff:a00:1"];
 const OTHERS: [&str; 14] = [
@@ -91,7 +91,7 @@ fn trust(random: &mut Random) -> Trust {
     }
 }
 
-/// Proxies cannot be everybody: of a whole family, its lower half.
+/// Returns the lower half of a whole family, which proxies cannot be; other networks stay as they are.
 fn half(network: String) -> String {
     match network.strip_suffix("/0") {
         Some(family) => format!("{family}/1"),
@@ -118,7 +118,7 @@ pub(crate) fn heard(random: &mut Random, source: &Source) -> Heard {
     Heard { peer, lines: lines(random, source) }
 }
 
-/// Mostly of the header that is read.
+/// Returns random header lines, mostly of the header that is read.
 pub(crate) fn lines(random: &mut Random, source: &Source) -> Vec<(&'static str, Vec<u8>)> {
     let is_single = source.trust().is_none();
     let number = match random.below(if is_single { 12 } else { 24 }) {
@@ -128,7 +128,7 @@ pub(crate) fn lines(random: &mut Random, source: &Source) -> Vec<(&'static str, 
         10..20 => 2,
         _ => 3,
     };
-    // All of one request's elements are of one kind, or any: then some walks go all the way.
+    // All elements of one request are of one kind, or any: so some walks go all the way.
     let trusted = random.one_of(&[50, 90, 100, 100]);
     let mut lines = Vec::new();
     for _ in 0..number {
@@ -168,7 +168,7 @@ fn listed(random: &mut Random, mut element: impl FnMut(&mut Random) -> Vec<u8>) 
     line
 }
 
-/// A few bytes more, fewer or others.
+/// Inserts, removes or changes a few bytes.
 fn mutate(random: &mut Random, line: &mut Vec<u8>) {
     for _ in 0..random.within(1..=3) {
         let place = random.within(0..=line.len() as u64) as usize;
@@ -192,7 +192,7 @@ fn element(random: &mut Random, trusted: u64) -> Vec<u8> {
     spelled(random, address).into_bytes()
 }
 
-/// The same address in one of the ways to write it.
+/// Returns the same address in one of the ways to write it.
 pub(crate) fn spelled(random: &mut Random, address: &str) -> String {
     let port = if random.one_in(20) { random.one_of(&NO_PORTS) } else { random.one_of(&PORTS) };
     let zone = random.one_of(&ZONES);
@@ -254,7 +254,7 @@ fn forwarded(random: &mut Random, trusted: u64) -> Vec<u8> {
     pairs.join(random.one_of(&[b";".as_slice(), b";", b" ; ", b";\t"]))
 }
 
-/// In quotes where need be, and then sometimes with escapes.
+/// Returns the value in quotes where needed, and then sometimes with escapes.
 fn value(random: &mut Random, node: &[u8]) -> Vec<u8> {
     let needs_quotes = node.iter().any(|byte| b":[]% \"".contains(byte));
     if (needs_quotes && random.one_in(30)) || (!needs_quotes && !random.one_in(4)) {

@@ -1,4 +1,4 @@
-//! Headers that are longer than any server lets through. If the work grew with the square of them, these would not come to an end.
+//! Headers that are longer than any server accepts. If the work were quadratic in their length, these tests would not finish.
 
 use std::iter;
 
@@ -7,7 +7,7 @@ use crate::model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
 
 const SIZES: [usize; 2] = [100 << 10, 1 << 20];
 
-/// What they are made of, again and again.
+/// The parts of which the headers are made by repetition.
 const PARTS: [&str; 30] = [
     ",",
     ", ",
@@ -41,7 +41,7 @@ const PARTS: [&str; 30] = [
     "for=10.0.0.1;x=\"\\\"\\\\,\", ",
 ];
 
-/// What is left and right of it.
+/// The text to the left and to the right of the parts.
 const ENDS: [(&str, &str); 8] = [
     ("", ""),
     ("1.2.3.4, ", "10.0.0.2"),
@@ -73,7 +73,7 @@ fn agree(what: &str, lines: &[Vec<u8>]) {
 }
 
 #[test]
-fn a_long_line_is_read_by_the_rules_and_to_its_end() {
+fn a_long_line_is_read_as_by_the_model_and_to_its_end() {
     for size in SIZES {
         for part in PARTS {
             let ends = if size == SIZES[0] { &ENDS[..] } else { &ENDS[2..3] };
@@ -86,7 +86,7 @@ fn a_long_line_is_read_by_the_rules_and_to_its_end() {
 }
 
 #[test]
-fn many_lines_are_read_by_the_rules_and_to_their_end() {
+fn many_lines_are_read_as_by_the_model_and_to_their_end() {
     for part in
         ["", ",", "\"", "\\", "10.0.0.1", "for=10.0.0.1", "for=\"10.0.0.1\"", "for=\"10.0.0.1", "garbage"]
     {

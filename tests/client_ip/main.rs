@@ -1,6 +1,6 @@
-//! Whose request it is: the peer's or, behind proxies, their client's.
+//! The address of the client of a request: the peer's or, behind proxies, their client's.
 //!
-//! Tables to read, a naive model of the rules that random requests are held against, and clients that lie.
+//! Tables to read, a naive model that random requests are compared with, and clients that forge headers.
 
 mod adapter;
 mod differential;

@@ -1,7 +1,7 @@
-//! The rules, once more and naively: whole lists, from left to right, and then a look at them.
+//! A naive second implementation: it builds whole lists, from left to right, and then evaluates them.
 //!
-//! `tests/client_ip/main.rs` and `fuzz/` hold [`ClientIp`](tower_throttle::key::ClientIp) against it. It can also be wrong on purpose.
-#![allow(dead_code, reason = "each who uses it uses a part")]
+//! `tests/client_ip/main.rs` and `fuzz/` compare [`ClientIp`](tower_throttle::key::ClientIp) with it. It can also be a mutant.
+#![allow(dead_code, reason = "each program that includes it uses a part")]
 
 mod mutants;
 mod naive_parser;
@@ -16,8 +16,8 @@ use naive_parser::{Lax, Networks, element, viewer};
 pub(crate) use scenario::{Heard, How, Missing, Peer, Setup, Source, Trust};
 use split::{is_tchar, is_token, quoted_from_the_left, split, trimmed, unquoted};
 
-/// In one element of `Forwarded`. The standard knows four.
-const MOST_PAIRS: usize = 16;
+/// The maximum number of pairs in one element of `Forwarded`. The standard defines four.
+const MAX_PAIRS: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -28,7 +28,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// `None`: it cannot be made so.
+    /// Creates a model; `None` if the setup is invalid.
     pub(crate) fn new(setup: &Setup, mutant: Mutant) -> Option<Self> {
         let source = setup.source.clone();
         let only_from = match &setup.only_from {
@@ -43,7 +43,7 @@ impl Model {
         Some(Self { mutant, source, only_from, trusted })
     }
 
-    /// Whose request it is.
+    /// Returns the address of the client, and how it was found.
     pub(crate) fn answer(&self, heard: &Heard) -> Result<(IpAddr, How), Missing> {
         let (address, how) = self.find(heard)?;
         Ok((address.into(), how))
@@ -55,12 +55,12 @@ impl Model {
             Peer::At(ip) => Some(Address::from(ip).canonical()),
             _ => None,
         };
-        // Both name who may speak for others.
+        // Both name the peers that may report addresses of others.
         for networks in [&self.only_from, &self.trusted].into_iter().flatten() {
             match heard.peer {
                 Peer::Absent => return Err(Missing::NoPeer),
                 Peer::Unix if !networks.unix => return Err(Missing::UnixPeer),
-                _ if self.mutant == Mutant::PeerIsNotLookedAt => {}
+                _ if self.mutant == Mutant::PeerIsIgnored => {}
                 _ => {
                     if let Some(peer) = peer.filter(|peer| !networks.contains(*peer)) {
                         return Ok((peer, How::Peer));
@@ -103,7 +103,7 @@ impl Model {
         read(trimmed(line), self.mutant.lax()).map(|found| (found, How::Decisive)).ok_or(Missing::Broken)
     }
 
-    /// The lines that are read.
+    /// Returns the lines that are read.
     fn listed<'a>(&self, mut lines: Vec<&'a [u8]>) -> Vec<&'a [u8]> {
         match self.mutant {
             Mutant::FirstLineOnly => lines.truncate(1),
@@ -129,9 +129,9 @@ impl Model {
         all
     }
 
-    /// Which bytes of a line are within quotes.
+    /// Returns for each byte of a line whether it is within quotes.
     ///
-    /// Pairs of quotes are found from the right: a client can write what it likes, but only to the left of its proxy.
+    /// Pairs of quotes are matched from the right: a client can write any text, but only to the left of its proxy.
     fn quoted(&self, line: &[u8]) -> Vec<bool> {
         let mut quoted = vec![false; line.len()];
         match self.mutant {
@@ -139,7 +139,7 @@ impl Model {
             Mutant::QuotesFromTheLeft => return quoted_from_the_left(line),
             _ => {}
         }
-        // Each, and whether backslashes before it make it a letter within quotes.
+        // The position of each quote, and whether backslashes before it make it a character within quotes.
         let mut quotes: Vec<(usize, bool)> = Vec::new();
         for (place, _) in line.iter().enumerate().filter(|(_, byte)| **byte == b'"') {
             let backslashes = line[..place].iter().rev().take_while(|byte| **byte == b'\\').count();
@@ -155,7 +155,7 @@ impl Model {
         quoted
     }
 
-    /// `for` of an element.
+    /// Returns the address in `for` of an element.
     fn forwarded_element(&self, text: &[u8]) -> Option<Address> {
         let mut pairs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         for pair in split(text, b';', &quoted_from_the_left(text)).into_iter().map(trimmed) {
@@ -169,7 +169,7 @@ impl Model {
             let value = if is_plain { value.to_vec() } else { unquoted(value)? };
             pairs.push((is_token(name).then(|| name.to_ascii_lowercase())?, value));
         }
-        if pairs.len() > MOST_PAIRS {
+        if pairs.len() > MAX_PAIRS {
             return None;
         }
         for (place, (name, _)) in pairs.iter().enumerate() {
@@ -231,7 +231,7 @@ impl Model {
             match found {
                 Some(found) if trusted.contains(*found) => last_good = Some(*found),
                 Some(found) => return Ok((*found, How::Decisive)),
-                None if self.mutant == Mutant::BrokenIsTheLastGood => break,
+                None if self.mutant == Mutant::BrokenYieldsTheLastGood => break,
                 None => return Err(Missing::Broken),
             }
         }

@@ -1,29 +1,29 @@
-//! What can be wrong on purpose.
+//! The mutants: models that are wrong on purpose.
 
 use super::naive_parser::Lax;
 
-/// What is wrong with a model.
+/// The error that a model has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     Faithful,
-    /// Anybody can write the leftmost.
+    /// Takes the leftmost address, which any client can write.
     Leftmost,
     FirstLineOnly,
     LastLineOnly,
     SkipsBroken,
-    /// What is broken is passed over to the last good one, as nginx does.
-    BrokenIsTheLastGood,
+    /// Skips a broken element and takes the last valid one, as nginx does.
+    BrokenYieldsTheLastGood,
     SkipsEmpty,
-    /// `::ffff:10.0.0.1` is not in `10.0.0.0/8`.
+    /// Does not match `::ffff:10.0.0.1` with `10.0.0.0/8`.
     MappedStays,
     ZerosMayLead,
     AnyPort,
-    NobodyIsSomebody,
-    /// Too few are as many as there are.
+    UnspecifiedIsValid,
+    /// Accepts fewer hops than configured.
     HopsAreClamped,
-    PeerIsNotLookedAt,
+    PeerIsIgnored,
     AllTrustedIsThePeer,
-    /// A quote that a client leaves open swallows what its proxy says.
+    /// Matches quotes from the left: a quote that a client leaves open includes what its proxy reports.
     QuotesFromTheLeft,
     QuotesAreNothing,
     EscapesAreNothing,
@@ -38,14 +38,14 @@ impl Mutant {
         Self::FirstLineOnly,
         Self::LastLineOnly,
         Self::SkipsBroken,
-        Self::BrokenIsTheLastGood,
+        Self::BrokenYieldsTheLastGood,
         Self::SkipsEmpty,
         Self::MappedStays,
         Self::ZerosMayLead,
         Self::AnyPort,
-        Self::NobodyIsSomebody,
+        Self::UnspecifiedIsValid,
         Self::HopsAreClamped,
-        Self::PeerIsNotLookedAt,
+        Self::PeerIsIgnored,
         Self::AllTrustedIsThePeer,
         Self::QuotesFromTheLeft,
         Self::QuotesAreNothing,
@@ -60,7 +60,7 @@ impl Mutant {
             mapped_stays: self == Self::MappedStays,
             zeros_may_lead: self == Self::ZerosMayLead,
             any_port: self == Self::AnyPort,
-            nobody_is_somebody: self == Self::NobodyIsSomebody,
+            unspecified_is_valid: self == Self::UnspecifiedIsValid,
         }
     }
 }

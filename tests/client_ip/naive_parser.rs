@@ -1,4 +1,4 @@
-//! Addresses and networks as text, read the long way round: no parser of the standard library, no borrowing, no cleverness.
+//! Addresses and networks as text, parsed step by step: no parser of the standard library, no borrowing, no optimization.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub(crate) enum Address {
 use Address::{V4, V6};
 
 impl Address {
-    /// An IPv4 address that is written as an IPv6 one is an IPv4 address.
+    /// Returns the IPv4 address if this is one that is written as IPv6.
     pub(crate) fn canonical(self) -> Self {
         match self {
             V6(bits) if bits >> 32 == 0xffff => V4((bits & 0xffff_ffff) as u32),
@@ -20,7 +20,7 @@ impl Address {
         }
     }
 
-    fn is_nobody(self) -> bool {
+    fn is_no_client(self) -> bool {
         matches!(self, V4(0) | V6(0))
     }
 }
@@ -43,7 +43,7 @@ impl From<Address> for IpAddr {
     }
 }
 
-/// A number of so many digits at most.
+/// Parses a number of at most `digits` digits.
 fn number(text: &str, digits: usize, base: u32) -> Option<u32> {
     if text.is_empty() || text.len() > digits {
         return None;
@@ -71,7 +71,7 @@ pub(crate) fn ipv4(text: &str, zeros_may_lead: bool) -> Option<u32> {
     Some(bits)
 }
 
-/// Groups between colons; the last two may be written as an IPv4 address where the text of the whole ends.
+/// Parses groups between colons; the last two may be written as an IPv4 address where the text of the whole ends.
 fn groups(text: &str, is_end: bool) -> Option<Vec<u32>> {
     let mut groups = Vec::new();
     if text.is_empty() {
@@ -95,7 +95,7 @@ pub(crate) fn ipv6(text: &str) -> Option<u128> {
         [whole] => groups(whole, true)?,
         [left, right] => {
             let (left, right) = (groups(left, false)?, groups(right, true)?);
-            // What is left out is one group at least.
+            // `::` stands for at least one group.
             let out = 8_usize.checked_sub(left.len() + right.len()).filter(|out| *out > 0)?;
             [left, vec![0; out], right].concat()
         }
@@ -121,16 +121,16 @@ fn is_port(text: &str) -> bool {
     number(text, 5, 10).is_some_and(|port| (1..=65535).contains(&port))
 }
 
-/// What is wrong on purpose about how an element is read.
+/// The errors that a mutant makes when it reads an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lax {
     pub(crate) mapped_stays: bool,
     pub(crate) zeros_may_lead: bool,
     pub(crate) any_port: bool,
-    pub(crate) nobody_is_somebody: bool,
+    pub(crate) unspecified_is_valid: bool,
 }
 
-/// An element of a list: an address, maybe with a port, a zone, brackets.
+/// Parses an element of a list: an address, maybe with a port, a zone, brackets.
 pub(crate) fn element(text: &[u8], lax: Lax) -> Option<Address> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -147,10 +147,10 @@ pub(crate) fn element(text: &[u8], lax: Lax) -> Option<Address> {
     if port.is_some_and(|port| !is_port(port) && !lax.any_port) {
         return None;
     }
-    somebody(address, lax)
+    validated(address, lax)
 }
 
-/// What a CDN says: an address, a colon, a port.
+/// Parses the header of a CDN: an address, a colon, a port.
 pub(crate) fn viewer(text: &[u8], lax: Lax) -> Option<Address> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = text.rsplit_once(':')?;
@@ -159,15 +159,15 @@ pub(crate) fn viewer(text: &[u8], lax: Lax) -> Option<Address> {
     }
     let address =
         if address.contains(':') { V6(zoned(address)?) } else { V4(ipv4(address, lax.zeros_may_lead)?) };
-    somebody(address, lax)
+    validated(address, lax)
 }
 
-fn somebody(address: Address, lax: Lax) -> Option<Address> {
+fn validated(address: Address, lax: Lax) -> Option<Address> {
     let address = if lax.mapped_stays { address } else { address.canonical() };
-    (lax.nobody_is_somebody || !address.is_nobody()).then_some(address)
+    (lax.unspecified_is_valid || !address.is_no_client()).then_some(address)
 }
 
-/// Networks and words.
+/// Networks, and the keyword for Unix sockets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Networks {
     networks: Vec<(Address, u32)>,
@@ -198,7 +198,7 @@ impl Networks {
         Some(all)
     }
 
-    /// Whether all of IPv4 or all of IPv6 is in it: the first address is, and after the end of each network the next one.
+    /// Returns whether all of IPv4 or all of IPv6 is included: the first address is, and the address after the end of each network.
     pub(crate) fn has_whole_family(&self) -> bool {
         let next = |(network, length): &(Address, u32)| match network {
             V4(bits) => u32::try_from(u64::from(*bits) + (1 << (32 - length))).ok().map(V4),
@@ -220,7 +220,7 @@ impl Networks {
     }
 }
 
-/// Whether the first bits are the same, looked at one by one.
+/// Returns whether the first bits are equal, compared one by one.
 fn is_same(width: u32, length: u32, one: u128, other: u128) -> bool {
     (0..length).all(|place| {
         let bit = width - 1 - place;
@@ -228,7 +228,7 @@ fn is_same(width: u32, length: u32, one: u128, other: u128) -> bool {
     })
 }
 
-/// No zero leads.
+/// Parses a prefix length, without leading zeros.
 fn length_of(text: &str) -> Option<u32> {
     number(text, 3, 10).filter(|_| text == "0" || !text.starts_with('0'))
 }
@@ -247,7 +247,7 @@ fn network(text: &str) -> Option<(Address, u32)> {
         V6(bits) => (128, bits),
     };
     let length = length.unwrap_or(width);
-    // Beyond the prefix there is nothing but zeros.
+    // All bits beyond the prefix must be zero.
     if length > width || (length..width).any(|place| (bits >> (width - 1 - place)) & 1 == 1) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Which addresses are one key.
+//! The addresses that share one key.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -32,7 +32,7 @@ where
     keys.collect::<HashSet<_>>().len()
 }
 
-/// As peers, and as those whom a proxy names.
+/// Asserts the number of keys, for peers and for clients that a proxy reports.
 fn is(keys: usize, [of_peers, of_clients]: [usize; 2]) {
     assert_eq!([of_peers, of_clients], [keys; 2]);
 }
@@ -51,7 +51,7 @@ fn keys_by(v6: u8, v4: u8, ips: impl IntoIterator<Item = IpAddr> + Clone) -> [us
     [number(&peers, peer, ips.clone()), number(&clients, said, ips)]
 }
 
-/// 65,536 of them, each with bits of their own from the `shift`th on.
+/// Returns 65,536 addresses that differ in their bits from `shift` on.
 fn v6(shift: u32) -> impl Iterator<Item = IpAddr> + Clone {
     let network = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).to_bits();
     (0..1 << 16).map(move |n: u128| Ipv6Addr::from_bits(network | n << shift).into())
@@ -80,18 +80,18 @@ fn each_64_is_another() {
 }
 
 #[test]
-fn each_address_of_ipv4_is_another() {
+fn each_address_of_ipv4_is_a_separate_key() {
     let all = (0..1 << 16).map(|n| Ipv4Addr::from_bits(0x0101_0001 + n).into());
     is(1 << 16, keys(all));
 }
 
 #[test]
-fn a_mapped_address_is_the_one_it_is() {
+fn a_mapped_address_is_its_ipv4_address() {
     is(1, keys(ips(&["1.2.3.4", "::ffff:1.2.3.4", "::ffff:102:304"])));
     is(2, keys(ips(&["::ffff:1.2.3.4", "::ffff:5.6.7.8"])));
     is(2, keys(ips(&["::ffff:1.2.3.4", "::ffff:1.2.3.5"])));
     is(2, keys(ips(&["1.2.3.4", "::1.2.3.4"])));
-    // By whatever prefix.
+    // With any prefix.
     is(2, keys_by(56, 32, ips(&["::ffff:1.2.3.4", "::ffff:5.6.7.8"])));
     is(1, keys_by(128, 24, ips(&["::ffff:1.2.3.4", "1.2.3.5"])));
     is(2, keys_by(64, 24, ips(&["::ffff:1.2.3.4", "1.2.4.4"])));
@@ -99,7 +99,7 @@ fn a_mapped_address_is_the_one_it_is() {
 
 #[test]
 fn other_prefixes_group_by_their_bits() {
-    // Sixteen bits from the 64th on: so many of them differ.
+    // The addresses differ in sixteen bits from the 64th on; `number` keys remain.
     for (prefix, number) in
         [(64, 1 << 16), (63, 1 << 15), (60, 1 << 12), (56, 1 << 8), (49, 2), (48, 1), (32, 1)]
     {
@@ -115,15 +115,15 @@ fn other_prefixes_group_by_their_bits() {
 }
 
 #[test]
-fn families_are_never_one() {
+fn families_never_share_a_key() {
     is(2, keys(ips(&["0.0.0.2", "::2"])));
     is(2, keys(ips(&["32.1.13.184", "2001:db8::"])));
     is(2, keys_by(1, 1, ips(&["1.2.3.4", "::2"])));
 }
 
-/// An address says it all: how it is written, from which port and in which zone makes no difference.
+/// Tests that the spelling, the port and the zone of an address make no difference.
 #[test]
-fn spelling_makes_no_other_key() {
+fn the_spelling_does_not_change_the_key() {
     let spelled = |lines: &[&str]| {
         let keys = lines.iter().map(|line| {
             let mut request = peer([127, 0, 0, 1].into());

@@ -1,9 +1,9 @@
-//! What is asked: how it is set up, who connected, what was sent. And what can be the answer.
+//! The inputs of a case (setup, peer, headers) and its possible results.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// How a `ClientIp` is made.
+/// The setup of a `ClientIp`.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) source: Source,
@@ -25,7 +25,7 @@ pub(crate) enum Trust {
 }
 
 impl Source {
-    /// The header that is read.
+    /// Returns the name of the header that is read.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::XForwardedFor(_) => "x-forwarded-for",
@@ -43,21 +43,21 @@ impl Source {
     }
 }
 
-/// Who connected.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// The server does not say.
+    /// A peer that the server does not report.
     Absent,
-    /// Over a unix socket: it has no address.
+    /// A peer over a Unix socket, which has no address.
     Unix,
     At(IpAddr),
 }
 
-/// What a request says.
+/// The content of a request that is read.
 #[derive(Clone)]
 pub(crate) struct Heard {
     pub(crate) peer: Peer,
-    /// Names in lower case, and values.
+    /// The names in lower case, and the values.
     pub(crate) lines: Vec<(&'static str, Vec<u8>)>,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Heard {
     }
 }
 
-/// Where an address comes from.
+/// The origin of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum How {
     Peer,
@@ -77,7 +77,7 @@ pub(crate) enum How {
     AllTrusted,
 }
 
-/// Why there is none.
+/// The reason why there is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Missing {
     NoPeer,

@@ -1,4 +1,4 @@
-//! Lines and elements, split into their parts.
+//! Splits lines and elements into their parts.
 
 pub(super) fn trimmed(text: &[u8]) -> &[u8] {
     let is_space = |byte: &u8| b" \t".contains(byte);
@@ -8,7 +8,7 @@ pub(super) fn trimmed(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Splits wherever that byte is not within quotes.
+/// Splits at each `at` byte that is not within quotes.
 pub(super) fn split<'a>(text: &'a [u8], at: u8, quoted: &[bool]) -> Vec<&'a [u8]> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for place in 0..text.len() {
@@ -40,7 +40,7 @@ pub(super) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(is_tchar)
 }
 
-/// What is between the quotes, without the backslashes.
+/// Returns the content of the quotes, without the backslashes.
 pub(super) fn unquoted(text: &[u8]) -> Option<Vec<u8>> {
     let mut inside = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?.iter();
     let mut all = Vec::new();

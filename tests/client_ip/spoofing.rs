@@ -1,4 +1,4 @@
-//! Clients that send what they like, behind proxies that are honest: whatever was sent, the answer is the client's own address.
+//! Clients that forge headers, behind honest proxies: whatever was sent, the result is the client's own address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,15 +8,15 @@ use crate::{adapter, generators};
 
 const CASES: u64 = 100_000;
 
-/// What the proxies' addresses are in.
+/// The networks of the proxies' addresses.
 const PROXIES: [&str; 3] = ["10.0.0.0/8", "fd00::/8", "192.0.2.1"];
 
-/// What a proxy does with the header.
+/// The way a proxy changes the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PolledByHand {
-    /// It says last whom it had it from.
+enum ProxyMode {
+    /// It appends the address of its peer.
     Appends,
-    /// It says whom it had it from, and nothing else.
+    /// It replaces the header by the address of its peer.
     Overwrites,
 }
 
@@ -24,29 +24,29 @@ fn cidrs() -> Trust {
     Trust::Cidrs(PROXIES.map(str::to_owned).to_vec())
 }
 
-/// The answer is the client's address, through so many proxies.
-fn is_not_deceived(source: Source, proxies: u64, hand: PolledByHand) {
-    is_not_deceived_by(&Setup { source, only_from: None }, proxies, hand);
+/// Asserts that the result is the client's address, through `proxies` proxies.
+fn is_not_deceived(source: Source, proxies: u64, mode: ProxyMode) {
+    is_not_deceived_by(&Setup { source, only_from: None }, proxies, mode);
 }
 
-fn is_not_deceived_by(setup: &Setup, proxies: u64, hand: PolledByHand) {
+fn is_not_deceived_by(setup: &Setup, proxies: u64, mode: ProxyMode) {
     let asked = adapter::peer_said(adapter::client_ip(setup).unwrap());
     for seed in 0..CASES {
-        let (client, heard) = request(seed, &setup.source, proxies, hand);
+        let (client, heard) = request(seed, &setup.source, proxies, mode);
         let found = asked.resolve(&adapter::request(&heard).unwrap());
         let expected = client.to_canonical();
         assert_eq!(found.as_ref().ok(), Some(&expected), "seed {seed}: {setup:?}, {heard:?}: {found:?}");
     }
 }
 
-/// A client, and what is heard of it.
-fn request(seed: u64, source: &Source, proxies: u64, hand: PolledByHand) -> (IpAddr, Heard) {
+/// Returns a client, and the request that arrives from it.
+fn request(seed: u64, source: &Source, proxies: u64, mode: ProxyMode) -> (IpAddr, Heard) {
     let mut random = Random::new(seed);
     let client = client(&mut random);
-    let (mut from, mut lines) = (client, lies(&mut random, source));
+    let (mut from, mut lines) = (client, forged_lines(&mut random, source));
     for _ in 0..proxies {
         let said = said(&mut random, source, from);
-        pass(&mut random, &mut lines, source.name(), said, hand);
+        pass(&mut random, &mut lines, source.name(), said, mode);
         from = proxy(&mut random);
     }
     (client, Heard { peer: Peer::At(from), lines })
@@ -55,7 +55,7 @@ fn request(seed: u64, source: &Source, proxies: u64, hand: PolledByHand) -> (IpA
 fn client(random: &mut Random) -> IpAddr {
     let word = random.word();
     match random.below(8) {
-        // A neighbour of the proxies, or somebody who might be taken for one.
+        // An address next to those of the proxies, or one that might be mistaken for a proxy's.
         0 => {
             let list =
                 ["9.255.255.255", "11.0.0.0", "192.0.2.2", "127.0.0.1", "192.168.0.1", "::1", "fc00::1"];
@@ -77,8 +77,8 @@ fn proxy(random: &mut Random) -> IpAddr {
     random.one_of(&["10.0.0.1", "10.9.8.7", "::ffff:10.0.0.1", "192.0.2.1", "fd00::1"]).parse().unwrap()
 }
 
-/// Anything, and often what could open or end something.
-fn lies(random: &mut Random, source: &Source) -> Vec<(&'static str, Vec<u8>)> {
+/// Returns random lines, often with text that could open or end a quote, an element or an address.
+fn forged_lines(random: &mut Random, source: &Source) -> Vec<(&'static str, Vec<u8>)> {
     let mut lines = generators::lines(random, source);
     let mut name = source.name();
     if random.one_in(4) {
@@ -118,7 +118,7 @@ fn lies(random: &mut Random, source: &Source) -> Vec<(&'static str, Vec<u8>)> {
     lines
 }
 
-/// What an honest proxy says: whom it had it from.
+/// Returns the element that an honest proxy writes: the address of its peer.
 fn said(random: &mut Random, source: &Source, from: IpAddr) -> Vec<u8> {
     let port = random.within(1..=65535);
     let bare = from.to_string();
@@ -149,18 +149,18 @@ fn said(random: &mut Random, source: &Source, from: IpAddr) -> Vec<u8> {
     format!("{before}{pair}{behind}").into_bytes()
 }
 
-/// In one of the ways that proxies have: a line of its own, or at the end of the last, or all lines made one.
+/// Adds the element in one of the ways that proxies do: in a new line, at the end of the last, or with all lines joined.
 fn pass(
     random: &mut Random,
     lines: &mut Vec<(&'static str, Vec<u8>)>,
     name: &'static str,
     said: Vec<u8>,
-    hand: PolledByHand,
+    mode: ProxyMode,
 ) {
     let is_it = |(other, _): &(&'static str, Vec<u8>)| *other == name;
     let comma = random.one_of(&[b",".as_slice(), b", ", b", "]);
     match random.below(3) {
-        _ if hand == PolledByHand::Overwrites => {
+        _ if mode == ProxyMode::Overwrites => {
             lines.retain(|line| !is_it(line));
             lines.push((name, said));
         }
@@ -181,66 +181,66 @@ fn pass(
 
 #[test]
 fn x_forwarded_for_through_a_trusted_proxy() {
-    is_not_deceived(Source::XForwardedFor(cidrs()), 1, PolledByHand::Appends);
+    is_not_deceived(Source::XForwardedFor(cidrs()), 1, ProxyMode::Appends);
 }
 
 #[test]
 fn x_forwarded_for_through_two_trusted_proxies() {
-    is_not_deceived(Source::XForwardedFor(cidrs()), 2, PolledByHand::Appends);
+    is_not_deceived(Source::XForwardedFor(cidrs()), 2, ProxyMode::Appends);
 }
 
 #[test]
 fn x_forwarded_for_through_a_hop() {
-    is_not_deceived(Source::XForwardedFor(Trust::Hops(1)), 1, PolledByHand::Appends);
+    is_not_deceived(Source::XForwardedFor(Trust::Hops(1)), 1, ProxyMode::Appends);
 }
 
 #[test]
 fn x_forwarded_for_through_two_hops() {
-    is_not_deceived(Source::XForwardedFor(Trust::Hops(2)), 2, PolledByHand::Appends);
+    is_not_deceived(Source::XForwardedFor(Trust::Hops(2)), 2, ProxyMode::Appends);
 }
 
 #[test]
-fn x_forwarded_for_that_is_overwritten() {
-    is_not_deceived(Source::XForwardedFor(cidrs()), 1, PolledByHand::Overwrites);
-    is_not_deceived(Source::XForwardedFor(Trust::Hops(1)), 1, PolledByHand::Overwrites);
+fn an_x_forwarded_for_that_the_proxy_overwrites() {
+    is_not_deceived(Source::XForwardedFor(cidrs()), 1, ProxyMode::Overwrites);
+    is_not_deceived(Source::XForwardedFor(Trust::Hops(1)), 1, ProxyMode::Overwrites);
 }
 
 #[test]
 fn forwarded_through_a_trusted_proxy() {
-    is_not_deceived(Source::Forwarded(cidrs()), 1, PolledByHand::Appends);
+    is_not_deceived(Source::Forwarded(cidrs()), 1, ProxyMode::Appends);
 }
 
 #[test]
 fn forwarded_through_two_trusted_proxies() {
-    is_not_deceived(Source::Forwarded(cidrs()), 2, PolledByHand::Appends);
+    is_not_deceived(Source::Forwarded(cidrs()), 2, ProxyMode::Appends);
 }
 
 #[test]
 fn forwarded_through_a_hop() {
-    is_not_deceived(Source::Forwarded(Trust::Hops(1)), 1, PolledByHand::Appends);
+    is_not_deceived(Source::Forwarded(Trust::Hops(1)), 1, ProxyMode::Appends);
 }
 
 #[test]
 fn forwarded_through_two_hops() {
-    is_not_deceived(Source::Forwarded(Trust::Hops(2)), 2, PolledByHand::Appends);
+    is_not_deceived(Source::Forwarded(Trust::Hops(2)), 2, ProxyMode::Appends);
 }
 
 #[test]
 fn a_header_that_the_proxy_overwrites() {
-    is_not_deceived(Source::Header("x-real-ip"), 1, PolledByHand::Overwrites);
+    is_not_deceived(Source::Header("x-real-ip"), 1, ProxyMode::Overwrites);
 }
 
 #[test]
-fn what_cloudfront_overwrites() {
-    is_not_deceived(Source::CloudFront, 1, PolledByHand::Overwrites);
+fn a_header_that_cloudfront_overwrites() {
+    is_not_deceived(Source::CloudFront, 1, ProxyMode::Overwrites);
 }
 
-/// Past the proxies, a client speaks for nobody but itself.
+/// Tests clients that connect past the proxies: the result is their own address.
 #[test]
 fn straight_to_the_server() {
     let only_from = Some(PROXIES.map(str::to_owned).to_vec());
     for source in [Source::XForwardedFor(cidrs()), Source::Forwarded(cidrs())] {
-        is_not_deceived(source, 0, PolledByHand::Appends);
+        is_not_deceived(source, 0, ProxyMode::Appends);
     }
     for source in [
         Source::XForwardedFor(Trust::Hops(1)),
@@ -249,19 +249,19 @@ fn straight_to_the_server() {
         Source::CloudFront,
     ] {
         let setup = Setup { source, only_from: only_from.clone() };
-        is_not_deceived_by(&setup, 0, PolledByHand::Appends);
-        // And through them it is asked whom they had it from.
-        is_not_deceived_by(&setup, 1, PolledByHand::Overwrites);
+        is_not_deceived_by(&setup, 0, ProxyMode::Appends);
+        // Through a proxy, the result is the address of its peer.
+        is_not_deceived_by(&setup, 1, ProxyMode::Overwrites);
     }
 }
 
-/// These lies deceive whoever reads a header otherwise.
+/// Tests that these forged headers deceive mutants.
 #[test]
-fn a_model_that_is_wrong_on_purpose_is_deceived() {
+fn mutants_are_deceived() {
     let is_deceived = |mutant, source: &Source, proxies| {
         let model = Model::new(&Setup { source: source.clone(), only_from: None }, mutant).unwrap();
         (0..1_000).any(|seed| {
-            let (client, heard) = request(seed, source, proxies, PolledByHand::Appends);
+            let (client, heard) = request(seed, source, proxies, ProxyMode::Appends);
             model.answer(&heard).map(|(ip, _)| ip) != Ok(client.to_canonical())
         })
     };
@@ -276,6 +276,6 @@ fn a_model_that_is_wrong_on_purpose_is_deceived() {
     }
     for source in [Source::XForwardedFor(cidrs()), Source::Forwarded(cidrs())] {
         assert!(!is_deceived(Mutant::Faithful, &source, 0), "{source:?}");
-        assert!(is_deceived(Mutant::PeerIsNotLookedAt, &source, 0), "{source:?}");
+        assert!(is_deceived(Mutant::PeerIsIgnored, &source, 0), "{source:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Whose request it is, as tables to read: the peer, the lines of the header, the answer.
+//! The client's address, as tables to read: the peer, the lines of the header, the result.
 //!
-//! The model is held against them as well as the crate.
+//! Both the model and the crate are tested with them.
 
 use std::net::IpAddr;
 
@@ -9,14 +9,14 @@ use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 use crate::adapter;
 use crate::model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
 
-/// The peer, the lines, the answer.
+/// The peer, the lines, the result.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
-/// There is no answer but an error.
+/// The result is an error.
 const ERROR: &str = "an error";
-/// A peer over a unix socket.
+/// A peer over a Unix socket.
 const UNIX: &str = "unix";
-/// A peer of which the server says nothing.
+/// A peer that the server does not report.
 const ABSENT: &str = "absent";
 
 fn peer(text: &str) -> Peer {
@@ -48,14 +48,14 @@ fn asked(setup: &Setup, heard: &Heard, answer: &str) {
     let request = adapter::request(heard).unwrap();
     let client = adapter::peer_said(adapter::client_ip(setup).unwrap());
     assert_eq!(client.resolve(&request).ok(), answer, "{what}");
-    // The same peer, as it is found without being told where to look. Over a unix socket it is found nowhere.
+    // The same peer, found by the default lookup. It finds none over a Unix socket.
     if heard.peer != Peer::Unix {
         let client = adapter::client_ip(setup).unwrap();
         assert_eq!(client.resolve(&request).ok(), answer, "{what}");
     }
 }
 
-/// Lines of the header that is read.
+/// Tests lines of the header that is read.
 fn table(setup: &Setup, rows: &[Row]) {
     for (from, lines, answer) in rows {
         let name = setup.source.name();
@@ -64,7 +64,7 @@ fn table(setup: &Setup, rows: &[Row]) {
     }
 }
 
-/// Lines of any header.
+/// Tests lines of any header.
 fn table_of_lines(setup: &Setup, rows: &[Row]) {
     for (from, lines, answer) in rows {
         let lines = lines.iter().map(|line| line.split_once(": ").unwrap());
@@ -73,7 +73,7 @@ fn table_of_lines(setup: &Setup, rows: &[Row]) {
     }
 }
 
-/// One element each, as one hop says it.
+/// Tests one element each, as one hop writes it.
 fn elements(rows: &[(&'static [u8], &str)]) {
     let setup = of(Source::XForwardedFor(Trust::Hops(1)));
     for (element, answer) in rows {
@@ -87,7 +87,7 @@ fn elements(rows: &[(&'static [u8], &str)]) {
 }
 
 #[test]
-fn what_an_element_can_be() {
+fn valid_elements() {
     elements(&[
         (b"1.2.3.4", "1.2.3.4"),
         (b"0.0.0.1", "0.0.0.1"),
@@ -101,15 +101,15 @@ fn what_an_element_can_be() {
         (b"::2:3:4:5:6:7:8", "0:2:3:4:5:6:7:8"),
         (b"::1", "::1"),
         (b"1::", "1::"),
-        // A port goes, and so do brackets.
+        // A port is removed, and so are brackets.
         (b"1.2.3.4:1", "1.2.3.4"),
         (b"1.2.3.4:65535", "1.2.3.4"),
         (b"1.2.3.4:00080", "1.2.3.4"),
         (b"[2001:db8::1]", "2001:db8::1"),
         (b"[2001:db8::1]:443", "2001:db8::1"),
-        // It can be told from none by brackets alone.
+        // Without brackets, a port cannot be distinguished from a group.
         (b"2001:db8::1:443", "2001:db8::1:443"),
-        // So does a zone: it says something to the machine that wrote it, and to no other.
+        // A zone is removed, too: it has a meaning only on the machine that wrote it.
         (b"fe80::1%eth0", "fe80::1"),
         (b"fe80::1%25eth0", "fe80::1"),
         (b"fe80::1%2", "fe80::1"),
@@ -123,7 +123,7 @@ fn what_an_element_can_be() {
         (b"0:0:0:0:0:ffff:1.2.3.4", "1.2.3.4"),
         (b"[::ffff:1.2.3.4]:80", "1.2.3.4"),
         (b"::ffff:1.2.3.4%eth0", "1.2.3.4"),
-        // These are not, though an IPv4 address is in them.
+        // These are not, though they contain an IPv4 address.
         (b"64:ff9b::1.2.3.4", "64:ff9b::102:304"),
         (b"2002:102:304::", "2002:102:304::"),
         (b"::1.2.3.4", "::102:304"),
@@ -132,7 +132,7 @@ fn what_an_element_can_be() {
 }
 
 #[test]
-fn what_an_element_cannot_be() {
+fn invalid_elements() {
     elements(&[
         (b"", ERROR),
         (b"unknown", ERROR),
@@ -140,13 +140,13 @@ fn what_an_element_cannot_be() {
         (b"localhost", ERROR),
         (b"-", ERROR),
         (b"null", ERROR),
-        // Nobody has these.
+        // No client has these addresses.
         (b"0.0.0.0", ERROR),
         (b"::", ERROR),
         (b"[::]:80", ERROR),
         (b"::%eth0", ERROR),
         (b"::ffff:0.0.0.0", ERROR),
-        // What some read as 8.8.8.8, and others as 10.8.8.8.
+        // Some parsers read this as 8.8.8.8, others as 10.8.8.8.
         (b"010.8.8.8", ERROR),
         (b"1.2.3.04", ERROR),
         (b"00.0.0.1", ERROR),
@@ -170,7 +170,7 @@ fn what_an_element_cannot_be() {
         (b"http://1.2.3.4", ERROR),
         (b"\"1.2.3.4\"", ERROR),
         (b"\"[::1]:80\"", ERROR),
-        // Ports that are none.
+        // Invalid ports.
         (b"1.2.3.4:", ERROR),
         (b"1.2.3.4:0", ERROR),
         (b"1.2.3.4:00000", ERROR),
@@ -188,7 +188,7 @@ fn what_an_element_cannot_be() {
         (b"[2001:db8::1]:", ERROR),
         (b"[2001:db8::1]443", ERROR),
         (b"[2001:db8::1] :443", ERROR),
-        // Brackets that are none.
+        // Invalid brackets.
         (b"[1.2.3.4]", ERROR),
         (b"[1.2.3.4]:80", ERROR),
         (b"[2001:db8::1", ERROR),
@@ -200,7 +200,7 @@ fn what_an_element_cannot_be() {
         (b"[::1]]", ERROR),
         (b"[ ::1 ]", ERROR),
         (b"(::1)", ERROR),
-        // Zones that are none.
+        // Invalid zones.
         (b"1.2.3.4%eth0", ERROR),
         (b"1.2.3.4%eth0:80", ERROR),
         (b"fe80::1%", ERROR),
@@ -210,7 +210,7 @@ fn what_an_element_cannot_be() {
         (b"fe80::1%eth0/64", ERROR),
         (b"fe80::1%eth0:1", ERROR),
         (b"%eth0", ERROR),
-        // IPv6 that is none.
+        // Invalid IPv6.
         (b":", ERROR),
         (b":::", ERROR),
         (b"1::2::3", ERROR),
@@ -229,12 +229,12 @@ fn what_an_element_cannot_be() {
         (b"1.2.3.4::", ERROR),
         (b"1:2:3:4:5:6:7:1.2.3.4", ERROR),
         (b"0x1::", ERROR),
-        // Bytes that are no text, or no ASCII.
+        // Bytes that are not text, or not ASCII.
         (b"\xff", ERROR),
         (b"1.2.3.4\xff", ERROR),
         (b"\xa01.2.3.4", ERROR),
         (b"1\xc2\xb72.3.4", ERROR),
-        // Digits, to Unicode.
+        // Characters that are digits in Unicode only.
         ("١.٢.٣.٤".as_bytes(), ERROR),
         ("１.2.3.4".as_bytes(), ERROR),
         ("fe80::1%é".as_bytes(), ERROR),
@@ -248,7 +248,7 @@ fn x_forwarded_for_behind_trusted_networks() {
     table(
         &setup,
         &[
-            // Whoever is not trusted speaks for nobody but itself, and what it says is not read.
+            // A peer that is not trusted counts as the client, and its header is not read.
             ("203.0.113.7", &[], "203.0.113.7"),
             ("203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("203.0.113.7", &["garbage, , \u{ff}"], "203.0.113.7"),
@@ -256,7 +256,7 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("192.0.2.2", &["1.2.3.4"], "192.0.2.2"),
             ("::ffff:203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("2001:db8::1", &["1.2.3.4"], "2001:db8::1"),
-            // Whoever is trusted and says nothing speaks for itself.
+            // A trusted peer without a header counts as the client.
             ("10.0.0.1", &[], "10.0.0.1"),
             ("::ffff:10.0.0.1", &[], "10.0.0.1"),
             // The first from the right that is not trusted.
@@ -277,12 +277,12 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4", "10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["6.6.6.6", "1.2.3.4", "10.0.0.2", "10.0.0.3, 10.0.0.4"], "1.2.3.4"),
             ("10.0.0.1", &["garbage", "1.2.3.4"], "1.2.3.4"),
-            // What is left of it can be anything.
+            // The text to the left of it can be anything.
             ("10.0.0.1", &["garbage, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &[",,,, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["\u{ff}\"\\, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["", "1.2.3.4"], "1.2.3.4"),
-            // What is broken on the way there is an error, and is never passed over.
+            // A broken element on the way there is an error, and is never skipped.
             ("10.0.0.1", &["garbage"], ERROR),
             ("10.0.0.1", &["1.2.3.4, garbage"], ERROR),
             ("10.0.0.1", &["1.2.3.4, unknown"], ERROR),
@@ -298,11 +298,11 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("10.0.0.1", &["1.2.3.4", ""], ERROR),
             ("10.0.0.1", &["1.2.3.4", "", "10.0.0.2"], ERROR),
             ("10.0.0.1", &["1.2.3.4", "garbage", "10.0.0.2"], ERROR),
-            // All trusted: the one that is farthest away.
+            // All are trusted: the farthest one is the result.
             ("10.0.0.1", &["10.0.0.2"], "10.0.0.2"),
             ("10.0.0.1", &["10.0.0.4, 10.0.0.3, 10.0.0.2"], "10.0.0.4"),
             ("10.0.0.1", &["fd00::4%eth0", "10.0.0.3", "10.0.0.2"], "fd00::4"),
-            // Without a peer there is nothing to begin with.
+            // Without a peer there is no start.
             (ABSENT, &["1.2.3.4"], ERROR),
             (UNIX, &["1.2.3.4"], ERROR),
             (ABSENT, &[], ERROR),
@@ -316,7 +316,7 @@ fn x_forwarded_for_of_hops() {
     table(
         &of(Source::XForwardedFor(Trust::Hops(1))),
         &[
-            // Whoever connects is the one that was counted.
+            // The connecting peer is the hop that counts.
             ("203.0.113.7", &["1.2.3.4"], "1.2.3.4"),
             (ABSENT, &["1.2.3.4"], "1.2.3.4"),
             (UNIX, &["1.2.3.4"], "1.2.3.4"),
@@ -337,13 +337,13 @@ fn x_forwarded_for_of_hops() {
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4, 5.6.7.8, 10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4", "5.6.7.8", "10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4, 5.6.7.8", "10.0.0.2"], "1.2.3.4"),
-            // Only that one is looked at, but all to its right are counted.
+            // Only that element is read, but all to its right are counted.
             ("10.0.0.1", &["1.2.3.4, garbage, \u{ff}"], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4, , "], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4", "", ""], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4, garbage, 5.6.7.8, 10.0.0.2"], ERROR),
             ("10.0.0.1", &["1.2.3.4, , 5.6.7.8, 10.0.0.2"], ERROR),
-            // Too few are not taken for enough.
+            // Fewer elements than hops are an error.
             ("10.0.0.1", &["1.2.3.4, 5.6.7.8"], ERROR),
             ("10.0.0.1", &["1.2.3.4", "5.6.7.8"], ERROR),
             ("10.0.0.1", &["1.2.3.4"], ERROR),
@@ -387,13 +387,13 @@ fn forwarded_behind_trusted_networks() {
                 &["a=1;b=1;c=1;d=1;e=1;f=1;g=1;h=1;i=1;j=1;k=1;l=1;m=1;n=1;o=1;for=1.2.3.4"],
                 "1.2.3.4",
             ),
-            // Empty pairs are pairs that are not there.
+            // Empty pairs are ignored.
             ("10.0.0.1", &[";for=1.2.3.4;;proto=https;"], "1.2.3.4"),
             ("10.0.0.1", &[" ; ; for=1.2.3.4"], "1.2.3.4"),
-            // Escapes, where there need not be any.
+            // Escapes that are not necessary.
             ("10.0.0.1", &["for=\"1.2\\.3.4\""], "1.2.3.4"),
             ("10.0.0.1", &["for=\"\\1\\.\\2\\.\\3\\.\\4\""], "1.2.3.4"),
-            // Whoever sends a quote or a backslash too much spoils nothing that is to the right of it.
+            // An extra quote or backslash does not affect the elements to its right.
             ("10.0.0.1", &["\", for=1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["for=\", for=1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["for=\"6.6.6.6, for=1.2.3.4"], "1.2.3.4"),
@@ -405,14 +405,14 @@ fn forwarded_behind_trusted_networks() {
             ("10.0.0.1", &["for=\", for=\"[2001:db8::1]:80\", for=10.0.0.2"], "2001:db8::1"),
             ("10.0.0.1", &["for=6.6.6.6;x=\"a, for=\"1.2.3.4\";y=\"b\""], "1.2.3.4"),
             ("10.0.0.1", &["garbage, , ==, for=1.2.3.4"], "1.2.3.4"),
-            // No address, said in ways the standard knows.
+            // Elements without an address, as the standard allows.
             ("10.0.0.1", &["for=unknown"], ERROR),
             ("10.0.0.1", &["for=_hidden"], ERROR),
             ("10.0.0.1", &["for=\"_gazonk\""], ERROR),
             ("10.0.0.1", &["for=\"1.2.3.4:_port\""], ERROR),
             ("10.0.0.1", &["for=6.6.6.6, for=unknown"], ERROR),
             ("10.0.0.1", &["for=6.6.6.6, for=unknown, for=10.0.0.2"], ERROR),
-            // No address, or no element.
+            // Invalid addresses, or invalid elements.
             ("10.0.0.1", &[""], ERROR),
             ("10.0.0.1", &[" "], ERROR),
             ("10.0.0.1", &["for=1.2.3.4,"], ERROR),
@@ -451,7 +451,7 @@ fn forwarded_behind_trusted_networks() {
             ("10.0.0.1", &["for=2001:db8::1"], ERROR),
             ("10.0.0.1", &["for=[2001:db8::1]"], ERROR),
             ("10.0.0.1", &["for=[2001:db8::1]:80"], ERROR),
-            // Quotes that are none.
+            // Invalid quotes.
             ("10.0.0.1", &["\""], ERROR),
             ("10.0.0.1", &["for=\"1.2.3.4"], ERROR),
             ("10.0.0.1", &["for=1.2.3.4\""], ERROR),
@@ -483,7 +483,7 @@ fn forwarded_of_hops() {
             (UNIX, &["for=6.6.6.6, for=1.2.3.4, for=5.6.7.8"], "1.2.3.4"),
             (ABSENT, &["for=6.6.6.6", "for=1.2.3.4", "for=5.6.7.8"], "1.2.3.4"),
             ("10.0.0.1", &["for=\", for=\"[2001:db8::1]\"", "for=5.6.7.8"], "2001:db8::1"),
-            // What is to the right of it need not be well formed, but for its quotes: they say how many there are.
+            // The text to its right need not be well formed, except for its quotes, which decide how many elements there are.
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4, garbage"], "1.2.3.4"),
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4,"], "1.2.3.4"),
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4", ""], "1.2.3.4"),
@@ -519,7 +519,7 @@ fn a_header_with_one_address() {
             ("203.0.113.7", &["unknown"], ERROR),
             ("203.0.113.7", &["0.0.0.0"], ERROR),
             ("203.0.113.7", &["1.2.3.4:0"], ERROR),
-            // Whichever was meant, the other was forged.
+            // Whichever was meant, the other one was forged.
             ("203.0.113.7", &["1.2.3.4", "5.6.7.8"], ERROR),
             ("203.0.113.7", &["1.2.3.4", "1.2.3.4"], ERROR),
             ("203.0.113.7", &["1.2.3.4", ""], ERROR),
@@ -532,7 +532,7 @@ fn a_header_with_one_address() {
 }
 
 #[test]
-fn what_cloudfront_says() {
+fn the_header_of_cloudfront() {
     table(
         &of(Source::CloudFront),
         &[
@@ -546,7 +546,7 @@ fn what_cloudfront_says() {
             ("203.0.113.7", &["1:::80"], "1::"),
             ("203.0.113.7", &[":::80"], ERROR),
             ("203.0.113.7", &["0.0.0.0:80"], ERROR),
-            // A port is always there.
+            // The port is mandatory.
             ("203.0.113.7", &["1.2.3.4"], ERROR),
             ("203.0.113.7", &["1.2.3.4:"], ERROR),
             ("203.0.113.7", &["1.2.3.4:0"], ERROR),
@@ -601,7 +601,7 @@ fn peers_over_unix_sockets() {
             // It has no address of its own to fall back to.
             (UNIX, &[], ERROR),
             (ABSENT, &["1.2.3.4"], ERROR),
-            // A word is for peers, and no address of a header is such a peer.
+            // A keyword matches peers only, and no address in a header is such a peer.
             (UNIX, &["1.2.3.4, unix"], ERROR),
             ("10.0.0.1", &["1.2.3.4"], "1.2.3.4"),
             ("203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
@@ -620,7 +620,7 @@ fn peers_over_unix_sockets() {
 }
 
 #[test]
-fn only_from_those_who_may_speak() {
+fn only_from_restricts_the_peers_whose_header_is_read() {
     let only_from = |list: &[&str], source| Setup { source, only_from: Some(strings(list)) };
     let sources = [
         (Source::XForwardedFor(Trust::Hops(1)), "1.2.3.4"),
@@ -671,7 +671,7 @@ fn only_from_those_who_may_speak() {
             ],
         );
     }
-    // Both must hold: a proxy that may speak, and one that is trusted to name another.
+    // Both must hold: the proxy may send the header, and it is trusted to report another address.
     let setup = only_from(&["10.0.0.0/8"], Source::XForwardedFor(cidrs(&["10.1.0.0/16", "192.0.2.0/24"])));
     table(
         &setup,
@@ -683,11 +683,11 @@ fn only_from_those_who_may_speak() {
     );
 }
 
-/// What a list holds: those that are in it, those that are not.
+/// The networks of a list, addresses that are in it, and addresses that are not.
 type Held = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 #[test]
-fn what_networks_hold() {
+fn the_addresses_that_networks_contain() {
     let rows: &[Held] = &[
         (&[], &[], &["0.0.0.0", "127.0.0.1", "::1"]),
         (&["192.0.2.1"], &["192.0.2.1", "::ffff:192.0.2.1"], &["192.0.2.0", "192.0.2.2", "::c000:201"]),
@@ -716,7 +716,7 @@ fn what_networks_hold() {
         (&["::ffff:a00:0/104"], &["10.1.2.3"], &["11.0.0.0"]),
         (&["::ffff:0:0/96"], &["1.2.3.4", "::ffff:1.2.3.4"], &["::1", "2001:db8::1"]),
         (&["::ffff:0.0.0.0/97"], &["1.2.3.4", "127.0.0.1"], &["128.0.0.1"]),
-        // Words.
+        // Keywords.
         (
             &["loopback"],
             &["127.0.0.0", "127.255.255.255", "::1", "::ffff:127.0.0.1"],
@@ -775,7 +775,7 @@ fn what_networks_hold() {
                     assert!(TrustedProxies::cidrs(*list).is_err(), "{list:?} is everybody");
                     continue;
                 }
-                // And as those who may speak for others.
+                // The same as peers that may send the header.
                 let lines = vec![("x-forwarded-for", b"64:ff9b:1::1".to_vec())];
                 let own = ip.parse::<IpAddr>().unwrap().to_canonical().to_string();
                 let answer = if is_held { "64:ff9b:1::1" } else { &own };
@@ -786,7 +786,7 @@ fn what_networks_hold() {
 }
 
 #[test]
-fn what_is_no_network() {
+fn invalid_networks() {
     for text in [
         "",
         " ",
@@ -828,7 +828,7 @@ fn what_is_no_network() {
         "fd00::/-1",
         "fd00:/8",
         "::1::/128",
-        // What is beyond the prefix is a mistake in one or the other.
+        // Bits beyond the prefix are an error in the address or in the prefix.
         "10.0.0.5/8",
         "10.0.0.1/31",
         "0.0.0.1/0",
@@ -836,7 +836,7 @@ fn what_is_no_network() {
         "2001:db8::/31x",
         "2001:db8:8000::/32",
         "::1/0",
-        // IPv4 and some of IPv6 at once.
+        // Networks that contain IPv4 and a part of IPv6.
         "::ffff:10.0.0.0/8",
         "::ffff:0:0/95",
         "::ffff:0.0.0.0/0",
@@ -845,7 +845,7 @@ fn what_is_no_network() {
     ] {
         assert!(Networks::new([text]).is_err(), "{text:?}");
         assert!(TrustedProxies::cidrs([text]).is_err(), "{text:?}");
-        // One that is wrong is not left out.
+        // An invalid network is not skipped.
         assert!(TrustedProxies::cidrs(["10.0.0.0/8", text, "::1"]).is_err(), "{text:?}");
         let setup = of(Source::XForwardedFor(cidrs(&[text])));
         assert!(Model::new(&setup, Mutant::Faithful).is_none(), "the model, {text:?}");
@@ -853,7 +853,7 @@ fn what_is_no_network() {
 }
 
 #[test]
-fn proxies_cannot_be_everybody() {
+fn proxies_cannot_be_a_whole_family() {
     for (networks, are_all) in [
         (&["0.0.0.0/0"][..], true),
         (&["::/0"], true),
@@ -874,7 +874,7 @@ fn proxies_cannot_be_everybody() {
 }
 
 #[test]
-fn what_cannot_be_made() {
+fn invalid_setups() {
     assert!(TrustedProxies::hops(0).is_err());
     assert!(TrustedProxies::hops(1).is_ok());
     assert!(TrustedProxies::hops(usize::MAX).is_ok());
@@ -900,7 +900,7 @@ fn what_cannot_be_made() {
     }
 }
 
-/// A log of errors is no place for what a caller writes.
+/// Tests that errors, which are logged, contain nothing that a caller wrote.
 #[test]
 fn errors_repeat_nothing_of_a_request() {
     let secrets = [

@@ -1,4 +1,4 @@
-//! What the parsers that clients use read of the header fields.
+//! The values that parsers of real clients read from the header fields.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use crate::run::script;
 use crate::support::{self, Server, Version};
 
-/// Five at once, and one more each 25.5 seconds, on a clock that stands still.
+/// A burst of five, and one more call each 25.5 seconds, on a clock that stands still.
 fn quota() -> Quota {
     Quota::per(10, Duration::from_secs(255)).unwrap().burst(5)
 }
 
-/// An app that has so many left.
+/// An app whose limit has `left` calls left.
 async fn app(responder: HttpResponder, left: u64) -> Server {
     let limiter = RateLimiter::builder(TokenBucket::new(quota())).clock(ManualClock::new()).build();
     assert!(limiter.check_n(&(), 5 - left).is_allowed());
@@ -31,7 +31,8 @@ fn url(server: &Server) -> String {
     format!("http://{}/", server.address)
 }
 
-/// What node's parser, and Python's, read of answers to a call that is admitted with four left, and to one that is refused.
+/// Returns what the parsers for Node and Python read from the responses to a call that is admitted with four left, and to one that
+/// is rejected.
 async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
     let responder = HttpResponder::new().headers(fields.iter().copied());
     let mut read = Vec::new();
@@ -45,7 +46,7 @@ async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
     read.try_into().unwrap()
 }
 
-/// Whole seconds of a date, which was that far away some time ago.
+/// Returns whether `seconds` are the whole seconds left until a date that was `expected` seconds ahead some time ago.
 fn is_about(seconds: &Value, expected: i64) -> bool {
     let seconds = seconds.as_i64().unwrap_or(-1);
     (expected - 10..=expected + 1).contains(&seconds)
@@ -53,7 +54,7 @@ fn is_about(seconds: &Value, expected: i64) -> bool {
 
 #[track_caller]
 fn assert_read([node, python]: &[[Value; 2]; 2]) {
-    // On a refusal, when to come back: of 25.5 seconds, the next whole one. On an admission, when it is whole again.
+    // A rejection reports when to retry: 25.5 seconds, rounded up. An admission reports when the bucket is full again.
     for (at, remaining, delay) in [(0, 4, Value::Null), (1, 0, json!(26.0))] {
         let (node, python) = (&node[at], &python[at]);
         assert_eq!((&node["limit"], &node["remaining"]), (&json!(5), &json!(remaining)), "{node}");
@@ -69,8 +70,8 @@ async fn octokit_waits_until_the_next_unit() {
     let server =
         app(HttpResponder::new().headers([HeaderFormat::XRateLimit(ResetFormat::default())]), 0).await;
     let [seconds] = script("octokit.mjs", &[&url(&server)]).await.try_into().unwrap();
-    // 25.5 seconds, rounded up, and the one that it adds; not 127.5, when all five are there.
-    let seconds = seconds.as_u64().expect("it was told");
+    // 25.5 seconds, rounded up, and the one that it adds; not 127.5, when all five are available.
+    let seconds = seconds.as_u64().expect("a number of seconds");
     assert!((10..=28).contains(&seconds), "{seconds}");
 }
 
@@ -86,7 +87,7 @@ async fn draft_6_is_read() {
 
 #[tokio::test]
 async fn draft_7_is_read() {
-    // Python's parser knows of no combined field.
+    // Python's parser does not support the combined field.
     let [node, _] = read(&[HeaderFormat::Draft07]).await;
     for (read, remaining) in node.iter().zip([4, 0]) {
         assert_eq!((&read["limit"], &read["remaining"]), (&json!(5), &json!(remaining)), "{read}");
@@ -105,7 +106,7 @@ async fn draft_11_is_read() {
 
 #[tokio::test]
 async fn custom_names_are_read() {
-    // Those of Twitter, which both parsers know.
+    // The names of Twitter, which both parsers know.
     const NAMES: FieldNames = FieldNames::new(
         "x-rate-limit-limit",
         "x-rate-limit-remaining",
@@ -124,7 +125,7 @@ async fn the_wait_in_milliseconds_is_read_by_an_sdk() {
 }
 
 #[tokio::test]
-async fn a_wait_is_reported_up_to_a_bound() {
+async fn a_wait_is_reported_up_to_a_maximum() {
     let bound = Duration::from_millis(1_500);
     let all = [
         HeaderFormat::Draft11,
@@ -142,12 +143,12 @@ async fn a_wait_is_reported_up_to_a_bound() {
 }
 
 #[tokio::test]
-async fn fields_may_come_on_admitted_answers_only() {
-    for (left, is_told) in [(1, true), (0, false)] {
+async fn fields_may_be_limited_to_admitted_responses() {
+    for (left, is_sent) in [(1, true), (0, false)] {
         let server = app(HttpResponder::new().send_headers(SendHeaders::OnAdmission), left).await;
         let answer = support::get(server.address, Version::Http1, "/").await;
-        assert_eq!((answer.has("ratelimit"), answer.has("ratelimit-policy")), (is_told, is_told));
-        assert_eq!(answer.has("retry-after"), !is_told);
+        assert_eq!((answer.has("ratelimit"), answer.has("ratelimit-policy")), (is_sent, is_sent));
+        assert_eq!(answer.has("retry-after"), !is_sent);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Clients that many programs use, against a real server: all of them get the answers that the limit gives.
+//! Widely used clients against a real server: all of them get the responses that the limit makes.
 #![cfg(feature = "axum")]
 
 mod fields;

@@ -1,4 +1,4 @@
-// How long octokit, GitHub's client, with its plugin for limits, would wait after a refusal.
+// Prints how long octokit, GitHub's client, with its plugin for limits, would wait after a rejection.
 //
 //     node octokit.mjs URL
 //

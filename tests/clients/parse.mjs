@@ -1,8 +1,8 @@
-// What npm's ratelimit-header-parser reads of answers.
+// Prints what npm's ratelimit-header-parser reads from responses.
 //
 //     node parse.mjs URL...
 //
-// For each: asks once, and writes a line of JSON. The time is in seconds from now, rounded.
+// For each: makes one request, and writes a line of JSON. The time is in seconds from now, rounded.
 
 import { parseRateLimit } from "../../target/node/node_modules/ratelimit-header-parser/dist/index.mjs";
 

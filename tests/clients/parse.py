@@ -1,8 +1,8 @@
-"""What parsers read of answers: ratelimit-headers, retryheader, and that of the OpenAI SDK.
+"""Prints what parsers read from responses: ratelimit-headers, retryheader, and that of the OpenAI SDK.
 
     parse.py URL...
 
-For each: asks once, and writes a line of JSON. Times are in seconds from now; one that was given as a date is rounded.
+For each: makes one request, and writes a line of JSON. Times are in seconds from now; one that was given as a date is rounded.
 """
 
 import datetime
@@ -22,7 +22,7 @@ def seconds(reset):
 
 
 def named(headers):
-    """The fields of the newest draft, of which the drafts before know nothing."""
+    """Returns the fields of the newest draft, which earlier drafts do not define."""
     try:
         policies = retryheader.parse_ratelimit_policy(headers.get_list("ratelimit-policy"))
         limits = retryheader.parse_ratelimit(headers.get_list("ratelimit"))

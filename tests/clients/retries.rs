@@ -1,4 +1,4 @@
-//! Clients that come back by themselves: at the first time they are let in, whatever the algorithm.
+//! Clients that retry by themselves: they are admitted at the first retry, with every algorithm.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// An app in which another caller was first: the wait begins when the clients come.
+/// An app whose limit another caller has used up: the wait begins when the clients arrive.
 async fn used_up<A: Algorithm>(algorithm: A) -> Server {
     let limiter = RateLimiter::new(algorithm);
     while limiter.check(&()).is_allowed() {}
@@ -72,7 +72,7 @@ async fn urllib3_gets_in_at_its_first_retry() {
 }
 
 #[tokio::test]
-async fn curl_gets_in_at_its_first_retry() {
+async fn curl_is_admitted_at_its_first_retry() {
     let servers = servers().await;
     let urls = urls(&servers);
     let mut curls = JoinSet::new();
@@ -90,7 +90,7 @@ async fn curl_gets_in_at_its_first_retry() {
     }
 }
 
-/// An app in which another call is in progress, until half a second after the first refusal.
+/// An app in which another call is in progress, until half a second after the first rejection.
 async fn occupied(responder: HttpResponder) -> Server {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let permit = Arc::new(Mutex::new(Some(limiter.try_acquire_permit(&()).unwrap())));
@@ -110,7 +110,7 @@ async fn occupied(responder: HttpResponder) -> Server {
 }
 
 #[tokio::test]
-async fn where_nothing_tells_how_long_urllib3_comes_back_after_a_second() {
+async fn where_the_wait_is_unknown_urllib3_retries_after_a_second() {
     let reported = occupied(HttpResponder::new()).await;
     let untold = occupied(HttpResponder::new().retry_after_unknown(None)).await;
     let servers = [reported, untold];
@@ -120,7 +120,7 @@ async fn where_nothing_tells_how_long_urllib3_comes_back_after_a_second() {
 }
 
 #[tokio::test]
-async fn the_hint_is_in_retry_after_only_and_can_be_chosen() {
+async fn the_hint_is_in_retry_after_only_and_can_be_configured() {
     let hint = Duration::from_secs(7);
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let _permit = limiter.try_acquire_permit(&()).unwrap();

@@ -1,4 +1,4 @@
-"""urllib3, coming back when it is told to.
+"""urllib3, which retries after the wait that the server reports.
 
     retry.py RETRIES URL...
 
@@ -16,7 +16,7 @@ PATIENCE = 20
 
 
 def ask(url, retries):
-    # Without a Retry-After, it comes back at once.
+    # Without a Retry-After, it retries immediately.
     policy = urllib3.Retry(total=retries, status_forcelist=[429, 503], backoff_factor=0, raise_on_status=False)
     with urllib3.PoolManager(timeout=PATIENCE) as pool:
         response = pool.request("GET", url, retries=policy)

@@ -9,17 +9,17 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// What `tests/install-deps` makes.
+/// The Python that `tests/install-deps` installs.
 const PYTHON: &str = "target/python/bin/python";
 
-/// Before this, a client has ended, or hangs.
+/// The time limit for a client; one that exceeds it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs a script of this directory: by Python, or by node if its name says so.
+/// Runs a script of this directory: with Python, or with node if its name says so.
 pub(crate) async fn script(name: &str, arguments: &[&str]) -> Vec<Value> {
     let program = if name.ends_with(".py") { home().join(PYTHON) } else { "node".into() };
     let script = home().join("tests/clients").join(name);
@@ -29,11 +29,11 @@ pub(crate) async fn script(name: &str, arguments: &[&str]) -> Vec<Value> {
     output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a program writes, which must end well.
+/// Returns the output of a program, which must exit successfully.
 pub(crate) async fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> String {
     let program = program.as_ref();
     let mut command = Command::new(program);
-    // What others have set for these programs is not what is tested.
+    // Environment variables for these programs must not influence the test.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_ascii_uppercase();
         if ["PYTHON", "NODE_", "CURL_"].iter().any(|start| upper.starts_with(start))

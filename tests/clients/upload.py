@@ -1,4 +1,4 @@
-"""Uploads over pooled connections, by clients that many programs use.
+"""Uploads over pooled connections, by widely used clients.
 
     upload.py CLIENT HOST PORT COUNT SIZE...
 
@@ -23,7 +23,7 @@ PATIENCE = 20
 
 
 def name(error):
-    """The kind of an exception, and what it was caused by."""
+    """Returns the type of an exception, and of its cause."""
     cause = error.__cause__ or error.__context__
     return type(error).__name__ + (f" ({type(cause).__name__})" if cause else "")
 

@@ -1,4 +1,4 @@
-//! Refused uploads over pooled connections: each one gets its 429.
+//! Rejected uploads over pooled connections: each one gets its 429.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::support::{Server, Version, get};
 
 const KIB: usize = 1024;
 
-/// What the kernel's buffers hold, while nobody reads it.
+/// Sizes that fit into the kernel's buffers while the server does not read.
 const SMALL: [usize; 3] = [10, 16 * KIB, 60 * KIB];
 
-/// What they do not.
+/// Sizes that do not fit.
 const LARGE: [usize; 2] = [100 * KIB, 1024 * KIB];
 
 const COUNT: usize = 200;
@@ -45,7 +45,7 @@ where
     server
 }
 
-/// What a client got for bodies of each size.
+/// Returns the statuses and errors that a client got for bodies of each size.
 async fn upload(client: &str, server: SocketAddr, sizes: &[usize]) -> Vec<Value> {
     let (host, port, count) = (server.ip().to_string(), server.port().to_string(), COUNT.to_string());
     let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
@@ -57,7 +57,7 @@ async fn upload(client: &str, server: SocketAddr, sizes: &[usize]) -> Vec<Value>
     }
 }
 
-async fn assert_none_is_lost<D>(responder: HttpResponder<DefaultRejection, D>, sizes: &[usize])
+async fn assert_no_response_is_lost<D>(responder: HttpResponder<DefaultRejection, D>, sizes: &[usize])
 where
     D: UnreadBody<Body> + Clone + Send + Sync + 'static,
 {
@@ -70,12 +70,12 @@ where
 }
 
 #[tokio::test]
-async fn bodies_that_the_buffers_hold_lose_no_answer() {
-    assert_none_is_lost(HttpResponder::new(), &SMALL).await;
+async fn bodies_that_fit_into_the_buffers_lose_no_response() {
+    assert_no_response_is_lost(HttpResponder::new(), &SMALL).await;
 }
 
 #[tokio::test]
-async fn drained_bodies_lose_no_answer() {
+async fn drained_bodies_lose_no_response() {
     let responder = HttpResponder::new().drain(2 * 1024 * KIB as u64, Duration::from_millis(500));
-    assert_none_is_lost(responder, &[&SMALL[..], &LARGE].concat()).await;
+    assert_no_response_is_lost(responder, &[&SMALL[..], &LARGE].concat()).await;
 }

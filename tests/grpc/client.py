@@ -1,9 +1,9 @@
-"""A gRPC client of another make: calls one method several times, and writes a line of JSON for each call.
+"""An independent gRPC client: calls one method several times, and writes a line of JSON for each call.
 
     client.py ADDRESS METHOD CALLS RETRIES BACKOFF
 
 RETRIES: how many times a call is tried again by the service config, where the status is RESOURCE_EXHAUSTED. BACKOFF: how
-many seconds later, unless the server tells.
+many seconds later, unless the server reports it.
 """
 
 import json
@@ -14,7 +14,7 @@ from google.protobuf import wrappers_pb2
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-# No call may take longer, in seconds: the one who waits for this program waits longer.
+# No call may take longer, in seconds: the process that waits for this program waits longer.
 PATIENCE = 20
 
 KINDS = {
@@ -38,24 +38,24 @@ def options(retries, backoff):
 
 
 def refusal(error):
-    """What the caller finds out. Code and message are compared by `from_call`."""
-    told = {"code": error.code().name, "message": error.details(), "wait": None, "names": None}
+    """Returns what the caller receives. Code and message are compared by `from_call`."""
+    reported = {"code": error.code().name, "message": error.details(), "wait": None, "names": None}
     metadata = list(error.trailing_metadata() or [])
-    told["lines"] = [[key, value] for key, value in metadata if not key.endswith("-bin")]
+    reported["lines"] = [[key, value] for key, value in metadata if not key.endswith("-bin")]
     status = rpc_status.from_call(error)
     if status is None:
-        return told
+        return reported
     for detail in status.details:
         retry, failure = error_details_pb2.RetryInfo(), error_details_pb2.QuotaFailure()
         if detail.Unpack(retry):
-            assert told["wait"] is None and retry.HasField("retry_delay")
-            told["wait"] = [retry.retry_delay.seconds, retry.retry_delay.nanos]
+            assert reported["wait"] is None and retry.HasField("retry_delay")
+            reported["wait"] = [retry.retry_delay.seconds, retry.retry_delay.nanos]
         elif detail.Unpack(failure):
-            assert told["names"] is None
-            told["names"] = [violation.description for violation in failure.violations]
+            assert reported["names"] is None
+            reported["names"] = [violation.description for violation in failure.violations]
         else:
             raise ValueError(f"unknown detail: {detail}")
-    return told
+    return reported
 
 
 def main():
@@ -73,10 +73,10 @@ def main():
             try:
                 answer = call(asked, timeout=PATIENCE)
                 answers = answer if kind.endswith("stream") else [answer]
-                told = {"answers": [answer.value for answer in answers]}
+                reported = {"answers": [answer.value for answer in answers]}
             except grpc.RpcError as error:
-                told = refusal(error)
-            print(json.dumps(told), flush=True)
+                reported = refusal(error)
+            print(json.dumps(reported), flush=True)
 
 
 main()

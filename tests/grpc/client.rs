@@ -1,4 +1,4 @@
-//! A tonic client, as a generator would write it, that calls a limited tonic server.
+//! A tonic client, written as a generator would write it, that calls a limited tonic server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::key::PeerIp;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::details::{Told, read};
+use crate::details::{Details, read};
 use crate::service::{CHAT, Echo, JOIN, METHODS, SAY, SPELL, Words, builder, limit, serve};
 
-/// Whatever speaks HTTP for a client.
+/// A transport for HTTP requests of a client.
 pub(crate) trait Transport:
     tonic::client::GrpcService<
         tonic::body::Body,
@@ -81,7 +81,7 @@ impl<T: Transport> Caller<T> {
         Self(Grpc::with_origin(transport, format!("http://{address}").parse().unwrap()))
     }
 
-    /// Calls a method with a text, and gives all that came back.
+    /// Calls a method with a text, and returns all messages of the response.
     pub(crate) async fn call(&mut self, method: &'static str, text: &str) -> Result<Vec<String>, Status> {
         assert!(self.0.ready().await.is_ok());
         let (grpc, path) = (&mut self.0, path(method));
@@ -95,7 +95,7 @@ impl<T: Transport> Caller<T> {
     }
 }
 
-/// What an echo says to it.
+/// Returns the messages that an echo server sends in response.
 pub(crate) fn answer(method: &str, text: &str) -> Vec<String> {
     match method {
         SAY | JOIN => vec![text.to_owned()],
@@ -105,25 +105,29 @@ pub(crate) fn answer(method: &str, text: &str) -> Vec<String> {
 
 const THIRD: Duration = Duration::from_nanos(333_333_334);
 
-/// One, and another each third of a second.
+/// One call, and one more each third of a second.
 fn thirds() -> TokenBucket {
     TokenBucket::new(Quota::per(1, THIRD).unwrap())
 }
 
-/// Every method, refused and not: the wait is true to the nanosecond.
-async fn assert_tells_the_wait(address: SocketAddr, clock: &ManualClock) {
+/// Asserts that a rejection by any method reports its wait to the nanosecond.
+async fn assert_reports_the_wait(address: SocketAddr, clock: &ManualClock) {
     let mut caller = Caller::connect(address).await;
     for method in METHODS {
         assert_eq!(caller.call(method, "abc").await.unwrap(), answer(method, "abc"));
         clock.advance(THIRD / 2);
         let status = caller.call(method, "abc").await.unwrap_err();
         let wait = THIRD - THIRD / 2;
-        assert_eq!(read(&status), Told::new(Some(wait), &["thirds"], Some(167)), "{method}");
+        assert_eq!(read(&status), Details::new(Some(wait), &["thirds"], Some(167)), "{method}");
         let reported = status.get_details_retry_info().unwrap().retry_delay.unwrap();
 
         clock.advance(reported - Duration::from_nanos(1));
         let status = caller.call(method, "abc").await.unwrap_err();
-        assert_eq!(read(&status), Told::new(Some(Duration::from_nanos(1)), &["thirds"], Some(1)), "{method}");
+        assert_eq!(
+            read(&status),
+            Details::new(Some(Duration::from_nanos(1)), &["thirds"], Some(1)),
+            "{method}"
+        );
         clock.advance(Duration::from_nanos(1));
         assert_eq!(caller.call(method, "abc").await.unwrap(), answer(method, "abc"));
         clock.advance(THIRD);
@@ -135,7 +139,7 @@ async fn a_client_reads_the_wait_of_a_limited_server() {
     let (clock, echo) = (ManualClock::new(), Echo::default());
     let layer = limit(thirds(), &clock).name("thirds");
     let server = serve!(builder().layer(layer).add_service(echo.clone()));
-    assert_tells_the_wait(server.address, &clock).await;
+    assert_reports_the_wait(server.address, &clock).await;
     assert_eq!(echo.calls(), 8);
 }
 
@@ -144,7 +148,7 @@ async fn a_client_reads_the_wait_of_a_limited_service() {
     let (clock, echo) = (ManualClock::new(), Echo::default());
     let layer = limit(thirds(), &clock).name("thirds");
     let server = serve!(builder().add_service(layer.layer(echo.clone())));
-    assert_tells_the_wait(server.address, &clock).await;
+    assert_reports_the_wait(server.address, &clock).await;
     assert_eq!(echo.calls(), 8);
 }
 
@@ -155,11 +159,11 @@ async fn a_client_reads_the_wait_through_two_limits() {
     let around = RateLimitLayer::with_limiter(PeerIp::new(), around.build()).name("around");
     let layer = limit(thirds(), &clock).name("thirds");
     let server = serve!(builder().layer(around).add_service(layer.layer(echo)));
-    assert_tells_the_wait(server.address, &clock).await;
+    assert_reports_the_wait(server.address, &clock).await;
 }
 
 #[tokio::test]
-async fn a_stream_is_one_call_however_much_it_carries() {
+async fn a_stream_is_one_call_however_many_messages_it_carries() {
     let layer = limit(TokenBucket::new(Quota::per_hour(4)), &ManualClock::new());
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut caller = Caller::connect(server.address).await;
@@ -173,13 +177,13 @@ async fn a_stream_is_one_call_however_much_it_carries() {
 }
 
 #[tokio::test]
-async fn who_is_still_talking_is_told_and_not_cut_off() {
+async fn a_client_that_still_sends_gets_the_status_and_keeps_its_connection() {
     let layer = limit(thirds(), &ManualClock::new());
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut caller = Caller::connect(server.address).await;
     caller.call(SAY, "abc").await.unwrap();
     for method in [JOIN, CHAT] {
-        // More may follow at any time.
+        // More messages may follow at any time.
         let (saying, words) = mpsc::channel::<Words>(1);
         saying.send(Words::new("a")).await.unwrap();
         let words = Request::new(ReceiverStream::new(words));
@@ -191,6 +195,6 @@ async fn who_is_still_talking_is_told_and_not_cut_off() {
         assert_eq!(read(&status).wait, Some(THIRD));
         saying.closed().await;
     }
-    // The connection is as good as before.
+    // The connection still works.
     assert_eq!(caller.call(SAY, "abc").await.unwrap_err().code(), Code::ResourceExhausted);
 }

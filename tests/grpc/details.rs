@@ -1,4 +1,4 @@
-//! What a client makes of a refusal: read by `prost` and `tonic-types`, and held against each other.
+//! The details of a rejection, read by `prost` and `tonic-types`, and compared with each other.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use crate::protobuf;
 
 const TYPES: &str = "type.googleapis.com/google.rpc.";
 
-/// A refusal, read.
+/// The parsed details of a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Details {
     pub(crate) wait: Option<Duration>,
     pub(crate) names: Vec<String>,
-    /// In milliseconds; below zero: not to be tried again.
+    /// The pushback in milliseconds; a negative one forbids a retry.
     pub(crate) pushback: Option<i32>,
 }
 
-impl Told {
+impl Details {
     pub(crate) fn new(wait: Option<Duration>, names: &[&str], pushback: Option<i32>) -> Self {
         Self { wait, names: names.iter().map(|&name| name.to_owned()).collect(), pushback }
     }
 }
 
-/// Reads a refusal that is `RESOURCE_EXHAUSTED`, from its headers: each of its parts must say the same.
+/// Reads a rejection that is `RESOURCE_EXHAUSTED`, from its headers: each of its parts must say the same.
 #[track_caller]
-pub(crate) fn reported(headers: &HeaderMap) -> Told {
-    // As the protocol wants it: decimal, and base64 without padding.
+pub(crate) fn reported(headers: &HeaderMap) -> Details {
+    // As the protocol demands: decimal, and base64 without padding.
     assert_eq!(one(headers, "grpc-status"), Some("8"), "{headers:?}");
     let encoded = one(headers, "grpc-status-details-bin").unwrap_or_else(|| panic!("{headers:?}"));
     assert!(!encoded.ends_with('='), "{headers:?}");
@@ -43,14 +43,14 @@ pub(crate) fn reported(headers: &HeaderMap) -> Told {
     reported
 }
 
-/// Reads a refusal as a client got it.
+/// Reads a rejection as a client received it.
 #[track_caller]
-pub(crate) fn read(status: &Status) -> Told {
+pub(crate) fn read(status: &Status) -> Details {
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rate limit exceeded"));
     let details = pb::Status::decode(Bytes::copy_from_slice(status.details())).unwrap();
     assert_eq!((details.code, details.message.as_str()), (8, status.message()));
 
-    // Nothing but a delay and names, in this order, and never the caller's key.
+    // Only a delay and names, in this order, and never the caller's key.
     let mut rest = details.details.as_slice();
     let mut wait = None;
     if let [first, others @ ..] = rest
@@ -93,12 +93,12 @@ pub(crate) fn read(status: &Status) -> Told {
         if let Some(reported) = one(&headers, "retry-after") {
             assert_eq!(reported, seconds.clamp(1, i32::MAX as u64).to_string(), "{wait:?}");
         }
-        // Up to a minute, in milliseconds, rounded up.
+        // Waits of up to a minute, in milliseconds, rounded up.
         let is_short = wait <= Duration::from_secs(60);
         let millis = if is_short { wait.as_nanos().div_ceil(1_000_000) as i32 } else { -1 };
         assert_eq!(pushback, Some(millis), "{wait:?}");
     } else {
         assert_eq!(one(&headers, "retry-after"), None, "{headers:?}");
     }
-    Told { wait, names, pushback }
+    Details { wait, names, pushback }
 }

@@ -1,4 +1,4 @@
-//! Who is answered as gRPC has it.
+//! Detection of the calls that get gRPC responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use tower_throttle::middleware::{BodyFormat, GrpcMode, HttpResponder};
 use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::client::Caller;
-use crate::details::{Told, reported};
+use crate::details::{Details, reported};
 use crate::frames::{Heard, Says, ask, call, send};
 use crate::service::{Echo, METHODS, SAY, builder, limit, serve};
 
-/// One an hour, which was had.
+/// A limit of one call an hour, which is used up.
 fn used_up() -> RateLimitLayer<Global, TokenBucket> {
     let layer = limit(TokenBucket::new(Quota::per_hour(1)), &ManualClock::new());
     assert!(layer.limiter().check(&()).is_allowed());
@@ -62,7 +62,7 @@ fn assert_is_grpc(heard: &Heard, content_type: &str) {
     heard.assert_is_trailers_only();
     assert_eq!(heard.header("content-type"), content_type);
     let hour = Duration::from_secs(3_600);
-    assert_eq!(reported(&heard.headers), Told::new(Some(hour), &["default"], Some(-1)));
+    assert_eq!(reported(&heard.headers), Details::new(Some(hour), &["default"], Some(-1)));
 }
 
 #[track_caller]
@@ -75,7 +75,7 @@ fn assert_is_http(heard: &Heard) {
 }
 
 #[tokio::test]
-async fn callers_are_told_apart_by_their_content_type() {
+async fn grpc_callers_are_detected_by_their_content_type() {
     for responder in [HttpResponder::new(), HttpResponder::new().grpc(GrpcMode::ByContentType)] {
         let server = refusing!(responder);
         for kind in GRPC {
@@ -92,7 +92,7 @@ async fn callers_are_told_apart_by_their_content_type() {
 }
 
 #[tokio::test]
-async fn all_may_be_answered_as_grpc_has_it() {
+async fn all_callers_can_get_grpc_responses() {
     let server = refusing!(HttpResponder::new().grpc(GrpcMode::Always));
     for kind in GRPC.map(Some).into_iter().chain(NEITHER) {
         let heard = send(server.address, call(SAY, kind), Says::Once).await;
@@ -104,12 +104,12 @@ async fn all_may_be_answered_as_grpc_has_it() {
 }
 
 #[tokio::test]
-async fn nobody_may_be() {
+async fn grpc_responses_can_be_off() {
     let server = refusing!(HttpResponder::new().grpc(GrpcMode::Never));
     for kind in GRPC.into_iter().chain(WEB).map(Some).chain(NEITHER) {
         assert_is_http(&send(server.address, call(SAY, kind), Says::Once).await);
     }
-    // Why gRPC callers should be: clients take a 429 for a server that is down, and many come back at once.
+    // The reason for gRPC responses: clients take a 429 for a server that is down, and many retry immediately.
     let server = refusing!(HttpResponder::new().grpc(GrpcMode::Never).body(BodyFormat::Empty));
     let mut caller = Caller::connect(server.address).await;
     for method in METHODS {
@@ -118,7 +118,7 @@ async fn nobody_may_be() {
 }
 
 #[tokio::test]
-async fn a_function_makes_no_answers_to_grpc_callers() {
+async fn a_custom_response_is_not_used_for_grpc_callers() {
     let asked = Arc::new(AtomicUsize::new(0));
     for (grpc, times) in [(GrpcMode::ByContentType, 0), (GrpcMode::Always, 0), (GrpcMode::Never, 1)] {
         asked.store(0, Ordering::SeqCst);
@@ -137,9 +137,9 @@ async fn a_function_makes_no_answers_to_grpc_callers() {
     }
 }
 
-/// One whose turn would come after its `grpc-timeout` is refused at once, if the timeout is taken for one.
+/// A call that would be released after its `grpc-timeout` is rejected immediately, if that header applies to it.
 #[tokio::test]
-async fn a_timeout_counts_for_those_who_are_answered_as_grpc_has_it() {
+async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
     let grpc = Some("application/grpc");
     for (mode, kind, is_refused) in [
         (GrpcMode::ByContentType, grpc, true),

@@ -1,4 +1,4 @@
-//! A client that sees the frames a server sends.
+//! A client that observes the frames a server sends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const RST_STREAM: u8 = 3;
 
-/// What the server sent of one call.
+/// The frames that the server sent for one call.
 #[derive(Debug)]
 pub(crate) struct Heard {
     pub(crate) status: StatusCode,
@@ -30,7 +30,7 @@ pub(crate) struct Heard {
 }
 
 impl Heard {
-    /// The one line of a header.
+    /// Returns the value of a header that occurs once.
     pub(crate) fn header(&self, name: &str) -> &str {
         one(&self.headers, name).unwrap_or_else(|| panic!("no {name}: {self:?}"))
     }
@@ -39,7 +39,7 @@ impl Heard {
         self.headers.contains_key(name)
     }
 
-    /// One frame says it all; the server may ask for no more after it.
+    /// Asserts that one frame carries the whole response; the server may reset the stream without an error after it.
     #[track_caller]
     pub(crate) fn assert_is_trailers_only(&self) {
         assert_eq!(self.status, StatusCode::OK, "{self:?}");
@@ -49,7 +49,7 @@ impl Heard {
     }
 }
 
-/// The one line of a header, if there is one.
+/// Returns the value of a header that occurs at most once.
 pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next()?;
@@ -75,13 +75,13 @@ impl Frame {
         Some(Self { kind, flags, stream: u32::from_be_bytes(stream), payload: payload.to_vec() })
     }
 
-    /// `RST_STREAM` with `NO_ERROR`: the answer is complete, whatever was still to be sent.
+    /// Returns whether this is `RST_STREAM` with `NO_ERROR`: the response is complete, and the request need not be.
     pub(crate) fn asks_for_no_more(&self) -> bool {
         self.kind == RST_STREAM && self.payload == [0; 4]
     }
 }
 
-/// A stream that remembers what came out of it.
+/// A stream that records the bytes read from it.
 struct Tap {
     stream: TcpStream,
     heard: Arc<Mutex<Vec<u8>>>,
@@ -114,12 +114,12 @@ impl AsyncWrite for Tap {
     }
 }
 
-/// What a caller has to say.
+/// The messages that a caller sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
-    /// One message, and that is all.
+    /// One message, the last one.
     Once,
-    /// One message, and more to come.
+    /// One message, with more to come.
     AndGoesOn,
 }
 
@@ -133,7 +133,7 @@ pub(crate) async fn ask(address: SocketAddr, path: &str) -> Heard {
     send(address, call(path, Some("application/grpc")), Says::Once).await
 }
 
-/// One call over a connection of its own.
+/// Makes one call over a connection of its own.
 pub(crate) async fn send(address: SocketAddr, mut request: Request<()>, says: Says) -> Heard {
     *request.uri_mut() = format!("http://{address}{}", request.uri()).parse().unwrap();
     *request.version_mut() = Version::HTTP_2;
@@ -153,7 +153,7 @@ pub(crate) async fn send(address: SocketAddr, mut request: Request<()>, says: Sa
         data.unwrap();
     }
     body.trailers().await.unwrap();
-    // What the server had to say before it answers this has arrived with the answer.
+    // All frames that the server sent before it answers this have arrived with the answer.
     ping.ping(h2::Ping::opaque()).await.unwrap();
     let heard = heard.lock().unwrap();
     let mut bytes = heard.as_slice();

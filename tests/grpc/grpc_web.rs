@@ -17,12 +17,12 @@ use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::client::{Caller, answer};
-use crate::details::{Told, read, reported};
+use crate::details::{Details, read, reported};
 use crate::protobuf::base64;
 use crate::service::{Echo, METHODS, SAY, SPELL, Words, builder, limit, serve};
 use crate::support::{Answer, Server, VERSIONS, Version, request, send};
 
-/// What a browser may ask in, and whether that is base64.
+/// The content types that a browser may send, and whether each is base64.
 const KINDS: [(&str, bool); 4] = [
     ("application/grpc-web", false),
     ("application/grpc-web+proto", false),
@@ -30,7 +30,7 @@ const KINDS: [(&str, bool); 4] = [
     ("application/grpc-web-text+proto", true),
 ];
 
-/// What the answer is called: tonic-web, where it has the last word, adds the codec.
+/// Returns the content type of the response: tonic-web adds the codec if it is outermost.
 fn renamed(kind: &str) -> &str {
     if kind.contains("-text") { "application/grpc-web-text+proto" } else { "application/grpc-web+proto" }
 }
@@ -48,7 +48,7 @@ enum Place {
     Outside,
 }
 
-/// tonic-web and a limiter, for all services or around the one.
+/// Starts a server with tonic-web and a limiter, around all services or around the one.
 async fn server(place: Place, around_one: bool, clock: &ManualClock, echo: Echo) -> Server {
     let (web, layer) = (GrpcWebLayer::new(), slow(clock));
     let builder = builder().accept_http1(true);
@@ -86,7 +86,7 @@ fn padded(bytes: &[u8]) -> String {
     text
 }
 
-/// Base64 in one piece or in several, each padded.
+/// Decodes base64 in one piece or in several, each padded.
 fn unpadded(text: &[u8]) -> Vec<u8> {
     let value = |letter: u8| (0..64_u8).find(|&bits| base64(&[bits << 2]).as_bytes()[0] == letter);
     let mut bytes = Vec::new();
@@ -99,7 +99,7 @@ fn unpadded(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The messages of an answer, and its trailers as text.
+/// Returns the messages of a response, and its trailers as text.
 fn frames(answer: &Answer, is_text: bool) -> (Vec<String>, String) {
     let bytes = if is_text { unpadded(&answer.body) } else { answer.body.to_vec() };
     let (mut messages, mut trailers, mut rest) = (Vec::new(), String::new(), bytes.as_slice());
@@ -116,13 +116,13 @@ fn frames(answer: &Answer, is_text: bool) -> (Vec<String>, String) {
     (messages, trailers)
 }
 
-/// All that the refusal says is in its headers.
+/// Asserts that the whole rejection is in its headers.
 #[track_caller]
 fn assert_is_refused(answer: &Answer, content_type: &str) {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("content-type"), content_type);
     assert!(answer.body.is_empty(), "{answer:?}");
-    assert_eq!(reported(&answer.headers), Told::new(Some(Duration::from_secs(2)), &["slow"], Some(2_000)));
+    assert_eq!(reported(&answer.headers), Details::new(Some(Duration::from_secs(2)), &["slow"], Some(2_000)));
     assert_eq!(answer.header("ratelimit"), "\"slow\";r=0;t=2");
 }
 
@@ -136,7 +136,7 @@ async fn assert_is_served(address: SocketAddr, version: Version, method: &str, k
 }
 
 #[tokio::test]
-async fn browsers_are_answered_in_their_own_content_type_wherever_tonic_web_stands() {
+async fn browsers_get_their_own_content_type_wherever_tonic_web_is_placed() {
     for (place, around_one) in LAYOUTS {
         let (clock, echo) = (ManualClock::new(), Echo::default());
         let server = server(place, around_one, &clock, echo.clone()).await;
@@ -158,7 +158,7 @@ async fn browsers_are_answered_in_their_own_content_type_wherever_tonic_web_stan
 }
 
 #[tokio::test]
-async fn others_are_answered_beside_browsers() {
+async fn other_clients_are_served_beside_browsers() {
     for (place, around_one) in LAYOUTS {
         let clock = ManualClock::new();
         let server = server(place, around_one, &clock, Echo::default()).await;
@@ -167,13 +167,13 @@ async fn others_are_answered_beside_browsers() {
             assert_eq!(caller.call(method, "abc").await.unwrap(), answer(method, "abc"));
             let status = caller.call(method, "abc").await.unwrap_err();
             let wait = Duration::from_secs(2);
-            assert_eq!(read(&status), Told::new(Some(wait), &["slow"], Some(2_000)), "{place:?}");
+            assert_eq!(read(&status), Details::new(Some(wait), &["slow"], Some(2_000)), "{place:?}");
             clock.advance(wait);
         }
     }
 }
 
-/// tonic's own client of gRPC-Web, over HTTP/1.1.
+/// Tests tonic's own gRPC-Web client, over HTTP/1.1.
 #[tokio::test]
 async fn a_web_client_reads_the_wait() {
     for (place, around_one) in LAYOUTS {
@@ -185,7 +185,7 @@ async fn a_web_client_reads_the_wait() {
             assert_eq!(caller.call(method, "abc").await.unwrap(), answer(method, "abc"));
             let status = caller.call(method, "abc").await.unwrap_err();
             let wait = Duration::from_secs(2);
-            assert_eq!(read(&status), Told::new(Some(wait), &["slow"], Some(2_000)), "{place:?}");
+            assert_eq!(read(&status), Details::new(Some(wait), &["slow"], Some(2_000)), "{place:?}");
             clock.advance(wait);
         }
     }

@@ -1,4 +1,4 @@
-//! What gRPC callers get: every byte of a refusal, and clients of other makes that read it and come back when told.
+//! Responses to gRPC callers: every byte of a rejection, and clients of other implementations that retry after the reported wait.
 #![cfg(feature = "tonic")]
 
 mod client;

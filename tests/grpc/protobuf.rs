@@ -1,8 +1,8 @@
-//! `google.rpc.Status` written by hand (the encoding of protocol buffers), and base64 as gRPC's metadata has it.
+//! `google.rpc.Status` written by hand (the encoding of protocol buffers), and base64 as in gRPC's metadata.
 
 use std::time::Duration;
 
-/// What stands in front of a field: its number, and 2 for bytes or 0 for an integer.
+/// Returns the tag of a field: its number, and 2 for bytes or 0 for an integer.
 fn tag(number: u64, kind: u64) -> Vec<u8> {
     varint(number << 3 | kind)
 }
@@ -22,7 +22,7 @@ fn bytes(number: u64, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     [tag(number, 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
 }
 
-/// A scalar that is not there where it has its default, as proto3 has it.
+/// Encodes a scalar, which is omitted if it has its default, as in proto3.
 fn text(number: u64, text: &str) -> Vec<u8> {
     if text.is_empty() { Vec::new() } else { bytes(number, text) }
 }
@@ -50,7 +50,7 @@ pub(crate) fn status(code: u64, message: &str, details: &[Vec<u8>]) -> Vec<u8> {
     [integer(1, code), text(2, message), details.concat()].concat()
 }
 
-/// Without padding.
+/// Encodes without padding.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -66,7 +66,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 
 const LIMITED: &str = "rate limit exceeded";
 
-/// All that a denied caller finds in `grpc-status-details-bin`.
+/// Returns the content of `grpc-status-details-bin` for a denied caller.
 pub(crate) fn denied(wait: Option<Duration>, names: &[&str]) -> String {
     let failure = (!names.is_empty()).then(|| quota_failure(names));
     let details: Vec<_> = wait.map(retry_info).into_iter().chain(failure).collect();
@@ -79,9 +79,9 @@ pub(crate) const A_QUARTER: &str =
     "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMwoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIHCgUQgOWadw";
 pub(crate) const THIRTY_SECONDS_PER_IP: &str = "CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQaMAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIECgIIHho5Cit0eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5ycGMuUXVvdGFGYWlsdXJlEgoKCBIGcGVyLWlw";
 
-/// What protocol buffers' own library writes.
+/// The hand-written encoding equals that of the protocol buffers library.
 #[test]
-fn what_is_written_by_hand_is_what_a_library_writes() {
+fn the_hand_written_encoding_equals_that_of_a_library() {
     let minute = "CAgaMgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIGCgQIPBAB";
     let longest =
         "CAgSCHRvbyBtYW55GjsKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SDwoNCIC8rs6XCRD/k+vcAw";

@@ -1,4 +1,4 @@
-//! `grpcio`, the client of another make: it reads the details by its own means, and comes back when it is told to.
+//! `grpcio`, an independent client: it reads the details with its own library, and retries when the server says.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,10 +24,10 @@ use tower_throttle::{Quota, RateLimitLayer};
 use crate::client::answer;
 use crate::service::{Echo, METHODS, SAY, SPELL, builder, limit, serve};
 
-/// So long that no client comes back in time, unless it is told when.
+/// A backoff so long that no client retries in time, unless the server reports when.
 const NEVER: &str = "600";
 
-/// What `tests/install-deps` makes.
+/// The Python that `tests/install-deps` installs.
 const PYTHON: &str = "target/python/bin/python";
 
 async fn run(arguments: &[&str]) -> Output {
@@ -36,7 +36,7 @@ async fn run(arguments: &[&str]) -> Output {
     assert!(python.exists(), "there is no {PYTHON}: run tests/install-deps");
     let mut command = Command::new(python);
     command.arg(home.join("tests/grpc/client.py")).args(arguments);
-    // What others have set for Python, or for gRPC, is not what is tested.
+    // Environment variables for Python or gRPC must not influence the test.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("PYTHON") || name.starts_with("GRPC_") {
@@ -47,7 +47,7 @@ async fn run(arguments: &[&str]) -> Output {
     timeout(Duration::from_secs(120), running).await.expect("the client hangs").unwrap()
 }
 
-/// What a Python client says of each of its calls.
+/// Returns the report of a Python client on each of its calls.
 async fn python(server: SocketAddr, method: &str, calls: usize, retries: usize, backoff: &str) -> Vec<Value> {
     let (server, calls, retries) = (server.to_string(), calls.to_string(), retries.to_string());
     let output = run(&[&server, method, &calls, &retries, backoff]).await;
@@ -62,7 +62,7 @@ async fn python(server: SocketAddr, method: &str, calls: usize, retries: usize, 
         .collect()
 }
 
-/// The value of a metadata line that is there once.
+/// Returns the value of a metadata entry that occurs at most once.
 fn line<'a>(reported: &'a Value, name: &str) -> Option<&'a str> {
     let lines = reported["lines"].as_array().unwrap();
     let mut values = lines.iter().filter(|line| line[0] == name).map(|line| line[1].as_str().unwrap());
@@ -84,7 +84,7 @@ fn per(limit: u64, period: Duration) -> TokenBucket {
 }
 
 #[tokio::test]
-async fn it_reads_the_details_by_its_own_means() {
+async fn it_reads_the_details_with_its_own_library() {
     let clock = ManualClock::new();
     let wait = Duration::new(3, 141_592_653);
     let name = "100% \"of\" a\\b, c";
@@ -110,13 +110,13 @@ async fn it_reads_that_a_limiter_is_closed() {
     assert_eq!((&reported["wait"], &reported["names"]), (&Value::Null, &Value::Null));
 }
 
-/// What a server sees of its clients: calls, which are tried several times.
+/// The attempts that a server receives from its clients; one call may take several.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Attempt>>>);
 
 #[derive(Clone, Debug)]
 struct Attempt {
-    /// How many there were before, as the client says.
+    /// The number of attempts before this one, as reported by the client.
     previous: usize,
     asked: Instant,
     answered: Option<Instant>,
@@ -140,14 +140,14 @@ impl Log {
         attempt.answered = Some(Instant::now());
     }
 
-    /// One list for each call.
+    /// Returns the attempts of each call.
     fn calls(&self) -> Vec<Vec<Attempt>> {
         let attempts = self.0.lock().unwrap();
         attempts.chunk_by(|_, next| next.previous > 0).map(<[Attempt]>::to_vec).collect()
     }
 }
 
-/// Serves all methods, and keeps a log; with `steals`, somebody else is always faster than a call's first attempt.
+/// Serves all methods, and keeps a log; with `steals`, another caller takes all units before each call's first attempt.
 macro_rules! logging {
     ($log:expr, $layer:expr, $steals:expr) => {{
         let layer = $layer;
@@ -169,7 +169,7 @@ macro_rules! logging {
 }
 
 #[tokio::test]
-async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
+async fn it_retries_after_the_reported_wait_and_its_first_retry_is_served() {
     const CALLS: usize = 10;
     let layer = RateLimitLayer::new(Global, per(1, Duration::from_millis(200)));
     for method in METHODS {
@@ -179,7 +179,7 @@ async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
             let answers: Vec<String> = serde_json::from_value(reported["answers"].clone()).unwrap();
             match method {
                 SAY | SPELL => assert_eq!(answers, answer(method, "abc")),
-                // Of a stream that it sends once more, grpcio loses the end now and then, whoever refused it.
+                // In a stream that it sends again, grpcio sometimes loses the end, whichever server rejected it.
                 _ => assert!("abc".starts_with(&answers.concat()), "{answers:?}"),
             }
         }
@@ -195,7 +195,7 @@ async fn it_comes_back_when_it_is_told_and_its_first_retry_is_served() {
     }
 }
 
-/// One call to each server, which comes when nothing is left.
+/// Makes one call to each server, which arrives when nothing is left.
 macro_rules! assert_first_retries_are_served {
     ($($algorithm:expr),+ $(,)?) => {$({
         let log = Log::default();
@@ -208,7 +208,7 @@ macro_rules! assert_first_retries_are_served {
 }
 
 #[tokio::test]
-async fn its_first_retry_is_served_by_every_algorithm() {
+async fn its_first_retry_is_served_with_every_algorithm() {
     let quota = Quota::per(1, Duration::from_millis(300)).unwrap();
     assert_first_retries_are_served!(
         FixedWindow::new(quota),
@@ -226,7 +226,7 @@ async fn its_first_retry_is_served_by_every_algorithm() {
 }
 
 #[tokio::test]
-async fn it_does_not_come_back_where_that_never_helps() {
+async fn it_does_not_retry_where_that_never_helps() {
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new()).cost(|_: &Request<Body>| 2);
     for method in [SAY, SPELL] {
         let log = Log::default();
@@ -245,17 +245,17 @@ async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
     let log = Log::default();
     let server = logging!(log, layer, false);
     let [reported] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
-    // It learns how long, and does not come back by itself.
+    // It receives the wait, and does not retry by itself.
     assert_is_refused(&reported, json!([60, 1]), json!(["default"]), Some("-1"));
     let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
     assert_eq!(previous, [0]);
 }
 
 #[tokio::test]
-async fn what_is_told_holds_for_a_limit_around_one_service() {
+async fn the_reported_wait_holds_for_a_limit_around_one_service() {
     let layer = RateLimitLayer::new(Global, per(1, Duration::from_millis(500)));
     let server = serve!(builder().add_service(layer.layer(Echo::default())));
-    // The second comes too early, the third after it was let in, and all are served.
+    // The second comes too early, the third after it was admitted, and all are served.
     for reported in python(server.address, SPELL, 4, 3, NEVER).await {
         assert_eq!(reported["answers"], json!(["a", "b", "c"]), "{reported}");
     }

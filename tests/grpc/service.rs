@@ -1,4 +1,4 @@
-//! A gRPC service as a generator would write it, with a method of each kind, and servers for it.
+//! A gRPC service, written as a generator would write it, with a method of each kind, and servers for it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,13 +33,13 @@ impl Words {
     }
 }
 
-/// Takes one, gives one.
+/// Takes one message, returns one.
 pub(crate) const SAY: &str = "/test.Echo/Say";
-/// Takes one, gives each of its letters.
+/// Takes one message, returns each of its letters.
 pub(crate) const SPELL: &str = "/test.Echo/Spell";
-/// Takes many, gives one: all of them in a row.
+/// Takes many messages, returns one: all of them concatenated.
 pub(crate) const JOIN: &str = "/test.Echo/Join";
-/// Takes many, gives each back.
+/// Takes many messages, returns each.
 pub(crate) const CHAT: &str = "/test.Echo/Chat";
 
 pub(crate) const METHODS: [&str; 4] = [SAY, SPELL, JOIN, CHAT];
@@ -48,7 +48,7 @@ type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Answers = Pin<Box<dyn Stream<Item = Result<Words, Status>> + Send>>;
 type Answered<T> = Result<tonic::Response<T>, Status>;
 
-/// Counts how often it was asked.
+/// The service; it counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Echo {
     calls: Arc<AtomicUsize>,
@@ -114,7 +114,7 @@ async fn chat(request: tonic::Request<Streaming<Words>>) -> Answered<Answers> {
     Ok(tonic::Response::new(Box::pin(request.into_inner().map(|word| word))))
 }
 
-/// Everybody shares one budget, on that clock.
+/// A limit with one budget for all callers, on that clock.
 pub(crate) fn limit<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimitLayer<Global, A> {
     RateLimitLayer::with_limiter(Global, RateLimiter::builder(rule).clock(clock.clone()).build())
 }
@@ -123,7 +123,7 @@ pub(crate) fn builder() -> tonic::transport::Server {
     tonic::transport::Server::builder()
 }
 
-/// Runs a tonic router on a port of its own.
+/// Runs a tonic router on its own port.
 macro_rules! serve {
     ($router:expr) => {{
         let (listener, address) = crate::support::listen().await;

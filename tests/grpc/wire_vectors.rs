@@ -1,4 +1,4 @@
-//! Refusals byte by byte: in process, and as one frame over a connection.
+//! Rejections byte by byte: in process, and as one frame over a connection.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -23,7 +23,7 @@ use tower_throttle::middleware::{HttpResponder, SendHeaders};
 use tower_throttle::store::{Acquired, Attempt, Context as Limits, Store};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::details::{Told, reported};
+use crate::details::{Details, reported};
 use crate::frames::{self, EMPTY, Says, ask, call, one};
 use crate::protobuf::{A_QUARTER, ONE_SECOND, THIRTY_SECONDS_PER_IP, denied};
 use crate::service::{Echo, METHODS, SAY, builder, limit, serve};
@@ -39,7 +39,7 @@ fn request() -> Request<Full<Bytes>> {
 
 type App = Response<Empty<Bytes>>;
 
-/// Asks a service that always answers, behind that layer.
+/// Calls a service that always answers, behind that layer.
 async fn through<L, S, B>(layer: &L) -> Response<B>
 where
     L: Layer<tower::util::BoxCloneSyncService<Request<Full<Bytes>>, App, Infallible>, Service = S>,
@@ -49,7 +49,7 @@ where
     layer.layer(tower::util::BoxCloneSyncService::new(inner)).oneshot(request()).await.unwrap()
 }
 
-/// The headers of a refusal that is in them alone.
+/// Returns the headers of a rejection, which has nothing else.
 macro_rules! refusal {
     ($layer:expr) => {{
         let response = through(&$layer).await;
@@ -62,7 +62,7 @@ macro_rules! refusal {
     }};
 }
 
-/// The headers of the refusal to the second of two calls.
+/// Returns the headers of the rejection of the second of two calls.
 macro_rules! second {
     ($layer:expr) => {{
         let layer = $layer;
@@ -72,7 +72,7 @@ macro_rules! second {
 }
 
 #[tokio::test]
-async fn over_a_connection_each_refusal_is_one_frame_of_known_bytes() {
+async fn over_a_connection_each_rejection_is_one_frame_of_known_bytes() {
     let second = Duration::from_secs(1);
     let minute_and_more = Duration::new(60, 1);
     for (layer, details, retry_after, pushback) in [
@@ -115,7 +115,7 @@ async fn over_a_connection_each_refusal_is_one_frame_of_known_bytes() {
 }
 
 #[tokio::test]
-async fn a_caller_who_is_not_done_gets_the_same_frame_and_is_asked_for_no_more() {
+async fn a_caller_that_still_sends_gets_the_same_frame_and_no_further_demand() {
     let echo = Echo::default();
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new()).cost(|_: &Request<_>| 2);
     let server = serve!(builder().layer(layer).add_service(echo.clone()));
@@ -129,7 +129,7 @@ async fn a_caller_who_is_not_done_gets_the_same_frame_and_is_asked_for_no_more()
 }
 
 #[tokio::test]
-async fn a_name_is_told_as_it_is() {
+async fn a_name_is_reported_unchanged() {
     let longest: String = ('!'..='~').cycle().take(256).collect();
     let long = |length| "x".repeat(length);
     let names = ["per ip", "a\"b\\c", "100%", "%25 %", " ", "a,b;c=d", "%E2%82%AC", "~", &longest];
@@ -138,12 +138,12 @@ async fn a_name_is_told_as_it_is() {
         let headers = second!(limit(per(1, Duration::from_millis(1_500)), &ManualClock::new()).name(name));
         let wait = Some(Duration::from_millis(1_500));
         assert_eq!(one(&headers, "grpc-status-details-bin"), Some(denied(wait, &[name]).as_str()), "{name}");
-        assert_eq!(reported(&headers), Told::new(wait, &[name], Some(1_500)));
+        assert_eq!(reported(&headers), Details::new(wait, &[name], Some(1_500)));
     }
 }
 
 #[tokio::test]
-async fn a_wait_is_told_to_the_nanosecond() {
+async fn a_wait_is_reported_to_the_nanosecond() {
     let nano = Duration::from_nanos(1);
     let minute = Duration::from_secs(60);
     for (wait, retry_after, pushback) in [
@@ -161,12 +161,12 @@ async fn a_wait_is_told_to_the_nanosecond() {
         (Duration::new(100 * 365 * 86_400, 7), "2147483647", Some(-1)),
     ] {
         let headers = second!(limit(per(1, wait), &ManualClock::new()));
-        assert_eq!(reported(&headers), Told::new(Some(wait), &["default"], pushback));
+        assert_eq!(reported(&headers), Details::new(Some(wait), &["default"], pushback));
         assert_eq!(one(&headers, "retry-after"), Some(retry_after), "{wait:?}");
     }
 }
 
-/// Calls at random times, by a rule: a refusal tells what the limiter says.
+/// Calls at random times: a rejection reports the limiter's decision. Returns the number of rejections.
 async fn walk<A>(rule: A, random: &mut Random) -> usize
 where
     A: Algorithm + Debug + Send + Sync + 'static,
@@ -191,7 +191,7 @@ where
 }
 
 #[tokio::test]
-async fn by_every_rule_it_is_the_wait_of_the_decision() {
+async fn with_every_algorithm_it_is_the_wait_of_the_decision() {
     let mut random = Random::new(6);
     for round in 0..10 {
         let period = Duration::from_nanos(random.within(1_000_000_000..=90_000_000_000));
@@ -207,7 +207,7 @@ async fn by_every_rule_it_is_the_wait_of_the_decision() {
             walk(Smooth::warming_up(quota, period / 2).queue(0), &mut random).await,
             walk(TokenBucket::new(quota).block_for(period).after(3), &mut random).await,
         ] {
-            assert!(refused > 0, "round {round}: {quota:?} refused nobody");
+            assert!(refused > 0, "round {round}: {quota:?} rejected no call");
         }
     }
 }
@@ -222,64 +222,64 @@ async fn of_several_policies_those_that_denied_are_named() {
 
     // The longest wait: all must allow.
     let headers = second!(a().and(ample()).and(b()));
-    assert_eq!(reported(&headers), Told::new(Some(3 * second), &["a", "b"], Some(3_000)));
+    assert_eq!(reported(&headers), Details::new(Some(3 * second), &["a", "b"], Some(3_000)));
     let headers = second!(ample().and(b()));
-    assert_eq!(reported(&headers), Told::new(Some(3 * second), &["b"], Some(3_000)));
-    // A hidden one is waited for all the same.
+    assert_eq!(reported(&headers), Details::new(Some(3 * second), &["b"], Some(3_000)));
+    // A hidden policy still extends the wait.
     let headers = second!(a().and(b().hidden()));
-    assert_eq!(reported(&headers), Told::new(Some(3 * second), &["a"], Some(3_000)));
+    assert_eq!(reported(&headers), Details::new(Some(3 * second), &["a"], Some(3_000)));
     let headers = second!(a().hidden().and(ample()).and(b().hidden()));
-    assert_eq!(reported(&headers), Told::new(Some(3 * second), &[], Some(3_000)));
-    // Those of one name are told apart.
+    assert_eq!(reported(&headers), Details::new(Some(3 * second), &[], Some(3_000)));
+    // Policies with the same name get distinct names.
     let headers = second!(a().and(a()));
-    assert_eq!(reported(&headers), Told::new(Some(second), &["a", "a-2"], Some(1_000)));
+    assert_eq!(reported(&headers), Details::new(Some(second), &["a", "a-2"], Some(1_000)));
 }
 
 #[tokio::test]
-async fn of_several_limits_on_one_key_the_one_that_matters_is_named() {
+async fn of_several_limits_on_one_key_the_decisive_one_is_named() {
     let second = Duration::from_secs(1);
     let limits = (per(1, second), per(2, 60 * second));
     let clock = ManualClock::new();
     let layer = limit(limits, &clock).name("user");
     let headers = second!(layer.clone());
-    assert_eq!(reported(&headers), Told::new(Some(second), &["user"], Some(1_000)));
+    assert_eq!(reported(&headers), Details::new(Some(second), &["user"], Some(1_000)));
     clock.advance(second);
     let headers = second!(layer);
-    assert_eq!(reported(&headers), Told::new(Some(29 * second), &["user-2"], Some(29_000)));
+    assert_eq!(reported(&headers), Details::new(Some(29 * second), &["user-2"], Some(29_000)));
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_not_to_be_tried_again() {
+async fn a_cost_that_can_never_fit_is_not_to_be_retried() {
     let dear = |_: &Request<_>| 2;
     let clock = ManualClock::new();
     let second = Duration::from_secs(1);
     let never = limit(per(1, second), &clock).cost(dear);
     let headers = refusal!(never);
-    assert_eq!(reported(&headers), Told::new(None, &["default"], Some(-1)));
+    assert_eq!(reported(&headers), Details::new(None, &["default"], Some(-1)));
     assert_eq!(one(&headers, "grpc-status-details-bin"), Some(denied(None, &["default"]).as_str()));
 
     let headers = refusal!(never.hidden());
-    assert_eq!(reported(&headers), Told::new(None, &[], Some(-1)));
+    assert_eq!(reported(&headers), Details::new(None, &[], Some(-1)));
     assert_eq!(one(&headers, "grpc-status-details-bin"), Some("CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQ"));
 
-    // Nor does it help if another would let it pass later.
+    // Nor does it help if another policy would admit it later.
     let used = limit(per(1, second), &clock).name("later");
     assert!(used.limiter().check(&()).is_allowed());
     let never = limit(per(1, second), &clock).cost(dear).name("never");
     let headers = refusal!(used.and(never));
-    assert_eq!(reported(&headers), Told::new(None, &["later", "never"], Some(-1)));
+    assert_eq!(reported(&headers), Details::new(None, &["later", "never"], Some(-1)));
 }
 
 #[tokio::test]
-async fn when_a_call_in_progress_ends_is_not_known() {
+async fn the_end_of_a_call_in_progress_is_not_known() {
     let layer = limit(Concurrency::per_key(1), &ManualClock::new());
     let _in_progress = layer.limiter().try_acquire_permit(&()).unwrap();
     let headers = refusal!(layer);
-    assert_eq!(reported(&headers), Told::new(None, &["default"], None));
+    assert_eq!(reported(&headers), Details::new(None, &["default"], None));
 }
 
 #[tokio::test]
-async fn jitter_is_the_same_in_all_that_tells_of_a_wait() {
+async fn jitter_is_the_same_in_all_parts_that_report_a_wait() {
     let (wait, most) = (Duration::from_millis(59_000), Duration::from_secs(2));
     let layer = limit(per(1, wait), &ManualClock::new()).responder(HttpResponder::new().jitter(most));
     through(&layer).await;
@@ -294,22 +294,22 @@ async fn jitter_is_the_same_in_all_that_tells_of_a_wait() {
         waits.push(reported);
     }
     waits.sort();
-    // One draw each, all over the range: a quarter without any is less likely than a cosmic ray.
+    // One draw each, from the whole range: a quarter without any is practically impossible.
     let quarter = |at: u32| (wait + most * at / 4)..=(wait + most * (at + 1) / 4);
     assert!((0..4).all(|at| waits.iter().any(|wait| quarter(at).contains(wait))), "{waits:?}");
     assert!(waits.iter().any(|wait| wait.subsec_nanos() % 1_000_000 != 0), "{waits:?}");
 }
 
 #[tokio::test]
-async fn jitter_gives_no_hope_where_there_is_none() {
+async fn jitter_adds_no_wait_where_no_wait_helps() {
     let jitter = HttpResponder::new().jitter(Duration::from_secs(5));
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new()).cost(|_: &Request<_>| 2);
     let headers = refusal!(layer.responder(jitter));
-    assert_eq!(reported(&headers), Told::new(None, &["default"], Some(-1)));
+    assert_eq!(reported(&headers), Details::new(None, &["default"], Some(-1)));
 }
 
 #[tokio::test]
-async fn jitter_may_be_longer_than_anybody_waits() {
+async fn jitter_may_exceed_any_timeout() {
     let second = Duration::from_secs(1);
     for most in [60 * second, u32::MAX * second, Duration::MAX] {
         let layer = limit(per(1, second), &ManualClock::new()).responder(HttpResponder::new().jitter(most));
@@ -322,11 +322,11 @@ async fn jitter_may_be_longer_than_anybody_waits() {
 }
 
 #[tokio::test]
-async fn fields_and_retry_after_can_be_left_out_and_details_stay() {
+async fn fields_and_retry_after_can_be_omitted_and_details_stay() {
     let second = Duration::from_secs(1);
     let responder = HttpResponder::new().retry_after(false).send_headers(SendHeaders::Never);
     let headers = second!(limit(per(1, second), &ManualClock::new()).responder(responder));
-    assert_eq!(reported(&headers), Told::new(Some(second), &["default"], Some(1_000)));
+    assert_eq!(reported(&headers), Details::new(Some(second), &["default"], Some(1_000)));
     let names: Vec<_> = headers.keys().map(|name| name.as_str()).collect();
     assert_eq!(
         names,
@@ -342,19 +342,19 @@ async fn fields_and_retry_after_can_be_left_out_and_details_stay() {
 }
 
 #[tokio::test]
-async fn a_layer_outside_changes_nothing_in_the_answer_of_one_inside() {
+async fn an_outer_layer_changes_nothing_in_the_rejection_of_an_inner_one() {
     let clock = ManualClock::new();
     let second = Duration::from_secs(1);
     let inner = limit(per(1, second), &clock).name("inner");
     let outer = limit(per(9, second), &clock).name("outer");
     let stack = tower::layer::layer_fn(|service| outer.layer(inner.layer(service)));
     let headers = second!(stack);
-    assert_eq!(reported(&headers), Told::new(Some(second), &["inner"], Some(1_000)));
+    assert_eq!(reported(&headers), Details::new(Some(second), &["inner"], Some(1_000)));
     let lines: Vec<_> = headers.get_all("ratelimit").iter().collect();
     assert_eq!(lines, ["\"inner\";r=0;t=1", "\"outer\";r=7;t=1"]);
 }
 
-/// What may have been said besides a code and a message must be the same.
+/// Asserts a code and a message; the details, if any, must say the same.
 fn assert_is(headers: &HeaderMap, code: u64, message: &str) {
     assert_eq!(one(headers, "grpc-status"), Some(code.to_string().as_str()), "{headers:?}");
     let status = tonic::Status::from_header_map(headers).unwrap();
@@ -371,7 +371,7 @@ fn assert_is(headers: &HeaderMap, code: u64, message: &str) {
 async fn a_limiter_that_was_closed_is_unavailable() {
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new());
     let other = limit(per(1, Duration::from_secs(1)), &ManualClock::new());
-    // Also where it has denied somebody just now.
+    // Also where it has denied a call just now.
     reported(&second!(layer.clone()));
     layer.limiter().close();
     let server = serve!(builder().layer(layer.clone()).add_service(Echo::default()));
@@ -382,7 +382,7 @@ async fn a_limiter_that_was_closed_is_unavailable() {
     assert_is(response.headers(), 14, "shutting down");
 }
 
-/// A store that never knows.
+/// A store whose calls always fail.
 #[derive(Debug)]
 struct Broken;
 
@@ -400,11 +400,11 @@ async fn a_store_that_fails_is_unavailable() {
     let limiter = RateLimiter::with_store(per(1, Duration::from_secs(1)), Broken);
     let response = through(&RateLimitLayer::with_limiter(Global, limiter)).await;
     assert!(response.body().is_end_stream());
-    // Nothing of what the store said.
+    // Nothing of the store's error is reported.
     assert_is(response.headers(), 14, "rate limiter unavailable");
 }
 
-/// Serves nobody.
+/// A key extractor that forbids every request.
 #[derive(Clone, Debug)]
 struct Forbidding(&'static str);
 
@@ -417,7 +417,7 @@ impl<Req> KeyExtractor<Req> for Forbidding {
 }
 
 #[tokio::test]
-async fn callers_without_a_key_are_told_why() {
+async fn callers_without_a_key_get_the_reason() {
     let key = Header::new("x-api-key").unwrap();
     let layer = RateLimitLayer::new(key, per(1, Duration::from_secs(1)));
     let twice = [("x-api-key", "a"), ("x-api-key", "b")];
@@ -430,7 +430,7 @@ async fn callers_without_a_key_are_told_why() {
     assert!(response.body().is_end_stream());
     assert_is(response.headers(), 3, "the request does not identify its client in a valid form");
 
-    // What the server lacks, it does not say.
+    // It does not report what the server lacks.
     let layer = RateLimitLayer::new(PeerIp::new(), per(1, Duration::from_secs(1)));
     assert_is(through(&layer).await.headers(), 13, "the server cannot identify the client of this request");
 
@@ -441,9 +441,9 @@ async fn callers_without_a_key_are_told_why() {
     assert_is(response.headers(), 7, strange);
 }
 
-/// Some clients take no more than 8 KiB of headers.
+/// Some clients accept no more than 8 KiB of headers.
 #[tokio::test]
-async fn even_long_names_leave_room_in_the_header_block() {
+async fn even_long_names_leave_space_in_the_header_block() {
     let clock = ManualClock::new();
     let name = |letter: &str| letter.repeat(256);
     let policy = |letter| limit(per(1, Duration::from_secs(100 * 365 * 86_400)), &clock).name(&name(letter));

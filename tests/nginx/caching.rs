@@ -1,4 +1,4 @@
-//! An nginx that keeps answers of any status.
+//! An nginx that caches responses of any status.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::server::{Nginx, at};
 use crate::support::{Server, Version, get as ask};
 
 #[tokio::test]
-async fn a_cache_that_keeps_any_answer_keeps_no_refusal() {
+async fn a_cache_of_all_statuses_caches_no_rejection() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(1))).clock(clock.clone()).build();
     assert!(limiter.check(&()).is_allowed());
@@ -26,7 +26,7 @@ async fn a_cache_that_keeps_any_answer_keeps_no_refusal() {
     clock.advance(Duration::from_secs(60));
     let answer = ask(nginx.address, Version::Http1, "/").await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "hello"));
-    // It does keep what was admitted.
+    // It does cache the admitted response.
     let answer = ask(nginx.address, Version::Http1, "/").await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "hello"));
 }

@@ -1,4 +1,4 @@
-//! An nginx of its own: free port, own directory, gone when dropped.
+//! An nginx of its own: free port, own directory, removed on drop.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-/// Before this, it listens or is not worth waiting for.
+/// The time limit for nginx to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A directory of its own, gone when dropped.
+/// A directory of its own, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Directory(PathBuf);
 
@@ -43,10 +43,10 @@ impl Drop for Directory {
     }
 }
 
-/// A reverse proxy, gone when dropped.
+/// A reverse proxy, stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Nginx {
-    /// Before its directory: it writes into that.
+    /// The process; it is dropped before its directory, since it writes into that.
     process: Process,
     pub(crate) address: SocketAddr,
     directory: Directory,
@@ -72,18 +72,18 @@ pub(crate) fn at_socket(path: &Path) -> String {
 }
 
 impl Nginx {
-    /// Listens on a free port of `ip`, and passes everything on to `upstream`, with `directives` in its `location`.
+    /// Starts an nginx on a free port of `ip` that passes everything on to `upstream`, with `directives` in its `location`.
     pub(crate) async fn start(ip: &str, upstream: &str, directives: &str) -> Self {
         let listen = if ip.contains(':') { format!("[{ip}]:PORT") } else { format!("{ip}:PORT") };
         Self::listening(&listen, ip, upstream, directives).await
     }
 
-    /// The same, where to listen in nginx's words: on a port that is free at `ip`.
+    /// Starts an nginx with the `listen` directive in its own syntax, on a port that is free at `ip`.
     pub(crate) async fn listening(listen: &str, ip: &str, upstream: &str, directives: &str) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         for _ in 0..5 {
             let directory = Directory::new();
-            // It cannot be asked for a free port. One that was free a moment ago may be taken by now: then there is another.
+            // nginx cannot choose a free port itself. If the one found here was taken meanwhile, another is tried.
             let free = TcpListener::bind((ip, 0)).await.unwrap();
             let address = free.local_addr().unwrap();
             drop(free);
@@ -109,18 +109,18 @@ impl Nginx {
         panic!("nginx found no free port");
     }
 
-    /// Whether it listens; not, if its port is taken.
+    /// Returns whether it listens; `false` if its port is taken.
     async fn is_ready(&mut self, sign: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             let ended = self.process.0.try_wait().unwrap();
             let errors = self.errors();
-            // It would try again for some seconds.
+            // It would retry for some seconds.
             if errors.contains("Address already in use") {
                 return false;
             }
             assert!(ended.is_none(), "nginx ended: {ended:?}, {errors}");
-            // Whoever else has got the port would answer something else.
+            // Another process on the port would respond differently.
             if ready(self.address).await.is_ok_and(|answer| answer.contains(sign)) {
                 return true;
             }
@@ -129,7 +129,7 @@ impl Nginx {
         panic!("nginx does not listen: {}", self.errors());
     }
 
-    /// What it has written into its log.
+    /// Returns the content of its log.
     fn errors(&self) -> String {
         fs::read_to_string(self.directory.join("error.log")).unwrap_or_default()
     }
@@ -144,7 +144,7 @@ async fn ready(address: SocketAddr) -> std::io::Result<String> {
 }
 
 fn spawn(directory: &Directory) -> Child {
-    // Debian keeps it where only root looks.
+    // Debian installs it where only root's `PATH` leads.
     let spawned = ["nginx", "/usr/sbin/nginx"].iter().find_map(|program| {
         Command::new(program)
             .args(["-e", "error.log", "-c", "nginx.conf", "-p"])
@@ -155,13 +155,13 @@ fn spawn(directory: &Directory) -> Child {
             .spawn()
             .ok()
     });
-    spawned.expect("nginx cannot be started. This test needs one: `apt-get install nginx-light`")
+    spawned.expect("nginx cannot be started. This test needs it: `apt-get install nginx-light`")
 }
 
-/// One process, so that its end is the end of it all.
+/// Returns a configuration with a single process, so that nothing remains when that ends.
 fn configuration(directory: &Directory, server: &str) -> String {
     let prefix = directory.0.display();
-    // Root's nginx would ask for a user whose name is not the same everywhere; anybody else's must not ask.
+    // As root, nginx needs the name of a user, which differs between systems; as another user, it must not have one.
     let user = if fs::metadata(&directory.0).unwrap().uid() == 0 { "user root;" } else { "" };
     format!(
         r#"
@@ -188,8 +188,8 @@ http {{
     )
 }
 
-/// `$add_forwarded` is to `Forwarded` what `$proxy_add_x_forwarded_for` is to `X-Forwarded-For`: nginx has none, and everybody writes
-/// their own. This one looks at nothing that it adds to.
+/// `$add_forwarded` is to `Forwarded` what `$proxy_add_x_forwarded_for` is to `X-Forwarded-For`: nginx has none, and operators write
+/// their own. This one does not validate the value that it appends to.
 const FORWARDED: &str = r#"
     map $remote_addr $forwarded_for {
         "~:" "for=\"[$remote_addr]\"";

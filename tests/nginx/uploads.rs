@@ -1,4 +1,4 @@
-//! Refused uploads through nginx, which sends on what is uploaded while the app answers.
+//! Rejected uploads through nginx, which sends on what is uploaded while the app responds.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::NGINX;
 use crate::server::{Nginx, at};
 use crate::support::{Client1, Server};
 
-/// What clients got for bodies of each of these sizes.
+/// Returns the statuses that clients got for bodies of each of these sizes.
 async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
     let mut client = Client1::http1(nginx).await;
     let mut seen = BTreeMap::new();
@@ -32,14 +32,14 @@ async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
 }
 
 #[tokio::test]
-async fn nginx_finds_the_answer_to_every_upload_that_is_drained() {
+async fn nginx_reads_the_response_to_every_upload_that_is_drained() {
     let limiter =
         RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
     assert!(limiter.check(&()).is_allowed());
     let responder = HttpResponder::new().drain(2 * 1024 * 1024, Duration::from_millis(500));
     let layer = RateLimitLayer::with_limiter(Global, limiter).responder(responder);
     let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
-    // Both as it comes, and once it has all of it.
+    // Both with and without request buffering.
     for buffering in ["on", "off"] {
         let directives = format!("proxy_request_buffering {buffering};");
         let nginx = Nginx::start(NGINX, &at(app.address), &directives).await;

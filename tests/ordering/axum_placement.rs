@@ -1,4 +1,4 @@
-//! Where the layer works: each place in an axum app, and among other layers, on either side.
+//! Placement of the layer: each place in an axum app, and among other layers, on either side.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -36,13 +36,13 @@ fn hello() -> MethodRouter {
     get(|| async { "hello" })
 }
 
-/// A service that knows nothing of axum's routes.
+/// A service that is independent of axum's routes.
 fn service()
 -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync {
     service_fn(|_: Request| async { Ok(Response::new(Body::from("hello"))) })
 }
 
-/// Each place that a limit can have in an app, and a path that is limited.
+/// Returns each place that a limit can have in an app, and a path that is limited.
 fn places(limit: Limit) -> Vec<(&'static str, &'static str, Router)> {
     let app = || Router::new().route("/", hello());
     let l = || limit.clone();
@@ -95,7 +95,7 @@ fn hello_with_state() -> MethodRouter<u8> {
 }
 
 #[tokio::test]
-async fn each_place_in_an_app() {
+async fn a_limit_works_in_each_place_of_an_app() {
     let limiter = limiter(2);
     let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
     for version in VERSIONS {
@@ -126,10 +126,10 @@ async fn each_place_in_an_app() {
     }
 }
 
-/// Text that is worth compressing.
+/// The length of a text that is worth compressing.
 const LENGTH: usize = 10_000;
 
-/// An app with that layer inside of a limit, and outside of it.
+/// Builds an app with that layer inside of a limit, and one with it outside.
 macro_rules! either_side {
     ($($layer:expr),* $(,)?) => {
         vec![$((
@@ -150,7 +150,7 @@ async fn passes_on(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// hyper's own client, which takes compressed answers.
+/// Makes a request with hyper's own client, which accepts compressed responses.
 async fn fetch(server: &Server, version: Version) -> (http::response::Parts, Bytes) {
     let http2 = version == Version::Http2;
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build_http::<Empty<Bytes>>();
@@ -161,7 +161,7 @@ async fn fetch(server: &Server, version: Version) -> (http::response::Parts, Byt
 }
 
 #[tokio::test]
-async fn among_other_layers_on_either_side() {
+async fn a_limit_works_among_other_layers_on_either_side() {
     const SOON: Duration = Duration::from_secs(60);
     let stacks = either_side![
         TraceLayer::new_for_http(),
@@ -177,7 +177,7 @@ async fn among_other_layers_on_either_side() {
     ];
     for (layer, apps) in stacks {
         for (side, app) in apps.into_iter().enumerate() {
-            // One budget: a pair of requests by each version would be one too many.
+            // They share one budget: a second pair of requests for each version would exceed it.
             let server = Server::start(app).await;
             for version in VERSIONS {
                 let (head, body) = fetch(&server, version).await;
@@ -197,9 +197,9 @@ async fn among_other_layers_on_either_side() {
     }
 }
 
-/// tower's layers have errors of their own, which axum wants to be answered.
+/// Tests tower's layers that have errors of their own, which axum requires to be handled.
 #[tokio::test]
-async fn among_layers_that_fail() {
+async fn a_limit_works_among_layers_that_fail() {
     let failed = |error: tower::BoxError| async move { (StatusCode::SERVICE_UNAVAILABLE, error.to_string()) };
     let handle = axum::error_handling::HandleErrorLayer::new(failed);
     let tower_layers =

@@ -1,4 +1,4 @@
-//! Bodies of all kinds, in bare hyper servers and in none: what the layer passes on, it passes on as it is.
+//! Bodies of all kinds, in hyper servers and in process: the layer passes them on unchanged.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use crate::hyper_only::{Connection, KINDS, boxed, end, serve, text};
 use crate::support::{Server, VERSIONS, read_until, request, send};
 use crate::{Fed, at_last, data, limit, limiter, trailers, used_up};
 
-/// Served by hyper, by both versions: two pass, with that body, and the next is refused.
+/// Asserts that two calls pass with that body, and the next is rejected, served by hyper over both versions.
 async fn works_with<B>(text: &'static str, body: fn() -> B)
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -44,7 +44,7 @@ where
 }
 
 #[tokio::test]
-async fn bare_hyper_servers() {
+async fn a_layer_works_in_bare_hyper_servers() {
     for (kind, version) in KINDS {
         let hello = |_: Request<Incoming>| async { Ok(Response::new(Full::<Bytes>::from("hello"))) };
         let server = serve(kind, limit(1).layer(service_fn(hello))).await;
@@ -61,7 +61,7 @@ async fn bare_hyper_servers() {
 }
 
 #[tokio::test]
-async fn bodies_of_all_types_in_bare_hyper_servers() {
+async fn response_bodies_of_all_types_work_in_bare_hyper_servers() {
     works_with("full", || Full::from("full")).await;
     works_with("", Empty::<Bytes>::new).await;
     works_with("text", || String::from("text")).await;
@@ -79,7 +79,7 @@ async fn bodies_of_all_types_in_bare_hyper_servers() {
     .await;
 }
 
-/// Whatever comes in a request's body, it is no business of the layer's.
+/// Asserts that the layer accepts requests with any type of body.
 async fn takes<B>(body: fn() -> B) {
     let service = service_fn(|request: Request<B>| async {
         drop(request);
@@ -92,7 +92,7 @@ async fn takes<B>(body: fn() -> B) {
 }
 
 #[tokio::test]
-async fn requests_with_bodies_of_all_types() {
+async fn requests_with_bodies_of_all_types_are_accepted() {
     takes(Full::<Bytes>::default).await;
     takes(Empty::<&[u8]>::new).await;
     takes(String::new).await;
@@ -100,13 +100,13 @@ async fn requests_with_bodies_of_all_types() {
     takes(|| BoxBody::new(Full::<Bytes>::default())).await;
     takes(|| Limited::new(String::new(), 10)).await;
     takes(|| Fed::new().1).await;
-    // Which are no bodies at all, or cannot be sent elsewhere.
+    // Types that are not bodies, or that are not `Send`.
     takes(|| ()).await;
     takes(|| Rc::new(1)).await;
 }
 
 #[tokio::test]
-async fn answers_are_passed_on_as_they_are() {
+async fn responses_are_passed_on_unchanged() {
     #[derive(Clone, Debug, PartialEq)]
     struct Mark(u8);
 
@@ -140,7 +140,7 @@ async fn answers_are_passed_on_as_they_are() {
 }
 
 #[tokio::test]
-async fn frames_trailers_and_failures_are_passed_on_as_they_are() {
+async fn frames_trailers_and_failures_are_passed_on_unchanged() {
     let (feed, fed) = Fed::new();
     let fed = std::sync::Mutex::new(Some(fed));
     let service = service_fn(|_: Request<()>| {
@@ -152,7 +152,7 @@ async fn frames_trailers_and_failures_are_passed_on_as_they_are() {
     let mut next = async || body.frame().await;
     feed.send(data("one")).unwrap();
     assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "one");
-    // An empty frame is one, too.
+    // An empty frame counts as a frame, too.
     feed.send(data("")).unwrap();
     assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "");
     feed.send(trailers()).unwrap();
@@ -163,7 +163,7 @@ async fn frames_trailers_and_failures_are_passed_on_as_they_are() {
     assert!(next().await.is_none());
 }
 
-/// An app whose answer is fed by the test.
+/// An app whose response body is fed by the test.
 async fn streaming() -> (Server, crate::Feed) {
     let (feed, fed) = Fed::new();
     let fed = std::sync::Arc::new(std::sync::Mutex::new(Some(fed)));
@@ -175,7 +175,7 @@ async fn streaming() -> (Server, crate::Feed) {
 }
 
 #[tokio::test]
-async fn a_stream_comes_piece_by_piece_and_its_trailers_after_it() {
+async fn a_stream_arrives_piece_by_piece_and_its_trailers_after_it() {
     for version in VERSIONS {
         let (server, feed) = streaming().await;
         let mut connection = Connection::<Full<Bytes>>::open(server.address, version).await;
@@ -185,7 +185,7 @@ async fn a_stream_comes_piece_by_piece_and_its_trailers_after_it() {
         assert_eq!(response.headers()["ratelimit"], "\"default\";r=0;t=3600");
         assert_eq!(response.headers()["trailer"], "x-sum");
         let mut body = response.into_body();
-        // Each is sent when the one before it has arrived.
+        // Each is sent when the previous one has arrived.
         for piece in ["one", "two", "three"] {
             feed.send(data(piece)).unwrap();
             assert_eq!(text(&mut body).await.unwrap(), piece, "{version:?}");
@@ -216,7 +216,7 @@ fn uploads() -> Router {
 }
 
 #[tokio::test]
-async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
+async fn a_rejection_does_not_wait_for_a_body_that_never_ends() {
     for version in VERSIONS {
         let server = Server::start(uploads()).await;
         let mut connection = Connection::open(server.address, version).await;
@@ -234,7 +234,7 @@ async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
 }
 
 #[tokio::test]
-async fn beside_an_upload_that_was_refused_other_streams_go_on() {
+async fn beside_a_rejected_upload_other_streams_go_on() {
     let server = Server::start(
         Router::new()
             .route("/up", post(|| async {}))
@@ -258,7 +258,7 @@ async fn beside_an_upload_that_was_refused_other_streams_go_on() {
 }
 
 #[tokio::test]
-async fn a_chunked_upload_without_an_end_is_refused_at_once() {
+async fn a_chunked_upload_without_an_end_is_rejected_immediately() {
     let server = Server::start(uploads()).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n";
@@ -268,7 +268,7 @@ async fn a_chunked_upload_without_an_end_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_head_is_answered_as_a_get_but_for_the_body() {
+async fn a_head_gets_the_same_response_as_a_get_except_for_the_body() {
     for version in VERSIONS {
         let app = || Router::new().route("/", get(|| async { "hello" }));
         let server = Server::start(app().layer(limit(4))).await;
@@ -286,7 +286,7 @@ async fn a_head_is_answered_as_a_get_but_for_the_body() {
                 assert!(head.ended_with_headers);
             }
         }
-        // By method, they are one.
+        // Keyed by method, they are one.
         let by_method = limiter(2);
         let layer = RateLimitLayer::with_limiter(ByMethod::new(), by_method.clone());
         let server = Server::start(app().layer(layer)).await;

@@ -1,4 +1,4 @@
-//! The guide's stack, and what it promises of each layer's place.
+//! The guide's recommended stack, and its documented effects of the place of each layer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ struct User {
     id: u64,
 }
 
-/// Whose token it is; nobody's is refused.
+/// Inserts the user of the request's token; rejects a request without a valid one.
 async fn sign_in(mut request: Request, next: Next) -> Response {
     let token = request.headers().get(header::AUTHORIZATION).and_then(|line| line.to_str().ok());
     match token.and_then(|token| token.strip_prefix("Bearer user-")?.parse().ok()) {
@@ -50,7 +50,7 @@ pub(crate) fn cors() -> CorsLayer {
         .expose_headers(["ratelimit", "ratelimit-policy", "retry-after"].map(HeaderName::from_static))
 }
 
-/// What came by, at some place in a stack.
+/// A record of the requests and responses at one place in a stack.
 #[derive(Clone, Default)]
 struct Probe {
     requests: Arc<AtomicUsize>,
@@ -107,7 +107,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// As in the guide.
+    /// Builds the stack of the guide.
     fn new(address: u64, user: u64) -> Self {
         let [address, user] = [address, user].map(limiter);
         let [outside, inside] = [Probe::default(), Probe::default()];
@@ -135,9 +135,9 @@ impl Stack {
     }
 }
 
-/// What the guide shows is what is tested here.
+/// Tests that the stack in the guide is the one tested here.
 #[test]
-fn the_order_is_the_guides() {
+fn the_order_is_that_of_the_guide() {
     let layers = |text: &str, begin: &str, end: &str| -> Vec<String> {
         let text = &text[text.find(begin).unwrap()..];
         let lines = text[..text.find(end).unwrap()].lines().map(str::trim);
@@ -175,7 +175,7 @@ fn preflight() -> http::Request<Full<Bytes>> {
     asking(Method::OPTIONS, "/upload", &lines)
 }
 
-/// Whether a page of that origin may read it, and the fields in it.
+/// Returns whether a page of that origin may read the response, and its fields.
 fn is_readable(answer: &Answer) -> bool {
     let allowed = answer.has("access-control-allow-origin");
     if allowed {
@@ -186,7 +186,7 @@ fn is_readable(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn preflights_are_answered_whether_anything_is_left_or_not_and_not_counted() {
+async fn preflights_are_answered_with_or_without_units_left_and_not_counted() {
     for version in VERSIONS {
         let stack = Stack::new(2, 9);
         let server = stack.start().await;
@@ -202,7 +202,7 @@ async fn preflights_are_answered_whether_anything_is_left_or_not_and_not_counted
             let answer = send(server.address, version, asking(Method::GET, "/", &[ORIGIN, ANNA])).await;
             assert_eq!((answer.status, stack.left(1)), (StatusCode::OK, (left, 7 + left)));
         }
-        // tower-http's layer takes each `OPTIONS` for one.
+        // tower-http's layer treats each `OPTIONS` request as a preflight.
         for options in [preflight(), request(Method::OPTIONS, "/")] {
             assert_eq!(send(server.address, version, options).await.status, 200);
         }
@@ -211,7 +211,7 @@ async fn preflights_are_answered_whether_anything_is_left_or_not_and_not_counted
 }
 
 #[tokio::test]
-async fn refusals_are_readable_for_pages_and_seen_by_tracing() {
+async fn rejections_are_readable_for_pages_and_seen_by_tracing() {
     for (address, user, name) in [(1, 9, "address"), (9, 1, "user")] {
         for version in VERSIONS {
             let stack = Stack::new(address, user);
@@ -239,7 +239,7 @@ async fn guessed_tokens_are_rejected_before_one_more_is_checked() {
         assert_eq!(answer.status, 401);
         assert_eq!(answer.items("ratelimit")[0].name, "address");
     }
-    // Now even the right one is not looked at.
+    // Now even the right token is not checked.
     let answer = client.send(asking(Method::GET, "/", &[ANNA])).await;
     assert_eq!(
         (answer.status, answer.json()["violated-policies"][0].as_str()),
@@ -249,7 +249,7 @@ async fn guessed_tokens_are_rejected_before_one_more_is_checked() {
 }
 
 #[tokio::test]
-async fn each_user_has_a_budget_and_refused_ones_use_up_their_address() {
+async fn each_user_has_a_budget_and_rejected_calls_use_up_that_of_their_address() {
     let stack = Stack::new(9, 2);
     let server = stack.start().await;
     let mut client = Client1::http1(server.address).await;
@@ -265,7 +265,7 @@ async fn each_user_has_a_budget_and_refused_ones_use_up_their_address() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_counted_and_a_refusal_comes_first() {
+async fn a_body_that_is_too_large_is_counted_and_a_rejection_comes_first() {
     for version in VERSIONS {
         let stack = Stack::new(9, 2);
         let server = stack.start().await;
@@ -281,7 +281,7 @@ async fn what_is_too_large_is_counted_and_a_refusal_comes_first() {
 }
 
 #[tokio::test]
-async fn answers_are_compressed_and_refusals_are_not() {
+async fn responses_are_compressed_and_rejections_are_not() {
     for version in VERSIONS {
         let stack = Stack::new(9, 1);
         let server = stack.start().await;
@@ -295,7 +295,7 @@ async fn answers_are_compressed_and_refusals_are_not() {
     }
 }
 
-/// A request as a server hands it on, without one.
+/// Returns a request with the address that a server inserts.
 pub(crate) fn from_here(path: &str) -> Request {
     let mut request = Request::get(path).body(Body::empty()).unwrap();
     request.extensions_mut().insert(ConnectInfo(std::net::SocketAddr::from((HERE, 4_711))));
@@ -303,7 +303,7 @@ pub(crate) fn from_here(path: &str) -> Request {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_too_slow_ends_after_the_timeout_with_the_fields_of_what_is_outside() {
+async fn a_call_that_is_too_slow_times_out_with_the_fields_of_the_outer_layers() {
     let stack = Stack::new(9, 9);
     let mut request = from_here("/slow");
     request.headers_mut().insert("authorization", HeaderValue::from_static(ANNA.1));
@@ -314,14 +314,14 @@ async fn who_is_too_slow_ends_after_the_timeout_with_the_fields_of_what_is_outsi
         answer.items("ratelimit").iter().map(|item| item.name.as_str()).collect::<Vec<_>>(),
         ["address"]
     );
-    // Both have counted it.
+    // Both limits have counted it.
     assert_eq!(stack.left(1), (8, 8));
 }
 
 // In another order:
 
 #[tokio::test]
-async fn with_cors_inside_preflights_cost_units_and_refusals_cannot_be_read() {
+async fn with_cors_inside_preflights_cost_units_and_rejections_cannot_be_read() {
     for version in VERSIONS {
         let address = limiter(3);
         let server = Server::start(routes().layer(cors()).layer(by_address(&address))).await;
@@ -338,7 +338,7 @@ async fn with_cors_inside_preflights_cost_units_and_refusals_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn with_cors_inside_preflights_can_be_left_uncounted_but_refusals_cannot_be_read() {
+async fn with_cors_inside_preflights_can_be_left_uncounted_but_rejections_cannot_be_read() {
     for version in VERSIONS {
         let address = limiter(1);
         let layer = by_address(&address).unless(tower_throttle::key::Preflight);
@@ -352,7 +352,7 @@ async fn with_cors_inside_preflights_can_be_left_uncounted_but_refusals_cannot_b
 }
 
 #[tokio::test]
-async fn with_tracing_inside_refusals_are_not_seen() {
+async fn with_tracing_inside_rejections_are_not_seen() {
     let probe = Probe::default();
     let server = Server::start(probe.on(routes()).layer(by_address(&limiter(1)))).await;
     for status in [200, 429, 429] {
@@ -374,7 +374,7 @@ async fn with_auth_outside_the_limit_by_address_guesses_are_never_rejected() {
 }
 
 #[tokio::test]
-async fn with_the_limit_by_user_outside_of_auth_all_users_are_one() {
+async fn with_the_limit_by_user_outside_of_auth_all_users_share_one_key() {
     let user = limiter(2);
     let server = Server::start(routes().layer(from_fn(sign_in)).layer(by_user(&user))).await;
     for (name, status) in [(ANNA, 200), (BERT, 200), (ANNA, 429), (BERT, 429)] {
@@ -385,7 +385,7 @@ async fn with_the_limit_by_user_outside_of_auth_all_users_are_one() {
 }
 
 #[tokio::test]
-async fn with_the_limit_on_bodies_outside_what_is_too_large_is_not_counted() {
+async fn with_the_limit_on_bodies_outside_a_body_that_is_too_large_is_not_counted() {
     let address = limiter(2);
     let server =
         Server::start(routes().layer(by_address(&address)).layer(RequestBodyLimitLayer::new(10))).await;
@@ -398,7 +398,7 @@ async fn with_the_limit_on_bodies_outside_what_is_too_large_is_not_counted() {
 }
 
 #[tokio::test]
-async fn with_compression_outside_refusals_are_compressed_too() {
+async fn with_compression_outside_rejections_are_compressed_too() {
     let app = routes().layer(by_address(&limiter(1))).layer(CompressionLayer::new());
     let server = Server::start(app).await;
     for status in [200, 429] {
@@ -410,7 +410,7 @@ async fn with_compression_outside_refusals_are_compressed_too() {
 }
 
 #[tokio::test]
-async fn what_catches_panics_is_outside_of_the_limits_and_inside_of_cors() {
+async fn catch_panic_belongs_outside_of_the_limits_and_inside_of_cors() {
     use tower_http::catch_panic::CatchPanicLayer;
     let routes = || Router::new().route("/", get(panics));
     for version in VERSIONS {
@@ -430,7 +430,7 @@ async fn what_catches_panics_is_outside_of_the_limits_and_inside_of_cors() {
 }
 
 #[tokio::test]
-async fn bodies_of_refused_uploads_are_not_read_by_a_limit_on_them() {
+async fn bodies_of_rejected_uploads_are_not_read_by_a_limit_on_them() {
     let stack = Stack::new(1, 1);
     let polled = Arc::new(AtomicUsize::new(0));
     for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {

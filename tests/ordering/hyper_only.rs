@@ -1,4 +1,4 @@
-//! hyper and nothing else: servers of one version, or of both, and clients that see an answer come.
+//! Servers of hyper only, of one version or of both, and clients that read a response step by step.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Either,
 }
 
-/// Which client for which server.
+/// The server kinds, each with a client version for it.
 pub(crate) const KINDS: [(Kind, Version); 4] = [
     (Kind::Http1, Version::Http1),
     (Kind::Http2, Version::Http2),
@@ -35,7 +35,7 @@ pub(crate) const KINDS: [(Kind, Version); 4] = [
     (Kind::Either, Version::Http2),
 ];
 
-/// Whatever answers, whatever its bodies are: so that hyper is compiled for it once.
+/// A service with boxed bodies and errors, so that hyper is compiled for one type only.
 pub(crate) type Boxed =
     BoxCloneService<Request<Incoming>, Response<UnsyncBoxBody<Bytes, BoxError>>, Infallible>;
 
@@ -57,13 +57,13 @@ where
 {
     let (listener, address) = listen().await;
     let serving = async move {
-        // They end with the server.
+        // Connections end with the server.
         let mut connections = Vec::new();
         loop {
             let io = TokioIo::new(listener.accept().await.unwrap().0);
             let service = TowerToHyperService::new(service.clone());
             connections.push(Task::spawn(async move {
-                // A client that leaves early is no failure.
+                // A client that disconnects early is not a failure.
                 let _ = match kind {
                     Kind::Http1 => {
                         let connection = conn::http1::Builder::new().serve_connection(io, service);
@@ -86,7 +86,7 @@ where
     Server::running(address, serving)
 }
 
-/// A client's connection whose answers are not read for it.
+/// A client's connection that does not read response bodies by itself.
 pub(crate) struct Connection<B> {
     address: SocketAddr,
     sender: Sender<B>,
@@ -123,7 +123,7 @@ where
         Self { address, sender, _task: task }
     }
 
-    /// A request for a path, or with an authority of its own.
+    /// Sends a request for a path, or with an authority of its own.
     pub(crate) async fn send(&mut self, mut request: Request<B>) -> Response<Incoming> {
         let host = request.uri().authority().map_or_else(|| self.address.to_string(), ToString::to_string);
         let sent = async {
@@ -147,13 +147,13 @@ where
     }
 }
 
-/// The next piece of a body: text.
+/// Returns the next frame of a body, which must be data, or `None` at its end.
 pub(crate) async fn text(body: &mut Incoming) -> Option<Bytes> {
     let frame = at_last("a frame", body.frame()).await?;
     Some(frame.unwrap().into_data().unwrap())
 }
 
-/// The next piece of a body: trailers.
+/// Returns the next frame of a body, which must be trailers.
 pub(crate) async fn end(body: &mut Incoming) -> HeaderMap {
     let frame = at_last("a frame", body.frame()).await.unwrap();
     frame.unwrap().into_trailers().unwrap()

@@ -1,4 +1,4 @@
-//! Which layer comes first, what it covers, and who shares a budget.
+//! The order of layers, the routes that each covers, and the calls that share a budget.
 
 use axum::Router;
 use axum::extract::Request;
@@ -25,7 +25,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// The policies that denied, by their names.
+/// Returns the policies that denied, by their names.
 fn denied_by(answer: &Answer) -> String {
     assert_eq!(answer.status, 429, "{answer:?}");
     answer.json()["violated-policies"].to_string()
@@ -42,21 +42,21 @@ async fn the_last_layer_of_a_router_is_outermost_and_the_first_of_a_service_buil
     let each = hello().layer(ServiceBuilder::new().layer(inner)).layer(ServiceBuilder::new().layer(outer));
     for app in [bottom_up, top_down, each] {
         let server = Server::start(app).await;
-        // On its way out, an answer meets the inner one first.
+        // A response passes the inner layer first.
         let answer = ask(&server, "/").await;
         let items = answer.items("ratelimit");
         assert_eq!(items.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["inner", "outer"]);
-        // Both would refuse: the outer one does.
+        // Both would deny: the outer one rejects.
         assert_eq!(denied_by(&ask(&server, "/").await), "[\"outer\"]");
     }
 }
 
 #[tokio::test]
-async fn a_layer_counts_what_has_no_route_and_a_route_layer_does_not() {
+async fn a_layer_counts_calls_without_a_route_and_a_route_layer_does_not() {
     for (layered, counts) in [
         (hello().layer(limit(2)), true),
         (hello().route_layer(limit(2)), false),
-        // The same, with a fallback of one's own.
+        // The same, with a custom fallback.
         (hello().fallback(|| async { StatusCode::NOT_FOUND }).layer(limit(2)), true),
         (hello().fallback(|| async { StatusCode::NOT_FOUND }).route_layer(limit(2)), false),
     ] {
@@ -71,7 +71,7 @@ async fn a_layer_counts_what_has_no_route_and_a_route_layer_does_not() {
 }
 
 #[tokio::test]
-async fn both_count_a_method_that_a_route_has_not() {
+async fn both_count_a_method_that_a_route_does_not_have() {
     for layered in [hello().layer(limit(2)), hello().route_layer(limit(2))] {
         let server = Server::start(layered).await;
         for status in [405, 405, 429] {
@@ -95,7 +95,7 @@ async fn neither_covers_routes_that_are_added_later() {
 }
 
 #[tokio::test]
-async fn a_layer_without_routes_covers_what_has_none() {
+async fn a_layer_without_routes_covers_calls_without_a_route() {
     let server = Server::start(Router::new().layer(limit(1)).route("/", get(|| async {}))).await;
     for path_status in [("/", 200), ("/", 200), ("/nowhere", 404), ("/nowhere", 429), ("/", 200)] {
         assert_eq!(status(&server, path_status.0).await, path_status.1);
@@ -109,7 +109,7 @@ fn a_route_layer_without_routes_panics() {
 }
 
 #[tokio::test]
-async fn a_route_is_known_to_both_by_its_pattern_with_what_it_is_nested_in() {
+async fn both_see_a_route_as_its_full_nested_pattern() {
     let items =
         || Router::new().route("/items/{id}", get(|| async {})).route("/users/{id}", get(|| async {}));
     let by_route = || RateLimitLayer::with_limiter(Route::new(), limiter(1));
@@ -121,14 +121,14 @@ async fn a_route_is_known_to_both_by_its_pattern_with_what_it_is_nested_in() {
             assert_eq!(status(&server, &format!("{path}1")).await, 200, "{path}");
             assert_eq!(status(&server, &format!("{path}2")).await, 429, "{path}");
         }
-        // What has no route is one key, or is not limited.
+        // Calls without a route share one key, or are not limited.
         assert_eq!(status(&server, "/nowhere").await, 404);
         assert_eq!(status(&server, "/elsewhere").await, if route_layer { 404 } else { 429 });
     }
 }
 
 #[tokio::test]
-async fn services_that_are_nested_and_fallbacks_and_whole_apps_have_no_pattern() {
+async fn nested_services_and_fallbacks_and_whole_apps_have_no_pattern() {
     let items =
         || Router::new().route("/items/{id}", get(|| async {})).route("/users/{id}", get(|| async {}));
     let by_route = || RateLimitLayer::with_limiter(Route::new(), limiter(1));
@@ -158,11 +158,11 @@ async fn all_routes_under_one_layer_and_all_of_its_clones_have_one_budget() {
     for (server, path) in [(&one, "/a"), (&one, "/b"), (&other, "/a"), (&other, "/b")] {
         assert_eq!(status(server, path).await, 429);
     }
-    // One that is built anew has a budget of its own.
+    // A layer that is built anew has a budget of its own.
     assert_eq!(status(&Server::start(routes().layer(limit(4))).await, "/a").await, 200);
 }
 
-/// The guide's site: log-ins have a limit besides that of all.
+/// The guide's site: log-ins have a limit besides the global one.
 fn logins() -> (RateLimitLayer<Global, tower_throttle::algorithm::FixedWindow>, crate::Limiter, crate::Limiter)
 {
     let [all, logins] = [limiter(6), limiter(2)];
@@ -170,7 +170,7 @@ fn logins() -> (RateLimitLayer<Global, tower_throttle::algorithm::FixedWindow>, 
 }
 
 #[tokio::test]
-async fn of_two_layers_the_outer_one_is_charged_for_what_the_inner_one_refuses() {
+async fn of_two_layers_the_outer_one_is_charged_for_calls_that_the_inner_one_rejects() {
     for version in VERSIONS {
         let (layer, all, logins) = logins();
         let outer = RateLimitLayer::with_limiter(Global, all.clone());
@@ -184,7 +184,7 @@ async fn of_two_layers_the_outer_one_is_charged_for_what_the_inner_one_refuses()
         assert_eq!((left(&all, &()), left(&logins, &())), (2, 0));
         assert_eq!(denied_by(&login().await), "[\"logins\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 200);
-        // Whoever went on knocking has lost the rest of the site.
+        // A client that retried rejected log-ins has used up the budget of the rest of the site.
         assert_eq!(denied_by(&support::get(site.address, version, "/").await), "[\"default\"]");
         assert_eq!(denied_by(&login().await), "[\"default\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 429);
@@ -192,7 +192,7 @@ async fn of_two_layers_the_outer_one_is_charged_for_what_the_inner_one_refuses()
 }
 
 #[tokio::test]
-async fn of_two_limits_in_one_layer_neither_is_charged_for_what_the_other_refuses() {
+async fn of_two_limits_in_one_layer_neither_is_charged_for_calls_that_the_other_rejects() {
     for version in VERSIONS {
         let (layer, all, logins) = logins();
         let outer = RateLimitLayer::with_limiter(Global, all.clone());
@@ -210,7 +210,7 @@ async fn of_two_limits_in_one_layer_neither_is_charged_for_what_the_other_refuse
     }
 }
 
-/// Only one password is right.
+/// Accepts only one password.
 async fn check_password(request: Request, next: Next) -> Result<Response, StatusCode> {
     match request.uri().query() {
         Some("right") => Ok(next.run(request).await),
@@ -219,7 +219,7 @@ async fn check_password(request: Request, next: Next) -> Result<Response, Status
 }
 
 #[tokio::test]
-async fn what_is_settled_by_the_answer_goes_outside_of_what_makes_it() {
+async fn settling_by_status_goes_outside_of_the_layer_that_sets_it() {
     let layer = |limiter: &crate::Limiter| {
         RateLimitLayer::with_limiter(Global, limiter.clone())
             .settle(|response: &Response| u64::from(response.status() == StatusCode::UNAUTHORIZED))
@@ -245,7 +245,7 @@ async fn what_is_settled_by_the_answer_goes_outside_of_what_makes_it() {
 }
 
 #[tokio::test]
-async fn what_panics_or_takes_too_long_further_out_costs_what_was_charged() {
+async fn a_panic_or_timeout_further_out_costs_the_initial_charge() {
     use std::time::Duration;
     use tower_http::catch_panic::CatchPanicLayer;
     use tower_http::timeout::TimeoutLayer;
@@ -263,7 +263,7 @@ async fn what_panics_or_takes_too_long_further_out_costs_what_was_charged() {
     for (path, code, left_then) in [("/panics", 500, 8), ("/slow", 504, 7), ("/panics", 500, 6)] {
         assert_eq!((status(&server, path).await, left(&free, &())), (code, left_then), "{path}");
     }
-    // Inside, each is an answer as any other.
+    // Inside, each is an ordinary response.
     let app = Router::new()
         .route("/panics", get(panics))
         .route("/slow", get(std::future::pending::<()>))

@@ -1,5 +1,5 @@
-//! What goes outside of a limiter and what inside: the guide's chapter on ordering, held to its word. And where the
-//! layer works: in each place of an axum app, in bare hyper servers, with other layers on either side.
+//! The place of layers around a limiter: tests of the guide's chapter on ordering. And the places where the layer works:
+//! each place of an axum app, in hyper servers, with other layers on either side.
 #![cfg(feature = "axum")]
 
 mod axum_placement;
@@ -31,17 +31,17 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 type Limiter = RateLimiter<FixedWindow>;
 
-/// So many an hour, and it is never over.
+/// A limit of `limit` calls an hour, on a clock that stands still.
 fn limiter(limit: u64) -> Limiter {
     RateLimiter::builder(FixedWindow::new(Quota::per_hour(limit))).clock(ManualClock::new()).build()
 }
 
-/// So many an hour for all.
+/// A limit of `limit` calls an hour for all callers.
 fn limit(limit: u64) -> RateLimitLayer<Global, FixedWindow> {
     RateLimitLayer::with_limiter(Global, limiter(limit))
 }
 
-/// Of which nothing is left.
+/// A limit that is used up.
 fn used_up() -> RateLimitLayer<Global, FixedWindow> {
     let layer = limit(1);
     assert!(layer.limiter().check(&()).is_allowed());
@@ -52,10 +52,10 @@ fn left<K: Hash>(limiter: &Limiter, key: &K) -> u64 {
     limiter.peek(key).remaining()
 }
 
-/// Where the tests call from.
+/// The address that the tests call from.
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// Fails, instead of hanging, if something never happens. What does happen may take its time.
+/// Fails, instead of hanging, if an event never happens. It sets no tight limit on events that do happen.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
@@ -89,7 +89,7 @@ fn trailers() -> io::Result<Frame<Bytes>> {
     Ok(Frame::trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), "42".parse().unwrap())])))
 }
 
-/// A handler that does.
+/// A handler that panics.
 async fn panics() {
     if true {
         panic!("as it should");

@@ -1,4 +1,4 @@
-//! Timeouts around a line and in it, and calls in progress: in paused time.
+//! Timeouts around a queue and inside it, and calls in progress: in paused time.
 
 use std::future::pending;
 use std::time::Duration;
@@ -49,15 +49,15 @@ async fn call(app: &Router, path: &str) -> Response {
     app.clone().oneshot(from_here(path)).await.unwrap()
 }
 
-/// Its status, and after how many seconds it came.
+/// Returns the status of a call, and the number of seconds until it arrived.
 async fn ask(app: &Router, path: &str) -> (u16, u64) {
     let begin = Instant::now();
     let status = call(app, path).await.status().as_u16();
     (status, begin.elapsed().as_secs())
 }
 
-/// One in ten seconds; two may wait.
-fn line() -> RateLimiter<LeakyBucket> {
+/// A limit of one call in ten seconds; two calls may be queued.
+fn queueing() -> RateLimiter<LeakyBucket> {
     RateLimiter::new(LeakyBucket::new(Quota::per(1, seconds(10)).unwrap()).queue(2))
 }
 
@@ -66,8 +66,8 @@ fn at_a_time(calls: u64) -> RateLimiter<Concurrency> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_outside_ends_the_wait_in_line_and_those_behind_move_up() {
-    let limiter = line();
+async fn a_timeout_outside_ends_the_wait_in_the_queue_and_later_calls_move_up() {
+    let limiter = queueing();
     let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
     let [timed, patient] = [routes().layer(limit()).layer(timeout(1)), routes().layer(limit())];
     assert_eq!(ask(&timed, "/").await, (200, 0));
@@ -77,7 +77,7 @@ async fn a_timeout_outside_ends_the_wait_in_line_and_those_behind_move_up() {
         }
         ask(&patient, "/").await
     };
-    // Without giving up, the first would wait 10 seconds, and the second 20. Nothing was charged.
+    // Without the cancellation, the first would wait 10 seconds, and the second 20. Nothing was charged.
     assert_eq!(join!(ask(&timed, "/"), behind), ((504, 1), (200, 10)));
     assert_eq!(limiter.queued(), 0);
     assert_eq!(ask(&patient, "/").await, (200, 10));
@@ -85,14 +85,14 @@ async fn a_timeout_outside_ends_the_wait_in_line_and_those_behind_move_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_inside_begins_when_the_wait_is_over() {
-    let app = routes().layer(timeout(1)).layer(RateLimitLayer::with_limiter(Global, line()));
+    let app = routes().layer(timeout(1)).layer(RateLimitLayer::with_limiter(Global, queueing()));
     assert_eq!(ask(&app, "/").await, (200, 0));
     assert_eq!(ask(&app, "/").await, (200, 10));
     assert_eq!(ask(&app, "/slow").await, (504, 11));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_takes_too_long_gives_its_place_back() {
+async fn a_call_that_takes_too_long_releases_its_permit() {
     let limiter = at_a_time(1);
     let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
     let timed = routes().layer(limit()).layer(timeout(5));
@@ -103,21 +103,21 @@ async fn a_call_that_takes_too_long_gives_its_place_back() {
     assert_eq!(join!(ask(&timed, "/slow"), behind), ((504, 5), (200, 4)));
     assert!(limiter.try_acquire_permit(&()).is_ok());
 
-    // And so does one that stands in line.
-    let place = limiter.try_acquire_permit(&()).unwrap();
+    // A queued call leaves its queue slot, too.
+    let permit = limiter.try_acquire_permit(&()).unwrap();
     assert_eq!(ask(&timed, "/").await, (504, 5));
     assert_eq!(limiter.queued(), 0);
-    drop(place);
+    drop(permit);
     assert!(limiter.try_acquire_permit(&()).is_ok());
 
-    // With the timeout inside, a call waits for as long as those before it take.
+    // With the timeout inside, a call waits for as long as the calls before it take.
     let timed = routes().layer(timeout(5)).layer(limit());
     let (first, second, third) = join!(ask(&timed, "/slow"), ask(&timed, "/slow"), ask(&timed, "/slow"));
     assert_eq!([first, second, third], [(504, 5), (504, 10), (504, 15)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_kept_until_the_last_byte_whatever_the_timeout() {
+async fn a_permit_is_held_until_the_last_byte_whatever_the_timeout() {
     let limiter = at_a_time(1);
     let limit = || RateLimitLayer::with_limiter(Global, limiter.clone());
     for timed in [routes().layer(limit()).layer(timeout(1)), routes().layer(timeout(1)).layer(limit())] {
@@ -147,9 +147,9 @@ async fn a_body_timeout_ends_a_stalled_stream() {
     }
 }
 
-/// The guide's second stack.
+/// Tests the guide's second stack.
 #[tokio::test(start_paused = true)]
-async fn what_a_rate_refuses_takes_no_place() {
+async fn a_call_that_the_rate_rejects_takes_no_permit() {
     let limiter = at_a_time(1);
     let app = routes()
         .layer(RateLimitLayer::with_limiter(Global, limiter.clone()).name("at a time"))

@@ -1,4 +1,4 @@
-//! Connections that become something else: upgrades, as WebSockets begin, and tunnels.
+//! Connections that change their protocol: upgrades, as WebSockets begin, and tunnels.
 
 use std::convert::Infallible;
 
@@ -24,16 +24,16 @@ use crate::hyper_only::{Connection, Kind, boxed, serve};
 use crate::support::{Server, VERSIONS, Version, read_until};
 use crate::{at_last, limit, limiter, used_up};
 
-/// Says everything back until the other side has nothing more to say.
+/// Echoes everything until the other side closes.
 fn echo(upgrade: OnUpgrade) {
     tokio::spawn(async move {
         let (mut read, mut write) = tokio::io::split(TokioIo::new(upgrade.await.unwrap()));
-        // Whoever hangs up has heard enough.
+        // A client that disconnects early is not a failure.
         let _ = tokio::io::copy(&mut read, &mut write).await;
     });
 }
 
-/// Whether it comes back, both ways, more than once.
+/// Asserts that data is echoed more than once, in both directions.
 async fn echoes(upgraded: Upgraded) {
     let mut io = TokioIo::new(upgraded);
     for said in ["hello", "hello again", "\0\r\n\r\n"] {
@@ -48,7 +48,7 @@ fn upgrading() -> Router {
     let upgrade = |mut request: Request<Body>| async move {
         echo(hyper::upgrade::on(&mut request));
         match request.method() {
-            // As HTTP/2 has it.
+            // The method that HTTP/2 uses.
             &Method::CONNECT => Response::new(Body::empty()),
             _ => Response::builder()
                 .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -71,7 +71,7 @@ fn said(headers: &HeaderMap, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_counted_once_and_goes_on_without_the_layer() {
+async fn an_upgrade_is_counted_once_and_continues_without_the_layer() {
     for layered in [upgrading().layer(limit(2)), upgrading().route_layer(limit(2))] {
         let server = Server::start(layered).await;
         let mut open = Vec::new();
@@ -91,9 +91,9 @@ async fn an_upgrade_is_counted_once_and_goes_on_without_the_layer() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_waits_in_line_is_one_when_its_turn_has_come() {
-    let line = LeakyBucket::new(Quota::per_second(20)).queue(2);
-    let server = Server::start(upgrading().layer(RateLimitLayer::new(Global, line))).await;
+async fn a_queued_upgrade_is_made_when_it_is_released() {
+    let algorithm = LeakyBucket::new(Quota::per_second(20)).queue(2);
+    let server = Server::start(upgrading().layer(RateLimitLayer::new(Global, algorithm))).await;
     let mut upgrades = JoinSet::new();
     let address = server.address;
     for _ in 0..3 {
@@ -108,7 +108,7 @@ async fn an_upgrade_that_waits_in_line_is_one_when_its_turn_has_come() {
 }
 
 #[tokio::test]
-async fn a_refused_upgrade_is_an_answer_as_any_other_and_the_connection_goes_on() {
+async fn a_rejected_upgrade_is_an_ordinary_response_and_the_connection_stays_usable() {
     let app =
         Router::new().merge(upgrading().route_layer(used_up())).route("/free", get(|| async { "free" }));
     let server = Server::start(app).await;
@@ -128,7 +128,7 @@ async fn a_refused_upgrade_is_an_answer_as_any_other_and_the_connection_goes_on(
     }
 }
 
-/// As a WebSocket over HTTP/2 begins (RFC 8441).
+/// Returns the request that begins a WebSocket over HTTP/2 (RFC 8441).
 fn extended_connect() -> Request<Empty<Bytes>> {
     let mut request = Request::connect("http://localhost/echo").body(Empty::new()).unwrap();
     request.extensions_mut().insert(Protocol::from_static("websocket"));
@@ -136,10 +136,10 @@ fn extended_connect() -> Request<Empty<Bytes>> {
 }
 
 #[tokio::test]
-async fn an_extended_connect_is_counted_once_and_goes_on_without_the_layer() {
+async fn an_extended_connect_is_counted_once_and_continues_without_the_layer() {
     let server = Server::start(upgrading().layer(limit(2))).await;
     let mut connection = Connection::open(server.address, Version::Http2).await;
-    // The server says that it may with its settings, which are there with the first answer.
+    // The server's settings allow it, and they have arrived with the first response.
     assert_eq!(connection.send(Request::get("/").body(Empty::new()).unwrap()).await.status(), 200);
     let response = connection.send(extended_connect()).await;
     assert_eq!(response.status(), 200);
@@ -157,7 +157,7 @@ fn connect() -> Request<Empty<Bytes>> {
     Request::connect("example.com:443").body(Empty::new()).unwrap()
 }
 
-/// A proxy that lets two through, to itself.
+/// A proxy that admits two tunnels, to itself.
 async fn proxy(kind: Kind, layer: RateLimitLayer<Global, FixedWindow>) -> Server {
     let tunnel = service_fn(|mut request: Request<Incoming>| async move {
         assert_eq!(request.method(), Method::CONNECT);
@@ -169,7 +169,7 @@ async fn proxy(kind: Kind, layer: RateLimitLayer<Global, FixedWindow>) -> Server
 }
 
 #[tokio::test]
-async fn a_tunnel_is_counted_once_and_goes_on_without_the_layer() {
+async fn a_tunnel_is_counted_once_and_continues_without_the_layer() {
     for (kind, version) in crate::hyper_only::KINDS {
         let server = proxy(kind, limit(2)).await;
         let mut open = Vec::new();
@@ -192,7 +192,7 @@ async fn a_tunnel_is_counted_once_and_goes_on_without_the_layer() {
     }
 }
 
-/// Asks for a tunnel, and is told 404 or the like, or 429.
+/// Asks for a tunnel, and returns the statuses: 404 or the like, or 429.
 async fn connect_statuses(app: Router) -> Vec<u16> {
     let server = Server::start(app).await;
     let mut statuses = Vec::new();
@@ -227,7 +227,7 @@ async fn a_request_without_a_path_has_a_key_of_each_kind() {
     assert_eq!(connect_statuses(app().layer(layer)).await, limited);
 }
 
-/// `OPTIONS *` has no path, either.
+/// Tests `OPTIONS *`, which has no path either.
 #[tokio::test]
 async fn options_for_the_server_as_a_whole_is_counted() {
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(limit(2))).await;

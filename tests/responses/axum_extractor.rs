@@ -1,4 +1,4 @@
-//! A handler of axum asks what was decided.
+//! axum handlers that extract the decision.
 
 use axum::Router;
 use axum::body::Body;
@@ -43,12 +43,12 @@ async fn a_handler_is_given_the_decision() {
 }
 
 #[tokio::test]
-async fn without_a_layer_the_answer_names_the_fix() {
+async fn without_a_layer_the_error_names_the_fix() {
     let (status, text) = ask(&app(), "/").await;
     assert_eq!(status, 500);
     assert!(text.contains("`RateLimitLayer`") && text.contains("`Option<Decision>`"), "{text}");
     assert_eq!(ask(&app(), "/perhaps").await, (200, "nobody limits".to_owned()));
-    // Nor is anything decided of requests that are not limited, or not to be told of.
+    // Nor is there a decision for requests that are not limited, or for layers that do not insert the extension.
     let nobody = from_fn(|_: &Request<Body>| None::<()>);
     let app_of_nobody = app().layer(RateLimitLayer::new(nobody, FixedWindow::new(Quota::per_hour(5))));
     let in_shadow = app().layer(window(5).shadow(&Shadow::new()));
@@ -60,7 +60,7 @@ async fn without_a_layer_the_answer_names_the_fix() {
 }
 
 #[tokio::test]
-async fn of_several_limits_it_is_the_most_pressing_wherever_it_stands() {
+async fn with_several_limits_it_is_the_most_pressing_one_wherever_it_is_placed() {
     let few = || window(3);
     let many = || RateLimitLayer::new(Global, SlidingLog::new(Quota::per_hour(9)));
     for app in [
@@ -75,7 +75,7 @@ async fn of_several_limits_it_is_the_most_pressing_wherever_it_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_sees_how_long_its_call_was_held() {
+async fn a_handler_sees_how_long_its_call_was_queued() {
     async fn held(decision: Decision) -> String {
         format!("{:?}", decision.delay())
     }

@@ -26,7 +26,7 @@ fn bucket() -> (Service, ManualClock) {
     (limited(layer, behind(HeaderMap::new())), clock)
 }
 
-/// Status, `RateLimit-Policy`, `RateLimit` and `Retry-After`; lines of a field joined.
+/// Returns the status, `RateLimit-Policy`, `RateLimit` and `Retry-After`; several lines of a field are joined.
 async fn ask(service: &Service, cost: u64) -> (u16, String, String, String) {
     let mut request = Request::new(Body::empty());
     request.extensions_mut().insert(Cost(cost));
@@ -38,7 +38,7 @@ async fn ask(service: &Service, cost: u64) -> (u16, String, String, String) {
     (response.status().as_u16(), line("ratelimit-policy"), line("ratelimit"), line("retry-after"))
 }
 
-async fn is_told(service: &Service, cost: u64, status: u16, item: &str, retry_after: &str) {
+async fn assert_fields(service: &Service, cost: u64, status: u16, item: &str, retry_after: &str) {
     let reported = ask(service, cost).await;
     let policy = r#""default";q=100;w=60"#;
     assert_eq!(reported, (status, policy.to_owned(), item.to_owned(), retry_after.to_owned()));
@@ -49,50 +49,50 @@ const fn millis(millis: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn a_part_of_a_token_is_none() {
+async fn a_fraction_of_a_token_is_not_counted() {
     let (service, clock) = bucket();
-    is_told(&service, 1, 200, r#""default";r=99;t=60"#, "").await;
+    assert_fields(&service, 1, 200, r#""default";r=99;t=60"#, "").await;
     clock.advance(millis(420));
     // 99.7
-    is_told(&service, 0, 200, r#""default";r=99;t=60"#, "").await;
+    assert_fields(&service, 0, 200, r#""default";r=99;t=60"#, "").await;
 }
 
 #[tokio::test]
 async fn a_wait_below_a_second_is_a_second() {
     let (service, clock) = bucket();
-    is_told(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
+    assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
     clock.advance(millis(400));
     // in 0.2 s
-    is_told(&service, 1, 429, r#""default";r=0;t=1"#, "1").await;
+    assert_fields(&service, 1, 429, r#""default";r=0;t=1"#, "1").await;
 }
 
 #[tokio::test]
-async fn whole_seconds_stay_and_a_nanosecond_more_is_a_second_more() {
+async fn whole_seconds_stay_and_a_nanosecond_more_rounds_up() {
     let (service, clock) = bucket();
-    is_told(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
-    is_told(&service, 5, 429, r#""default";r=0;t=3"#, "3").await;
+    assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
+    assert_fields(&service, 5, 429, r#""default";r=0;t=3"#, "3").await;
     clock.advance(millis(600) - Duration::from_nanos(1));
     // in 3.000000001 s
-    is_told(&service, 6, 429, r#""default";r=0;t=4"#, "4").await;
+    assert_fields(&service, 6, 429, r#""default";r=0;t=4"#, "4").await;
 }
 
 #[tokio::test]
 async fn remaining_counts_calls_of_cost_one_after_an_expensive_call() {
     let (service, clock) = bucket();
-    is_told(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
+    assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
     clock.advance(millis(2_340));
     // 3.9 tokens: in 0.66 s
-    is_told(&service, 5, 429, r#""default";r=3;t=1"#, "1").await;
+    assert_fields(&service, 5, 429, r#""default";r=3;t=1"#, "1").await;
 }
 
 #[tokio::test]
-async fn a_cost_that_can_never_fit_gets_no_time() {
+async fn a_cost_that_can_never_fit_gets_no_reset() {
     let (service, _) = bucket();
-    is_told(&service, 101, 429, r#""default";r=100"#, "").await;
+    assert_fields(&service, 101, 429, r#""default";r=100"#, "").await;
 }
 
 #[tokio::test]
-async fn two_policies_are_both_told() {
+async fn two_policies_are_both_reported() {
     let clock = ManualClock::new();
     let hour = layer(FixedWindow::new(Quota::per_hour(1_000)), &clock).name("hour");
     let day = layer(FixedWindow::new(Quota::per_day(5_000)), &clock).name("day");
@@ -101,7 +101,7 @@ async fn two_policies_are_both_told() {
         assert_eq!(ask(&service, 979).await.0, 200);
         clock.advance(Duration::from_secs(3_600));
     }
-    // 36,000 s before the day is over
+    // 36,000 s before the day ends.
     clock.set(Duration::from_secs(50_400));
     assert_eq!(ask(&service, 4).await.0, 200);
     let policies = r#""hour";q=1000;w=3600, "day";q=5000;w=86400"#.to_owned();
@@ -128,7 +128,7 @@ fn names_that_no_field_can_carry_are_errors() {
 }
 
 #[tokio::test]
-async fn the_largest_quota_is_told_as_the_largest_number() {
+async fn the_largest_quota_is_reported_as_the_largest_number() {
     let clock = ManualClock::new();
     let all = layer(FixedWindow::new(Quota::per_minute(u64::MAX)), &clock);
     let reported = ask(&limited(all, behind(HeaderMap::new())), 1).await;

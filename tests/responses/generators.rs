@@ -1,4 +1,4 @@
-//! Any name, any quota, any rule; and what each of them must be told as.
+//! Random names, quotas and algorithms, and the fields that each of them must be reported with.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 use crate::header_parser::{MOST, Policy};
 use crate::support::Random;
 
-/// 1 to 256 printable characters, quotes and backslashes among them more often than not.
+/// Returns 1 to 256 printable characters; quotes and backslashes are frequent among them.
 pub(crate) fn name(random: &mut Random) -> String {
     let length = if random.one_in(20) { 256 } else { 1 + random.below(40) };
     let char = |random: &mut Random| match random.below(4) {
@@ -25,7 +25,7 @@ pub(crate) fn name(random: &mut Random) -> String {
     (0..length).map(|_| char(random)).collect()
 }
 
-/// The names under which policies of these names are told, in their order: none twice.
+/// Returns the names that policies with the `given` names are reported with, in the same order and without duplicates.
 pub(crate) fn distinct(given: &[String]) -> Vec<String> {
     let mut reported: Vec<String> = Vec::new();
     for name in given {
@@ -86,18 +86,18 @@ pub(crate) const KINDS: [Kind; 10] = [
     Kind::Concurrency,
 ];
 
-/// A rule, by what it is made of.
+/// An algorithm, described by its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) kind: Kind,
     pub(crate) quota: Quota,
     pub(crate) slices: usize,
-    /// How many may wait, where the rule lets calls wait.
+    /// The queue capacity, if the algorithm queues calls.
     pub(crate) places: u64,
     pub(crate) warm_up: Duration,
 }
 
-/// The rule as its own type.
+/// Calls the function with the rule as its own algorithm type.
 macro_rules! made {
     ($rule:expr, |$made:ident| $then:expr) => {{
         use tower_throttle::algorithm as algorithms;
@@ -154,7 +154,7 @@ impl Rule {
         Self { kind, quota, slices: 10, places: 0, warm_up: Duration::from_secs(1) }
     }
 
-    /// Calls wait, if `waits`.
+    /// Returns a random rule of this kind; it queues calls if `waits`.
     pub(crate) fn any(random: &mut Random, kind: Kind, waits: bool) -> Self {
         Self {
             kind,
@@ -197,27 +197,27 @@ impl Rule {
         Smooth::bursty(self.quota).queue(self.places)
     }
 
-    pub(crate) fn mutant(self, clock: &ManualClock) -> Box<dyn Mutant> {
+    pub(crate) fn reference(self, clock: &ManualClock) -> Box<dyn Reference> {
         made!(self, |rule| Box::new(RateLimiter::builder(rule).clock(clock.clone()).build()))
     }
 
-    /// Whether what is left comes back one by one, at the quota's rate.
+    /// Returns whether units become available again one by one, at the quota's rate.
     pub(crate) fn flows(self) -> bool {
         matches!(self.kind, Kind::TokenBucket | Kind::LeakyBucket | Kind::Bursty | Kind::WarmingUp)
     }
 
-    /// The nanoseconds in which so many units flow; beyond 584 years they are told as 584 years.
+    /// Returns the nanoseconds in which `units` units become available; waits beyond 584 years are reported as 584 years.
     fn time_of(self, units: u64) -> u64 {
         let nanos = u128::from(units) * self.quota.period().as_nanos();
         u64::try_from(nanos.div_ceil(u128::from(self.quota.limit()))).unwrap_or(u64::MAX)
     }
 
-    /// How it is told, by standards and docs. `limit`: what its decisions have.
+    /// Returns the policy item that the standards and the docs call for. `limit` is the limit of its decisions.
     pub(crate) fn policy(self, name: &str, limit: u64) -> Policy {
         let q = match self.kind {
             Kind::TokenBucket => self.quota.capacity(),
             Kind::LeakyBucket => self.places.saturating_add(1),
-            // What one second stores, or the warm-up, is no plain sum.
+            // The units that one second stores, or the warm-up, have no simple formula.
             Kind::Bursty | Kind::WarmingUp => limit,
             _ => self.quota.limit(),
         };
@@ -230,8 +230,8 @@ impl Rule {
         Policy { name: name.to_owned(), q: q.min(MOST), w, qu }
     }
 
-    /// `t`, of a decision that was just taken. `next`: until one more call of cost 1 would be admitted, if none would
-    /// be now.
+    /// Returns `t` for a decision that was just made. `next` returns the time until one more call of cost 1 would be
+    /// admitted, if none would be admitted now.
     pub(crate) fn t(self, decision: &Decision, next: impl FnOnce() -> Option<Duration>) -> Option<u64> {
         if self.kind == Kind::Concurrency {
             return None;
@@ -250,20 +250,20 @@ pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// Whole seconds, rounded up, at least 1.
+/// Returns whole seconds, rounded up, at least 1.
 pub(crate) fn seconds(nanos: u64) -> u64 {
     nanos.div_ceil(1_000_000_000).max(1)
 }
 
-/// A limiter that is asked the same things at the same time as the layer.
-pub(crate) trait Mutant {
+/// A reference limiter: it receives the same calls at the same times as the layer.
+pub(crate) trait Reference {
     fn check(&self, cost: u64) -> Decision;
     fn peek(&self, cost: u64) -> Decision;
     fn acquire(&self, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>>;
     fn release(&self, cost: u64);
 }
 
-impl<A: Algorithm> Mutant for RateLimiter<A> {
+impl<A: Algorithm> Reference for RateLimiter<A> {
     fn check(&self, cost: u64) -> Decision {
         self.check_n(&(), cost)
     }
@@ -281,8 +281,8 @@ impl<A: Algorithm> Mutant for RateLimiter<A> {
     }
 }
 
-impl fmt::Debug for dyn Mutant {
+impl fmt::Debug for dyn Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Twin")
+        f.write_str("Reference")
     }
 }

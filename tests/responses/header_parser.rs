@@ -1,4 +1,4 @@
-//! What a client reads: by a parser of structured fields (RFC 9651) that knows nothing of this crate.
+//! Reads fields as a client does: with a parser of structured fields (RFC 9651) that knows nothing of this crate.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ pub(crate) struct Left {
     pub(crate) t: Option<u64>,
 }
 
-/// What a limiter has to say in header fields.
+/// The header fields that a limiter sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ParsedFields {
     pub(crate) policies: Vec<Policy>,
@@ -34,7 +34,7 @@ pub(crate) struct ParsedFields {
 }
 
 impl ParsedFields {
-    /// Reads all that there is. Panics at what no client would accept, and at what is not in its canonical form.
+    /// Reads all fields. Panics at values that a client would reject, and at values that are not in canonical form.
     pub(crate) fn read(headers: &HeaderMap) -> Self {
         let policies: Vec<_> = items(headers, "ratelimit-policy").into_iter().map(Policy::read).collect();
         let left: Vec<_> = items(headers, "ratelimit").into_iter().map(Left::read).collect();
@@ -91,13 +91,13 @@ enum Value {
     Text(String),
 }
 
-/// The members of a list of strings, over all its lines.
+/// Returns the members of a list of strings, over all lines of the field.
 fn items(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, Value)>)> {
     let lines: Vec<_> = headers.get_all(name).iter().map(|line| line.as_bytes()).collect();
     if lines.is_empty() {
         return Vec::new();
     }
-    // One field, whoever it goes through (RFC 9110, section 5.3).
+    // Proxies may join the lines to one field (RFC 9110, section 5.3).
     let text = lines.join(&b", "[..]);
     let shown = text.escape_ascii();
     let list: List = match Parser::new(&text).parse() {
@@ -121,7 +121,7 @@ fn items(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, Value)>)>
     items.collect()
 }
 
-/// The value of a field that is a number, and there once at most.
+/// Returns the value of a numeric field, which occurs at most once.
 pub(crate) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next()?.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! Whatever the names, the quotas and the state: all that is told can be read, and is true.
+//! For random names, quotas and states, every reported field parses and is true.
 
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -32,18 +32,18 @@ fn answer(service: &mut Service, cost: u64) -> Response<Body> {
     hand.output.unwrap().unwrap()
 }
 
-/// A service, the layers around it from the outermost inward, and what came of the calls so far.
+/// A service, the layers around it from the outermost inward, and the outcome of the calls so far.
 struct World {
     clock: ManualClock,
     service: Service,
     levels: Vec<Level>,
-    /// What the service behind has said itself.
+    /// The fields that the inner service has set itself.
     own: ParsedFields,
     legacy: Option<ResetFormat>,
     draft: bool,
-    /// When each call came, and what it cost.
+    /// The time and the cost of each call.
     calls: Vec<(Nanos, u64)>,
-    /// Answers whose bodies have not ended; how many layers let them in, and at what cost.
+    /// Responses whose bodies have not ended, with the number of layers that admitted them, and the cost.
     open: Vec<(Response<Body>, usize, u64)>,
 }
 
@@ -51,14 +51,14 @@ impl World {
     fn any(random: &mut Random) -> Self {
         let clock = ManualClock::new();
         clock.set(Duration::from_nanos(random.any_size() >> 2));
-        let own = if random.one_in(8) { said_by_itself(random) } else { HeaderMap::new() };
+        let own = if random.one_in(8) { own_fields(random) } else { HeaderMap::new() };
         let draft = !random.one_in(8);
         let legacy =
             random.one_of(&[None, None, Some(ResetFormat::DeltaSeconds), Some(ResetFormat::EpochSeconds)]);
         let forms = draft.then_some(Form::Draft11).into_iter().chain(legacy.map(Form::XRateLimit));
         let responder = HttpResponder::new().headers(forms);
         let layers = if random.one_in(4) { 2 + random.below(2) } else { 1 };
-        // Few different ones, so that some come twice.
+        // A small set, so that some names repeat.
         let names: Vec<_> = (0..3).map(|_| name(random)).chain(["own".to_owned()]).collect();
         let (mut service, mut levels) = (behind(own.clone()), Vec::new());
         for _ in 0..layers {
@@ -83,12 +83,12 @@ impl World {
         Self { clock, service, levels, own, legacy, draft, calls: Vec::new(), open: Vec::new() }
     }
 
-    /// Costs that matter to somebody.
+    /// Returns a random cost near one of the limits.
     fn cost(&self, random: &mut Random) -> u64 {
         let level = &self.levels[random.below(self.levels.len() as u64) as usize];
         let limits: Vec<_> = level.members.iter().flat_map(|member| &member.limits).collect();
         let limit = limits[random.below(limits.len() as u64) as usize];
-        let left = limit.mutant.peek(0).remaining();
+        let left = limit.reference.peek(0).remaining();
         match random.below(8) {
             0 => 0,
             1 => left,
@@ -103,7 +103,7 @@ impl World {
     fn pass_time(&self, random: &mut Random) {
         let level = &self.levels[random.below(self.levels.len() as u64) as usize];
         let limit = &level.members[0].limits[0];
-        let wait = limit.mutant.peek(1).retry_after().map_or(0, nanos);
+        let wait = limit.reference.peek(1).retry_after().map_or(0, nanos);
         let period = nanos(limit.rule.quota.period());
         let span = match random.below(8) {
             0 => wait,
@@ -114,7 +114,7 @@ impl World {
             5 => random.below(period) / 10,
             _ => 0,
         };
-        // The clock's last nanosecond is nobody's concern.
+        // The last nanosecond of the clock is not tested here.
         self.clock.advance(Duration::from_nanos(span.min((u64::MAX / 2).saturating_sub(self.clock.now().0))));
     }
 
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// One call, and whether all that was told of it is so. How many calls of cost 1 would be let in now.
+    /// Makes one call, and asserts that all its fields are true. Returns how many calls of cost 1 would be admitted now.
     fn call(&mut self, cost: u64) -> u64 {
         self.calls.push((self.clock.now(), cost));
         let before = SystemTime::now();
@@ -190,7 +190,7 @@ impl World {
                 let free = |name: &String| !taken.contains(name);
                 policies.extend(member.policies(decisions).into_iter().filter(|policy| free(&policy.name)));
                 let options = member.left(decisions, verdict.cost);
-                // Of a policy that somebody behind has told of, nothing is added.
+                // If the inner service has reported the policy itself, nothing is added.
                 if options.iter().any(|left| free(&left.name)) {
                     let next = left.clone().next();
                     if next.is_some_and(|next| options.contains(next) && free(&next.name)) {
@@ -209,7 +209,7 @@ impl World {
         let denied = verdicts.last().filter(|verdict| !verdict.admitted);
         let waits = denied.map(|verdict| verdict.members.iter().filter_map(|limits| Member::wait(limits)));
         let wait = waits.and_then(|waits| waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))).flatten();
-        // Where calls in progress are in the way: a second, or the longest wait of another policy. Not where none helps.
+        // If calls in progress are the cause: one second, or the longest wait of another policy. None if no wait helps.
         let never = |denial: &&Decision| {
             denial.retry_after().is_none() && verdicts.last().unwrap().cost > denial.limit()
         };
@@ -229,7 +229,7 @@ impl World {
     ) {
         let reported = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
             .map(|name| number(headers, name));
-        // The innermost layer of those that are not hidden speaks.
+        // The innermost layer that is not hidden reports.
         let visible = |level: &Level, verdict: &Verdict| {
             let members = level.members.iter().zip(verdict.members.clone());
             let visible = members.filter(|(member, _)| !member.hidden);
@@ -253,7 +253,7 @@ impl World {
         let fits = members.iter().filter(|(_, decisions)| speaks(decisions)).any(|(policies, decisions)| {
             let nearest = Member::nearest(decisions);
             let is_whole = decisions.iter().map(|decision| decision.reset_after()).max().unwrap();
-            // On a refusal, when to come back, as far as that is known of all who refuse.
+            // A rejection reports when to retry, as far as that is known for all policies that deny.
             let denials = verdict.members.iter().flatten().filter(|decision| !decision.is_allowed());
             let comes_back =
                 denials.map(|denial| denial.retry_after()).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
@@ -286,7 +286,7 @@ impl World {
     }
 }
 
-/// What a failure is about.
+/// Prints the state that a failure is about.
 impl Drop for World {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -299,8 +299,8 @@ fn nanos_up(nanos: u128) -> u64 {
     u64::try_from(nanos.div_ceil(1_000_000_000)).unwrap()
 }
 
-/// A service that knows of limits of its own.
-fn said_by_itself(random: &mut Random) -> HeaderMap {
+/// Returns the fields of a service that reports limits of its own.
+fn own_fields(random: &mut Random) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let names = ["\"own\"", "\"default\"", "\"x,\"", "\";q\"", r#""a\"b""#];
     let some: Vec<_> = names.into_iter().filter(|_| random.one_in(2)).collect();
@@ -312,8 +312,8 @@ fn said_by_itself(random: &mut Random) -> HeaderMap {
     headers
 }
 
-/// Calls that are decided at once.
-fn at_once(random: &mut Random) {
+/// Calls that are decided immediately.
+fn immediate(random: &mut Random) {
     let mut world = World::any(random);
     let mut left = 0;
     for _ in 0..1 + random.below(6) {
@@ -324,7 +324,7 @@ fn at_once(random: &mut Random) {
         let cost = world.cost(random);
         left = world.call(cost);
     }
-    // As many as were told of are let in, and not one more.
+    // Exactly the reported number of calls is admitted.
     if left <= 30 {
         for n in 0..left {
             let remaining = world.call(1);
@@ -334,8 +334,8 @@ fn at_once(random: &mut Random) {
     }
 }
 
-/// Calls that wait their turn, and may be refused a place in line.
-fn in_line(random: &mut Random) {
+/// Calls that are queued, or rejected because the queue is full.
+fn queued(random: &mut Random) {
     let clock = ManualClock::new();
     let kind = random.one_of(&[Kind::LeakyBucket, Kind::Bursty, Kind::WarmingUp]);
     let quota =
@@ -350,7 +350,7 @@ fn in_line(random: &mut Random) {
         responder: HttpResponder::new(),
     };
     let (mut service, _) = plan.build(behind(HeaderMap::new()), &clock);
-    let mutant = rule.mutant(&clock);
+    let reference = rule.reference(&clock);
     let mut calls = Vec::new();
     for _ in 0..4 + random.below(10) {
         if random.one_in(3) {
@@ -358,17 +358,17 @@ fn in_line(random: &mut Random) {
             clock.advance(Duration::from_nanos(random.below(2 * interval + 2)));
         } else {
             let cost = 1 + random.below(2);
-            calls.push((ask(&mut service, cost), PolledByHand::new(mutant.acquire(cost))));
+            calls.push((ask(&mut service, cost), PolledByHand::new(reference.acquire(cost))));
         }
-        calls.retain_mut(|(call, twin_of_it)| {
+        calls.retain_mut(|(call, expected)| {
             let ended = call.poll();
-            assert_eq!(ended, twin_of_it.poll());
+            assert_eq!(ended, expected.poll());
             if ended {
                 let response = call.output.take().unwrap().unwrap();
-                let decision = twin_of_it.output.take().unwrap();
-                is_told(rule, &name, &response, &decision, || {
-                    let mut next = PolledByHand::new(mutant.acquire(1));
-                    assert!(next.poll(), "nothing is left, it was told");
+                let decision = expected.output.take().unwrap();
+                assert_reported(rule, &name, &response, &decision, || {
+                    let mut next = PolledByHand::new(reference.acquire(1));
+                    assert!(next.poll(), "no units were reported as left");
                     next.output.unwrap().retry_after()
                 });
             }
@@ -377,7 +377,7 @@ fn in_line(random: &mut Random) {
     }
 }
 
-fn is_told(
+fn assert_reported(
     rule: Rule,
     name: &str,
     response: &Response<Body>,
@@ -387,7 +387,7 @@ fn is_told(
     let reported = ParsedFields::read(response.headers());
     assert_eq!(response.status().as_u16(), if decision.is_allowed() { 200 } else { 429 });
     assert_eq!(reported.policies, [rule.policy(name, decision.limit())]);
-    // Of one that has waited, others may have been let in since.
+    // After a queued call, others may have been admitted since.
     let has_waited = decision.is_allowed() && decision.remaining() == 0 && !decision.delay().is_zero();
     let t = if has_waited { reported.left[0].t } else { rule.t(decision, next) };
     assert_eq!(reported.left, [Left { name: name.to_owned(), r: decision.remaining(), t }]);
@@ -399,13 +399,13 @@ fn is_told(
     }
 }
 
-/// Runs so many cases; a failure names its seed.
+/// Runs `count` cases; a failure prints its seed.
 fn cases(count: u64, case: fn(&mut Random)) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {
                 for seed in (thread..count).step_by(THREADS as usize) {
-                    let reported = Told(seed);
+                    let reported = FailingSeed(seed);
                     case(&mut Random::new(seed));
                     drop(reported);
                 }
@@ -414,9 +414,9 @@ fn cases(count: u64, case: fn(&mut Random)) {
     });
 }
 
-struct Told(u64);
+struct FailingSeed(u64);
 
-impl Drop for Told {
+impl Drop for FailingSeed {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("with seed {}", self.0);
@@ -425,11 +425,11 @@ impl Drop for Told {
 }
 
 #[test]
-fn all_that_is_told_can_be_read_and_is_true() {
-    cases(CASES, at_once);
+fn all_reported_fields_parse_and_are_true() {
+    cases(CASES, immediate);
 }
 
 #[test]
-fn who_waits_or_finds_the_line_full_is_told_the_truth() {
-    cases(CASES / 5, in_line);
+fn fields_are_true_for_queued_calls_and_for_a_full_queue() {
+    cases(CASES / 5, queued);
 }

@@ -1,4 +1,4 @@
-//! Whoever waits as long as `Retry-After` says is let in when it comes back.
+//! A client that waits as long as `Retry-After` says is admitted when it retries.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ use crate::support::{Answer, Client1, Client2, Random, Server, request};
 
 const CLIENTS: u64 = 1_000;
 
-/// Those that know when a call will be let in.
+/// Returns the kinds of algorithms that know when a call will be admitted.
 fn timed() -> impl Iterator<Item = Kind> {
     KINDS.into_iter().filter(|kind| *kind != Kind::Concurrency)
 }
@@ -41,7 +41,7 @@ fn costing(cost: u64) -> Request<Body> {
     request
 }
 
-/// Calls until a call is refused, waits as it is told, and asks the same again.
+/// Calls until a call is denied, waits as long as reported, and makes the same call again.
 async fn comes_back(random: &mut Random, service: Service, most: u64, interval: u64) {
     let mut in_line = JoinSet::new();
     loop {
@@ -51,7 +51,7 @@ async fn comes_back(random: &mut Random, service: Service, most: u64, interval: 
         let cost = 1 + random.below(most);
         let mut call = Box::pin(service.clone().call(costing(cost)));
         let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await else {
-            // It waits for its turn, among others.
+            // It is queued among others.
             in_line.spawn(call);
             continue;
         };
@@ -68,18 +68,18 @@ async fn comes_back(random: &mut Random, service: Service, most: u64, interval: 
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_every_algorithm_in_paused_time() {
+async fn every_algorithm_in_paused_time() {
     for kind in timed() {
         for seed in 0..CLIENTS {
             let mut random = Random::new(seed);
             let limit = 1 + random.below(6);
-            // The smooth ones store what a second brings.
+            // The smooth ones store the units of one second.
             let least = if [Kind::Bursty, Kind::WarmingUp].contains(&kind) { 1_000_000_000 } else { 1 };
             let period = least + random.below(100_000_000_000);
             let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
             let rule = Rule { quota, ..Rule::any(&mut random, kind, true) };
             let jitter = Duration::from_millis(random.below(2) * 3_000);
-            // Nobody has a line in which only cheap calls find room.
+            // No algorithm has a queue that accepts only cheap calls.
             let most = if rule.places > 0 { 1 } else { limit };
             let service = made!(rule, |rule| service(rule, jitter));
             comes_back(&mut random, service, most, period / limit + 1).await;
@@ -88,7 +88,7 @@ async fn by_every_algorithm_in_paused_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_rules_made_of_rules_in_paused_time() {
+async fn algorithms_made_of_algorithms_in_paused_time() {
     for seed in 0..CLIENTS {
         let mut random = Random::new(seed);
         let mut quota = || {
@@ -124,11 +124,11 @@ impl Line {
     }
 }
 
-/// One call in a little less than two seconds: who comes a second time has to wait one second or two.
+/// One call in a little less than two seconds: a second call has to wait one second or two.
 const SLOW: Duration = Duration::from_millis(1_900);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_every_algorithm_over_sockets() {
+async fn every_algorithm_over_sockets() {
     let mut app = Router::new();
     let quota = Quota::per(1, SLOW).unwrap();
     for (at, kind) in timed().enumerate() {

@@ -1,5 +1,5 @@
-//! What callers are told: header fields that any parser reads and that are true, answers of each form, and what
-//! handlers, callers and limits know of each other.
+//! Responses: header fields that any parser reads and that are true, bodies of each format, and the information that
+//! handlers, callers and limits have about each other.
 
 #[cfg(feature = "axum")]
 mod axum_extractor;

@@ -1,4 +1,4 @@
-//! What the responder can be told, over HTTP/1.1 and HTTP/2.
+//! The options of the responder, over HTTP/1.1 and HTTP/2.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,7 +42,7 @@ fn app() -> Router {
     Router::new().route("/", any(|| async { "hello" })).route("/moved", any(redirect))
 }
 
-/// The one item that `layer` is told by.
+/// Returns the fields of `layer`, with one item.
 fn reported(r: u64, t: u64) -> ParsedFields {
     let policy = Policy { name: "api".to_owned(), q: 1, w: Some(60), qu: None };
     let left = Left { name: "api".to_owned(), r, t: Some(t) };
@@ -53,7 +53,7 @@ fn refusal() -> ParsedFields {
     ParsedFields { retry_after: Some(60), ..reported(0, 60) }
 }
 
-/// An answer to a call that is admitted, and those to `GET` and `HEAD` that are refused; over each version.
+/// Returns the response to an admitted call, and the rejections of a `GET` and a `HEAD`, over each version.
 async fn answers(app: Router) -> Vec<[Answer; 3]> {
     let server = Server::start(app).await;
     let mut answers = Vec::new();
@@ -68,7 +68,7 @@ async fn answers(app: Router) -> Vec<[Answer; 3]> {
     answers
 }
 
-/// The same as `GET`'s, without its body; the body's length is told.
+/// Asserts that a response to `HEAD` equals that to `GET` without the body, and has the length of the body.
 fn is_head_of(head: &Answer, get: &Answer) {
     assert_eq!((head.status, head.body.len()), (get.status, 0));
     let others = |headers: &HeaderMap| {
@@ -78,7 +78,7 @@ fn is_head_of(head: &Answer, get: &Answer) {
         headers
     };
     assert_eq!(others(&head.headers), others(&get.headers));
-    // Over HTTP/2, an answer that ends with its headers needs no length.
+    // Over HTTP/2, a response that ends with its headers needs no length.
     let length = number(&get.headers, "content-length").unwrap_or(0);
     assert_eq!(length, get.body.len() as u64);
     assert_eq!(number(&head.headers, "content-length").unwrap_or(0), length, "{head:?}");
@@ -100,7 +100,7 @@ where
 }
 
 #[tokio::test]
-async fn by_default_a_refusal_is_a_problem_and_all_fields_are_there() {
+async fn by_default_a_rejection_is_a_problem_and_all_fields_are_there() {
     for [admitted, get, head] in with(HttpResponder::new()).await {
         assert_eq!(ParsedFields::read(&admitted.headers), reported(0, 60));
         assert_eq!((get.status.as_u16(), ParsedFields::read(&get.headers)), (429, refusal()));
@@ -117,7 +117,7 @@ async fn by_default_a_refusal_is_a_problem_and_all_fields_are_there() {
 }
 
 #[tokio::test]
-async fn a_body_can_be_a_line_of_text_or_nothing() {
+async fn a_body_can_be_plain_text_or_empty() {
     for [_, get, head] in with(HttpResponder::new().body(BodyFormat::PlainText)).await {
         assert_eq!((get.status.as_u16(), get.text()), (429, "rate limit exceeded\n"));
         assert_eq!(get.header("content-type"), "text/plain; charset=utf-8");
@@ -132,13 +132,13 @@ async fn a_body_can_be_a_line_of_text_or_nothing() {
     }
 }
 
-/// An answer of one's own.
+/// A custom response.
 fn own<T>(body: T) -> Response<T> {
     Response::builder().status(420).header(CONTENT_TYPE, "text/x-calm").body(body).unwrap()
 }
 
 #[tokio::test]
-async fn an_answer_of_ones_own_can_have_any_body_and_gets_the_fields() {
+async fn a_custom_response_can_have_any_body_and_gets_the_fields() {
     let text = "enhance your calm";
     let mut all = with(HttpResponder::new().rejection_response(move |_, _| own(text))).await;
     all.extend(with(HttpResponder::new().rejection_response(move |_, _| own(text.to_owned()))).await);
@@ -163,7 +163,7 @@ async fn an_answer_of_ones_own_can_have_any_body_and_gets_the_fields() {
 }
 
 #[tokio::test]
-async fn what_an_answer_has_set_itself_stays_and_comes_once() {
+async fn fields_that_a_response_has_set_itself_stay_and_occur_once() {
     let answer = |_: &Rejection<'_>, _: &RequestHead<'_>| {
         Response::builder()
             .status(StatusCode::SERVICE_UNAVAILABLE)
@@ -190,7 +190,7 @@ async fn what_an_answer_has_set_itself_stays_and_comes_once() {
             assert_eq!(get.header(name), value);
         }
     }
-    // Another name is no reason to say nothing.
+    // A different name does not suppress the field.
     let other = |_: &Rejection<'_>, _: &RequestHead<'_>| {
         Response::builder().header("ratelimit-policy", r#""api-x";q=9;w=9"#).body("").unwrap()
     };
@@ -202,7 +202,7 @@ async fn what_an_answer_has_set_itself_stays_and_comes_once() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_redirects_has_no_fields() {
+async fn a_rejection_that_redirects_has_no_fields() {
     let to_the_waiting_room = |_: &Rejection<'_>, _: &RequestHead<'_>| {
         Response::builder().status(StatusCode::SEE_OTHER).header("location", "/wait").body("").unwrap()
     };
@@ -213,7 +213,7 @@ async fn a_refusal_that_redirects_has_no_fields() {
 }
 
 #[tokio::test]
-async fn an_answer_is_told_why_and_sees_all_but_the_body() {
+async fn a_custom_response_receives_the_reason_and_all_of_the_request_but_the_body() {
     let answer = |refusal: &Rejection<'_>, head: &RequestHead<'_>| {
         assert_eq!(refusal.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(refusal.retry_after(), Some(MINUTE));
@@ -230,7 +230,7 @@ async fn an_answer_is_told_why_and_sees_all_but_the_body() {
 }
 
 #[tokio::test]
-async fn grpc_callers_get_what_they_understand_whatever_the_answer() {
+async fn grpc_callers_get_a_grpc_status_whatever_the_custom_response() {
     let grpc = || {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::POST;
@@ -254,7 +254,7 @@ async fn grpc_callers_get_what_they_understand_whatever_the_answer() {
 }
 
 #[tokio::test]
-async fn fields_come_in_the_forms_that_are_asked_for() {
+async fn fields_come_in_the_configured_formats() {
     let legacy = |answer: &Answer| {
         ["limit", "remaining", "reset"].map(|part| answer.header(&format!("x-ratelimit-{part}")).to_owned())
     };
@@ -289,7 +289,7 @@ async fn fields_come_in_the_forms_that_are_asked_for() {
 }
 
 #[tokio::test]
-async fn calls_in_progress_have_no_time_in_any_form() {
+async fn calls_in_progress_have_no_time_in_any_format() {
     let legacy = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
     let layer =
         RateLimitLayer::new(Global, Concurrency::per_key(1)).responder(HttpResponder::new().headers(legacy));
@@ -306,14 +306,14 @@ async fn calls_in_progress_have_no_time_in_any_form() {
             (&HeaderValue::from(1), &HeaderValue::from(0))
         );
         assert!(!answer.headers().contains_key("x-ratelimit-reset"), "{answer:?}");
-        // A hint, since nothing tells when the other ends.
+        // A hint, since it is unknown when the other call ends.
         let hint = (status == 429).then_some(&HeaderValue::from_static("1")).cloned();
         assert_eq!(answer.headers().get("retry-after"), hint.as_ref(), "{answer:?}");
     }
 }
 
 #[tokio::test]
-async fn fields_come_when_they_are_asked_for() {
+async fn fields_are_sent_when_they_are_configured() {
     for (when, on_admission, on_rejection) in [
         (SendHeaders::Always, true, true),
         (SendHeaders::OnRejection, false, true),
@@ -334,7 +334,7 @@ async fn fields_come_when_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn redirects_tell_nothing() {
+async fn redirects_carry_no_fields() {
     let limiter =
         RateLimiter::builder(FixedWindow::new(Quota::per_minute(2))).clock(ManualClock::new()).build();
     let both = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
@@ -362,7 +362,7 @@ async fn jitter_is_added_upward_and_is_the_same_in_all_fields() {
     let responder = HttpResponder::new().headers(both).jitter(Duration::from_secs(MOST));
     let service = limited(layer().responder(responder), behind(HeaderMap::new()));
     let admitted = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
-    assert_eq!(ParsedFields::read(admitted.headers()), reported(0, 60), "only refusals are told more");
+    assert_eq!(ParsedFields::read(admitted.headers()), reported(0, 60), "only rejections get jitter");
     assert_eq!(number(admitted.headers(), "x-ratelimit-reset"), Some(60));
     let mut waits = BTreeSet::new();
     for n in 0..2_000 {
@@ -379,20 +379,20 @@ async fn jitter_is_added_upward_and_is_the_same_in_all_fields() {
         assert_eq!(pushback.is_some(), n % 2 == 0);
         if pushback.is_some_and(|pushback| pushback != "-1") {
             let pushback = number(refused.headers(), "grpc-retry-pushback-ms").unwrap();
-            assert!(pushback <= 60_000, "of longer waits, it is not to come back by itself");
+            assert!(pushback <= 60_000, "longer waits stop automatic retries");
             assert_eq!(pushback.div_ceil(1_000), wait);
         } else if pushback.is_some() {
             assert!(wait > 60);
         }
         waits.insert(wait);
     }
-    // 60 itself is as likely as a nanosecond in seven seconds.
+    // The value 60 itself is as likely as one nanosecond in seven seconds.
     waits.remove(&60);
     assert_eq!(waits, (61..=60 + MOST).collect());
 }
 
 #[tokio::test]
-async fn jitter_is_the_same_in_what_grpc_callers_read() {
+async fn jitter_is_the_same_in_grpc_responses() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_second(1))).clock(clock).build();
     let layer = RateLimitLayer::with_limiter(Global, limiter);
@@ -415,7 +415,7 @@ async fn jitter_is_the_same_in_what_grpc_callers_read() {
     assert!(waits.len() > 100, "{waits:?}");
 }
 
-/// An app of `layers`, refused once.
+/// Returns the rejection by an app of `layers`.
 async fn refused(service: Service) -> Answer {
     loop {
         let answer = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
@@ -426,7 +426,7 @@ async fn refused(service: Service) -> Answer {
 }
 
 #[tokio::test]
-async fn a_hidden_policy_is_told_nowhere_but_its_wait_is() {
+async fn a_hidden_policy_is_not_reported_but_its_wait_is() {
     let legacy = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
     let responder = HttpResponder::new().headers(legacy);
     let answer = refused(limited(layer().hidden().responder(responder), behind(HeaderMap::new()))).await;
@@ -440,14 +440,14 @@ async fn a_hidden_policy_is_told_nowhere_but_its_wait_is() {
         let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
         RateLimitLayer::with_limiter(Global, limiter).name("mine")
     };
-    // The hidden one denies: the other is told as it stands.
+    // The hidden policy denies: the other one is reported with its state.
     let layers = layer().hidden().and(visible(5)).responder(responder);
     let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
     let mine = |r| Left { name: "mine".to_owned(), r, t: Some(3_600) };
     assert_eq!(ParsedFields::read(&answer.headers).left, [mine(4)]);
     assert_eq!(answer.json()["violated-policies"], json!([]));
-    // The other denies.
+    // The other policy denies.
     let layers = visible(1).and(layer().hidden()).responder(responder);
     let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.retry_after(), ParsedFields::read(&answer.headers).left), (3_600, vec![mine(0)]));
@@ -473,7 +473,7 @@ async fn a_problem_is_json_whatever_the_names() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_closed_is_the_servers_fault() {
+async fn a_closed_limiter_is_a_server_error() {
     let layer = layer();
     layer.limiter().close();
     for (format, content_type) in [

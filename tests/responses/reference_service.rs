@@ -1,4 +1,4 @@
-//! A service behind limits, and mutants of those limits that say what it must answer.
+//! A service behind limits, and reference limiters that return the decisions it must make.
 
 use std::convert::Infallible;
 
@@ -13,12 +13,12 @@ use tower_throttle::key::Global;
 use tower_throttle::middleware::{self, ResponseBody};
 use tower_throttle::{Decision, HttpResponder, RateLimitLayer, RateLimiter};
 
-use crate::generators::{Mutant, Rule, distinct, made, seconds};
+use crate::generators::{Reference, Rule, distinct, made, seconds};
 use crate::header_parser::{Left, Policy};
 
 pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
-/// What a request costs, in its extensions.
+/// The cost of a request, in its extensions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost(pub(crate) u64);
 
@@ -28,7 +28,7 @@ pub(crate) fn cost_of(request: &Request<Body>) -> u64 {
     request.extensions().get().map_or(1, |Cost(cost)| *cost)
 }
 
-/// A service that answers with these fields, and shows the decision that its request came with.
+/// A service that answers with these fields, and returns the decision of its request.
 pub(crate) fn behind(headers: HeaderMap) -> Service {
     BoxCloneSyncService::new(service_fn(move |request: Request<Body>| {
         let mut response = Response::new(Body::from("hello"));
@@ -51,7 +51,7 @@ where
     BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
 }
 
-/// How the limits of one layer are put together.
+/// The combination of the limits of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Single,
@@ -77,7 +77,7 @@ pub(crate) const FORMS: [Form; 12] = [
 ];
 
 impl Form {
-    /// How many rules it takes.
+    /// Returns the number of rules it takes.
     pub(crate) fn rules(self) -> usize {
         match self {
             Self::Single => 1,
@@ -86,7 +86,7 @@ impl Form {
         }
     }
 
-    /// How many policies they are, and which rules belong to each.
+    /// Returns its policies, each with the indices of its rules.
     fn members(self) -> &'static [&'static [usize]] {
         match self {
             Self::Single => &[&[0]],
@@ -99,42 +99,42 @@ impl Form {
     }
 }
 
-/// One limit, with the name that it must be told by.
+/// One limit, with the name that it must be reported with.
 #[derive(Debug)]
 pub(crate) struct Limit {
     pub(crate) name: String,
     pub(crate) rule: Rule,
-    pub(crate) mutant: Box<dyn Mutant>,
+    pub(crate) reference: Box<dyn Reference>,
 }
 
-/// One policy: several limits, if it is a tuple.
+/// One policy: several limits if it is a tuple.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) limits: Vec<Limit>,
     pub(crate) hidden: bool,
 }
 
-/// One layer: several policies, if they are joined.
+/// One layer: several policies if they are joined.
 #[derive(Debug)]
 pub(crate) struct Level {
     pub(crate) members: Vec<Member>,
 }
 
-/// What a layer must decide.
+/// The decision that a layer must make.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) admitted: bool,
     pub(crate) cost: u64,
-    /// Of each policy, what each of its limits says.
+    /// The decisions of the limits of each policy.
     pub(crate) members: Vec<Vec<Decision>>,
 }
 
-/// How a layer is made.
+/// The configuration of a layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) form: Form,
     pub(crate) rules: Vec<Rule>,
-    /// The names of its policies, as they are given.
+    /// The configured names of its policies.
     pub(crate) names: Vec<Option<String>>,
     pub(crate) hidden: Vec<bool>,
     pub(crate) responder: HttpResponder,
@@ -156,7 +156,7 @@ impl Plan {
         }
     }
 
-    /// The service behind the layer, and its model.
+    /// Builds the service behind the layer, and its model.
     pub(crate) fn build(&self, inner: Service, clock: &ManualClock) -> (Service, Level) {
         let (rules, responder) = (&self.rules, self.responder);
         let [a, b, c] = [0, 1, 2].map(|at| rules[at.min(rules.len() - 1)]);
@@ -205,7 +205,7 @@ impl Plan {
         limited(self.policy(0, algorithm, clock).responder(self.responder), inner)
     }
 
-    /// The kinds that the form makes of its rules, told as such.
+    /// Returns the kinds of its rules, as the form composes them.
     fn kinds(&self) -> Vec<Rule> {
         use crate::generators::Kind::*;
         let kinds: &[_] = match self.form {
@@ -236,7 +236,7 @@ impl Plan {
         let mut limits = distinct(&given).into_iter().zip(self.kinds()).map(|(name, rule)| Limit {
             name,
             rule,
-            mutant: rule.mutant(clock),
+            reference: rule.reference(clock),
         });
         let members = members.iter().enumerate().map(|(at, indices)| Member {
             limits: limits.by_ref().take(indices.len()).collect(),
@@ -247,39 +247,39 @@ impl Plan {
 }
 
 impl Level {
-    /// All or none.
+    /// Charges all limits, or none.
     pub(crate) fn decide(&self, cost: u64) -> Verdict {
         let limits = || self.members.iter().map(|member| &member.limits);
         let asked: Vec<Vec<_>> =
-            limits().map(|limits| limits.iter().map(|limit| limit.mutant.peek(cost)).collect()).collect();
+            limits().map(|limits| limits.iter().map(|limit| limit.reference.peek(cost)).collect()).collect();
         let admitted = asked.iter().flatten().all(Decision::is_allowed);
         let members = match admitted {
-            true => {
-                limits().map(|limits| limits.iter().map(|limit| limit.mutant.check(cost)).collect()).collect()
-            }
+            true => limits()
+                .map(|limits| limits.iter().map(|limit| limit.reference.check(cost)).collect())
+                .collect(),
             false => asked,
         };
         Verdict { admitted, cost, members }
     }
 
-    /// A call that was admitted is over.
+    /// Ends a call that was admitted.
     pub(crate) fn over(&self, cost: u64) {
         for limit in self.members.iter().flat_map(|member| &member.limits) {
-            limit.mutant.release(cost);
+            limit.reference.release(cost);
         }
     }
 }
 
-/// The longest wait that is told.
+/// The longest wait that is reported.
 const LONGEST: u64 = 0x7fff_ffff;
 
 impl Member {
-    /// How many calls of cost 1 all its limits would let in.
+    /// Returns how many calls of cost 1 all its limits would admit.
     pub(crate) fn remaining(decisions: &[Decision]) -> u64 {
         decisions.iter().map(Decision::remaining).min().unwrap()
     }
 
-    /// The limits that may be told of: those that deny for longest, else those with the least left.
+    /// Returns the limits that may be reported: those that deny for longest, else those with the least left.
     pub(crate) fn nearest(decisions: &[Decision]) -> Vec<usize> {
         let longest = Self::wait(decisions);
         let least = Self::remaining(decisions);
@@ -290,7 +290,7 @@ impl Member {
         (0..decisions.len()).filter(|at| is_nearest(&decisions[*at])).collect()
     }
 
-    /// Its wait in seconds, if it denies; `Some(None)`: none helps.
+    /// Returns its wait in seconds if it denies; `Some(None)` if no wait helps.
     pub(crate) fn wait(decisions: &[Decision]) -> Option<Option<u64>> {
         let waits = decisions.iter().filter(|decision| !decision.is_allowed()).map(seconds_of);
         waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
@@ -301,15 +301,15 @@ impl Member {
         limits.map(|(limit, decision)| limit.rule.policy(&limit.name, decision.limit())).collect()
     }
 
-    /// The items that may stand for it: one of them does.
+    /// Returns the items that may represent it: the layer reports one of them.
     ///
-    /// A call of cost 0 sees what a tuple has left, and not always until when; nor is that told of a limit in a tuple
-    /// that nobody has used.
+    /// A call of cost 0 reports what a tuple has left, but not always the reset; the same holds for a limit in a tuple
+    /// that has not been used.
     pub(crate) fn left(&self, decisions: &[Decision], cost: u64) -> Vec<Left> {
         let r = Self::remaining(decisions).min(crate::header_parser::MOST);
         let reported = |at: usize| {
             let (limit, decision) = (&self.limits[at], &decisions[at]);
-            let t = limit.rule.t(decision, || limit.mutant.peek(1).retry_after());
+            let t = limit.rule.t(decision, || limit.reference.peek(1).retry_after());
             let t = if decision.is_allowed() { t } else { t.map(|t| t.min(LONGEST)) };
             Left { name: limit.name.clone(), r, t: t.map(tamed) }
         };
@@ -325,7 +325,7 @@ impl Member {
     }
 }
 
-/// Where the clock ends, spans end that go on for centuries: one such is as good as another.
+/// Near the end of the clock, waits of centuries are cut off: all such waits count as equal.
 pub(crate) fn tamed(seconds: u64) -> u64 {
     seconds.min(9_000_000_000)
 }

@@ -1,4 +1,4 @@
-//! Settling on clocks that move between two readings, and what the answer to a settled call says.
+//! Settling on clocks that advance between two readings, and the fields of the response to a settled call.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::support::TickingClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The default clock, and one that advances by a nanosecond at each reading.
+/// Returns the default clock, and one that advances by a nanosecond at each reading.
 fn moving_clocks() -> [AnyClock; 2] {
     [AnyClock::default(), TickingClock::new().into()]
 }
@@ -29,7 +29,7 @@ fn on<A: Algorithm>(clock: &AnyClock, algorithm: A) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// Successes cost nothing; then exactly `limit` failures pass.
+/// Asserts that successes cost nothing, and that exactly `limit` failures pass then.
 fn only_failures_count(service: &Svc, limit: u64, what: &str) {
     for success in 0..10 {
         let call = Call::start(service, 1);
@@ -139,7 +139,7 @@ fn only_failures_count_in_joined_policies() {
     jointly(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
 }
 
-/// A call that has waited is charged when it is released, and that is when its units count from.
+/// Asserts that a queued call is charged when it is released, and that its units count from then.
 fn queued<A: Algorithm, L>(algorithm: &A, layer: impl Fn(&RateLimiter<A>, &TickingClock) -> L)
 where
     L: Layer<Svc>,
@@ -161,7 +161,7 @@ where
         first.ends(Outcome::Costs(Some(2)));
         let mut waits = Call::start(&service, 2);
         assert!(waits.goes_on());
-        // Its turn has come, and nothing of the first call is left.
+        // Its scheduled time has come, and all units of the first call have expired.
         clock.advance(SECOND * 2);
         assert!(!waits.hand.poll(), "it is with the service behind");
         assert_eq!(limiter.peek(&()).remaining(), 0, "{algorithm:?}");
@@ -171,7 +171,7 @@ where
 }
 
 #[test]
-fn a_call_that_waited_is_settled_from_when_it_was_charged() {
+fn a_queued_call_is_settled_from_when_it_was_charged() {
     fn holds<A: Algorithm>(algorithm: A) {
         queued(&algorithm, |limiter, _| settling(limiter));
         queued(&algorithm, |limiter, clock| {
@@ -187,9 +187,9 @@ fn a_call_that_waited_is_settled_from_when_it_was_charged() {
     holds((FixedWindow::new(two).queue(5), SlidingLog::new(two).queue(5)));
 }
 
-/// A joint call that is given up while it waits gives back what the other policies were charged.
+/// A joint call that is dropped while it is queued returns the charges of the other policies.
 #[test]
-fn a_joint_call_given_up_while_it_waits_gives_all_back() {
+fn a_joint_call_dropped_while_queued_refunds_all_policies() {
     fn holds<A: Algorithm>(algorithm: A) {
         for clock in TickingClock::both() {
             clock.set(SECOND * 1_000);
@@ -214,14 +214,14 @@ fn a_joint_call_given_up_while_it_waits_gives_all_back() {
     holds(TokenBucket::new(three));
 }
 
-/// The fields of the answer to a call that was charged `cost`, and cost `actual` in the end.
+/// Returns the fields of the response to a call that was charged `cost`, and cost `actual` in the end.
 fn answered(service: &Svc, cost: u64, actual: u64) -> HeaderMap {
     let mut call = Call::start(service, cost);
     call.ends(Outcome::Costs(Some(actual)));
     call.hand.output.unwrap().unwrap().headers().clone()
 }
 
-/// What a settled answer says is what an answer says to a call that was charged its true cost.
+/// Asserts that a settled response has the fields of one to a call that was charged its final cost.
 fn says_what_is_left<A: Algorithm>(algorithm: A) {
     for (cost, actual) in [(1, 1), (1, 0), (3, 1), (1, 3), (2, 2), (0, 2)] {
         says_what_is_left_of(&algorithm, cost, actual, 2);
@@ -246,13 +246,13 @@ fn says_what_is_left_of<A: Algorithm>(algorithm: &A, cost: u64, actual: u64, cal
 fn the_fields_describe_the_state_after_settling() {
     let quota = Quota::per_hour(10);
     for kind in KINDS {
-        // A cold start takes permits from the store that are not given back.
+        // A cold start takes permits from the store that are not refunded.
         if ![Kind::Concurrency, Kind::WarmingUp, Kind::Bursty, Kind::LeakyBucket].contains(&kind) {
             made!(Rule::of(kind, quota), |rule| says_what_is_left(rule));
         }
     }
-    // It admits a call of any cost, the next ones wait, and it takes no more
-    // afterwards than is there.
+    // It admits a call of any cost, the next ones are queued, and settling
+    // charges no more than is available.
     for (cost, actual) in [(1, 1), (1, 0), (3, 1), (2, 2)] {
         says_what_is_left_of(&LeakyBucket::new(quota).queue(3), cost, actual, 1);
         says_what_is_left_of(&LeakyBucket::new(quota).queue(0), cost, actual, 1);
@@ -264,7 +264,7 @@ fn the_fields_describe_the_state_after_settling() {
 }
 
 #[test]
-fn each_joined_policy_says_what_it_has_left_after_settling() {
+fn each_joined_policy_reports_what_it_has_left_after_settling() {
     let clock = TickingClock::new();
     let hour =
         |limit| RateLimiter::builder(FixedWindow::new(Quota::per_hour(limit))).clock(clock.clone()).build();
@@ -274,7 +274,7 @@ fn each_joined_policy_says_what_it_has_left_after_settling() {
     let left = |headers| ParsedFields::read(&headers).left.into_iter().map(|left| left.r).collect::<Vec<_>>();
     assert_eq!(left(answered(&service, 4, 1)), [16, 9]);
     assert_eq!(left(answered(&service, 1, 3)), [15, 6]);
-    // A call that is denied is told why, and settles nothing.
+    // A denied call gets the reason, and settles nothing.
     let denied = Call::start(&service, 7);
     let response = denied.hand.output.unwrap().unwrap();
     assert_eq!(response.status(), 429);
@@ -282,7 +282,7 @@ fn each_joined_policy_says_what_it_has_left_after_settling() {
 }
 
 #[test]
-fn the_fields_of_a_chosen_rule_are_its_own() {
+fn the_fields_of_a_tier_are_its_own() {
     let clock = TickingClock::still();
     let limiter = RateLimiter::builder(Tiered::new(TokenBucket::new(Quota::per_hour(100))));
     let limiter = limiter.clock(clock).build();

@@ -1,4 +1,4 @@
-//! Limits that only watch.
+//! Limits in shadow mode.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::header_parser::ParsedFields;
 use crate::reference_service::{Service, behind, limited};
 use crate::support::{PolledByHand, Random};
 
-/// A service that shows the marks its request came with.
+/// A service that returns the marks of its request.
 fn marked() -> Service {
     Service::new(service_fn(|request: Request<Body>| {
         let mut response = Response::new(Body::from("hello"));
@@ -34,7 +34,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// A call that nobody holds.
+/// Makes a call, which is not queued.
 fn ask(service: &Service) -> Response<Body> {
     let mut hand = PolledByHand::new(service.clone().call(Request::new(Body::empty())));
     assert!(hand.poll(), "it is held");
@@ -59,11 +59,7 @@ fn it_decides_counts_marks_and_lets_through() {
     for n in 1..=5 {
         let response = ask(&service);
         assert_eq!(response.status(), 200);
-        assert_eq!(
-            ParsedFields::read(response.headers()),
-            ParsedFields::default(),
-            "callers are told nothing"
-        );
+        assert_eq!(ParsedFields::read(response.headers()), ParsedFields::default(), "callers get no fields");
         assert!(!response.headers().contains_key("x-ratelimit-limit"));
         assert_eq!(response.extensions().get::<Decision>(), None, "nor are handlers");
         match mark(&response) {
@@ -84,24 +80,24 @@ fn it_decides_counts_marks_and_lets_through() {
 #[test]
 fn it_is_switched_while_it_runs() {
     let shadow = Shadow::default();
-    let mutant = shadow.clone();
+    let switch = shadow.clone();
     let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&shadow);
     let service = limited(layer, marked());
     assert!(shadow.is_on());
     assert_eq!(mark(&ask(&service)), None);
     assert!(mark(&ask(&service)).is_some());
-    mutant.set(false);
+    switch.set(false);
     assert!(!shadow.is_on());
     let response = ask(&service);
     assert_eq!((response.status().as_u16(), ParsedFields::read(response.headers()).left[0].r), (429, 0));
-    assert_eq!(shadow.denied(), 1, "those that are denied count elsewhere");
+    assert_eq!(shadow.denied(), 1, "enforced denials are counted elsewhere");
     shadow.set(true);
     assert!(mark(&ask(&service)).is_some());
-    assert_eq!(mutant.denied(), 2);
+    assert_eq!(switch.denied(), 2);
 }
 
 #[test]
-fn beside_a_limit_it_neither_denies_nor_hinders() {
+fn beside_a_limit_it_neither_denies_nor_delays() {
     for seed in 0..500 {
         let mut random = Random::new(seed);
         let (real, watched) = (1 + random.below(9), 1 + random.below(9));
@@ -128,7 +124,7 @@ fn beside_a_limit_it_neither_denies_nor_hinders() {
             let passes = left > 0 && (on || left_of_watched > 0);
             let would_be_denied = passes && left_of_watched == 0;
             if passes {
-                // What it would deny, it does not charge.
+                // It charges nothing for a call that it would deny.
                 left -= 1;
                 left_of_watched = left_of_watched.saturating_sub(1);
             }
@@ -147,7 +143,7 @@ fn beside_a_limit_it_neither_denies_nor_hinders() {
 }
 
 #[test]
-fn no_request_is_held() {
+fn no_request_is_queued() {
     for kind in KINDS {
         let rule = Rule { places: 3, ..Rule::of(kind, Quota::per_hour(2)) };
         made!(rule, |rule| {
@@ -162,7 +158,7 @@ fn no_request_is_held() {
             assert!((7..=8).contains(&marks), "{kind:?}: {marks} of 9, at 1 or 2 an hour");
         });
     }
-    // Rules that refuse, told to let calls wait.
+    // Algorithms that deny, configured to queue calls.
     fn holds_nobody<A: Algorithm>(rule: A) {
         let shadow = Shadow::new();
         let limiter = limiter(rule, &ManualClock::new());
@@ -178,7 +174,7 @@ fn no_request_is_held() {
 }
 
 #[test]
-fn a_real_line_holds_and_a_watched_one_does_not() {
+fn an_enforced_queue_holds_requests_and_a_shadow_one_does_not() {
     let (clock, shadow) = (ManualClock::new(), Shadow::new());
     let real = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
     let watched = limiter(LeakyBucket::new(Quota::per_hour(1)).queue(5), &clock);
@@ -188,7 +184,11 @@ fn a_real_line_holds_and_a_watched_one_does_not() {
     assert_eq!(mark(&ask(&service)), None);
     let mut calls = [0, 1].map(|_| PolledByHand::new(service.clone().call(Request::new(Body::empty()))));
     assert!(calls.iter_mut().all(|call| !call.poll()));
-    assert_eq!((real.queued(), watched.queued(), shadow.denied()), (2, 0, 0), "not asked until they pass");
+    assert_eq!(
+        (real.queued(), watched.queued(), shadow.denied()),
+        (2, 0, 0),
+        "not called until they are released"
+    );
     for (n, call) in calls.iter_mut().enumerate() {
         clock.advance(Duration::from_secs(1));
         assert!(call.run());
@@ -203,7 +203,7 @@ fn a_real_line_holds_and_a_watched_one_does_not() {
 }
 
 #[test]
-fn calls_in_progress_count_while_they_go_on_and_no_longer() {
+fn calls_in_progress_count_until_they_end() {
     let shadow = Shadow::new();
     let limiter = RateLimiter::new(Concurrency::per_key(2));
     let watched = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
@@ -225,7 +225,7 @@ fn calls_in_progress_count_while_they_go_on_and_no_longer() {
 }
 
 #[test]
-fn of_several_the_last_one_marks() {
+fn with_several_shadow_limits_the_last_one_marks() {
     let [a, b] = [Shadow::new(), Shadow::new()];
     let minutely = || RateLimitLayer::new(Global, FixedWindow::new(Quota::per_minute(1))).shadow(&a);
     let by_hour = || RateLimitLayer::new(Global, hourly(1)).shadow(&b);
@@ -243,7 +243,7 @@ fn of_several_the_last_one_marks() {
     }
 }
 
-/// Nobody can be told apart.
+/// A key extractor that finds no key.
 #[derive(Clone, Copy, Debug)]
 struct Lost;
 
@@ -284,7 +284,7 @@ fn requests_without_a_key_are_counted_once() {
 }
 
 #[tokio::test]
-async fn what_is_watched_is_settled_as_well() {
+async fn shadow_limits_are_settled_as_well() {
     let (clock, shadow) = (ManualClock::new(), Shadow::new());
     let limiter = limiter(hourly(2), &clock);
     let free = |_: &Response<Body>| 0_u64;
@@ -297,7 +297,7 @@ async fn what_is_watched_is_settled_as_well() {
         }
         assert_eq!((shadow.denied(), limiter.peek(&()).remaining()), (0, 2));
     }
-    // One that it would have denied has nothing to give back.
+    // A call that it would have denied has nothing to refund.
     assert!(limiter.check_n(&(), 2).is_allowed());
     for _ in 0..3 {
         let service = limited(watched(), marked());
@@ -307,7 +307,7 @@ async fn what_is_watched_is_settled_as_well() {
 }
 
 #[test]
-fn a_watched_limiter_that_is_closed_closes_nothing() {
+fn a_closed_shadow_limiter_rejects_nothing() {
     let shadow = Shadow::new();
     let layer = RateLimitLayer::new(Global, hourly(1)).shadow(&shadow);
     layer.limiter().close();

@@ -29,7 +29,7 @@ use crate::support::{
     self, Answer, Client1, Client2, Item, Server, VERSIONS, Version, at_once, read_until, request, send,
 };
 
-/// An address, and a token bucket whose time the test moves.
+/// A layer with a token bucket for each address, on a clock that the test advances.
 fn per_ip(quota: Quota, clock: &ManualClock) -> RateLimitLayer<PeerIp, TokenBucket> {
     let limiter = RateLimiter::builder(TokenBucket::new(quota)).clock(clock.clone()).build();
     RateLimitLayer::with_limiter(PeerIp::new(), limiter)
@@ -39,7 +39,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// Everything a denied request is told, whatever the version.
+/// Asserts the whole response to a denied request, over both versions.
 fn assert_denied(answer: &Answer, name: &str, (q, w): (u64, u64), retry_after: u64) {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{answer:?}");
     assert_eq!(answer.retry_after(), retry_after, "{answer:?}");
@@ -56,7 +56,7 @@ fn assert_denied(answer: &Answer, name: &str, (q, w): (u64, u64), retry_after: u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_a_burst_passes_and_the_rest_is_told_when_to_come_back() {
+async fn exactly_a_burst_passes_and_the_rest_gets_the_time_to_retry() {
     const BURST: usize = 20;
     let mut reported = Vec::new();
     for version in VERSIONS {
@@ -72,7 +72,7 @@ async fn exactly_a_burst_passes_and_the_rest_is_told_when_to_come_back() {
         for answer in &denied {
             assert_denied(answer, "default", (BURST as u64, 200), 10);
         }
-        // Each admitted one took a unit of its own.
+        // Each admitted call was charged one unit.
         let mut left: Vec<_> = passed.iter().map(|answer| answer.items("ratelimit")[0].get("r")).collect();
         left.sort_unstable();
         assert_eq!(left, (0..BURST as u64).collect::<Vec<_>>(), "{version:?}");
@@ -101,7 +101,7 @@ async fn exactly_a_burst_passes_and_the_rest_is_told_when_to_come_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_waits_for_retry_after_is_served() {
     for version in VERSIONS {
-        // The layer as its users write it, with the real clock.
+        // The layer as applications configure it, with the real clock.
         let app = hello().layer(RateLimitLayer::per_ip(Quota::per_second(1).burst(5)));
         let server = Server::start(app).await;
         let answers = at_once(server.address, version, "/", 15).await;
@@ -133,14 +133,14 @@ async fn one_connection_is_limited_like_many() {
 }
 
 #[tokio::test]
-async fn without_the_peers_address_the_answer_is_500_and_names_nothing() {
+async fn without_the_peers_address_the_status_is_500_and_the_body_names_nothing() {
     for version in VERSIONS {
         let app = hello().layer(RateLimitLayer::per_ip(Quota::per_second(1)));
         let server = Server::start_without_peers(app).await;
         for _ in 0..3 {
             let answer = support::get(server.address, version, "/").await;
             assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-            // The log names the fix, and the body nothing: see tests/observe.rs.
+            // The log names the fix, and the body does not: see tests/tracing.rs.
             assert_eq!(answer.json()["detail"], "the server cannot identify the client of this request");
             for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
                 assert!(!answer.has(field), "{answer:?}");
@@ -150,7 +150,7 @@ async fn without_the_peers_address_the_answer_is_500_and_names_nothing() {
 }
 
 #[tokio::test]
-async fn mock_connect_info_is_a_peer() {
+async fn mock_connect_info_is_used_as_the_peer() {
     let app = |peer: [u8; 4]| {
         let clock = ManualClock::new();
         let layer = per_ip(Quota::per_minute(1), &clock);
@@ -169,7 +169,7 @@ async fn a_mocked_peer_does_not_hide_a_real_one() {
         hello().layer(layer.clone()).layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
     let server = Server::start(mocked).await;
     assert_eq!(support::get(server.address, Version::Http1, "/").await.status, StatusCode::OK);
-    // It was the real one's budget.
+    // The budget of the real peer was used.
     assert!(!layer.limiter().check(&std::net::IpAddr::from([127, 0, 0, 1])).is_allowed());
     assert!(layer.limiter().check(&std::net::IpAddr::from([192, 0, 2, 1])).is_allowed());
 }
@@ -197,7 +197,7 @@ async fn one_layer_over_a_thousand_routes_has_one_budget() {
 }
 
 #[tokio::test]
-async fn a_layer_each_is_a_budget_each() {
+async fn separate_layers_have_separate_budgets() {
     let clock = ManualClock::new();
     let app = Router::new()
         .route("/a", get(|| async {}).layer(per_ip(Quota::per_minute(1), &clock)))
@@ -216,7 +216,7 @@ async fn a_path_without_a_route_is_limited_too() {
 }
 
 #[tokio::test]
-async fn redirects_carry_no_fields_but_everything_else_does() {
+async fn redirects_carry_no_fields_but_all_other_responses_do() {
     let app = Router::new()
         .route(
             "/status/{code}",
@@ -242,7 +242,7 @@ async fn redirects_carry_no_fields_but_everything_else_does() {
 }
 
 #[tokio::test]
-async fn an_inner_limiters_fields_stay_and_the_outers_are_added() {
+async fn the_fields_of_an_inner_limiter_stay_and_those_of_the_outer_are_added() {
     let clock = ManualClock::new();
     let app = hello()
         .layer(per_ip(Quota::per_minute(2), &clock).name("inner"))
@@ -258,14 +258,14 @@ async fn an_inner_limiters_fields_stay_and_the_outers_are_added() {
         assert_eq!(names(&answer, "ratelimit-policy"), ["inner", "outer"]);
 
         support::get(server.address, version, "/").await;
-        // The inner one denies: its answer passes through the outer one.
+        // The inner limiter denies: its response passes through the outer one.
         let answer = support::get(server.address, version, "/").await;
         assert_eq!(answer.status, 429);
         assert_eq!(names(&answer, "ratelimit"), ["inner", "outer"]);
         assert_eq!(answer.retry_after(), 30);
         assert_eq!(answer.json()["violated-policies"], serde_json::json!(["inner"]));
 
-        // The outer one denies: the inner one is not asked.
+        // The outer limiter denies: the inner one is not called.
         let answer = support::get(server.address, version, "/").await;
         assert_eq!(answer.status, 429);
         assert_eq!(names(&answer, "ratelimit"), ["outer"]);
@@ -274,7 +274,7 @@ async fn an_inner_limiters_fields_stay_and_the_outers_are_added() {
 }
 
 #[tokio::test]
-async fn an_inner_services_own_fields_are_left_alone() {
+async fn fields_that_an_inner_service_sets_are_left_alone() {
     let app = Router::new()
         .route(
             "/",
@@ -293,7 +293,7 @@ async fn an_inner_services_own_fields_are_left_alone() {
     assert_eq!(names, ["own", "default"]);
 }
 
-/// A body that tells when it is polled.
+/// A body that records when it is polled.
 struct Watched(Arc<AtomicBool>);
 
 impl http_body::Body for Watched {
@@ -314,7 +314,7 @@ fn upload() -> Router {
 }
 
 #[tokio::test]
-async fn a_refused_uploads_body_is_never_polled() {
+async fn the_body_of_a_rejected_upload_is_never_polled() {
     let app = upload().layer(RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(1))));
     for (polled, status) in [(true, StatusCode::OK), (false, StatusCode::TOO_MANY_REQUESTS)] {
         let watch = Arc::new(AtomicBool::new(false));
@@ -326,7 +326,7 @@ async fn a_refused_uploads_body_is_never_polled() {
 }
 
 #[tokio::test]
-async fn a_refused_upload_is_not_asked_to_continue() {
+async fn a_rejected_upload_gets_no_100_continue() {
     let app = upload().layer(per_ip(Quota::per_hour(1), &ManualClock::new()));
     let server = Server::start(app).await;
     let ask = || async {
@@ -347,7 +347,7 @@ async fn a_refused_upload_is_not_asked_to_continue() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_refused_midway_gets_its_answer() {
+async fn an_upload_that_is_rejected_midway_gets_its_response() {
     for version in VERSIONS {
         let app = upload().layer(per_ip(Quota::per_hour(1), &ManualClock::new()));
         let server = Server::start(app).await;
@@ -362,7 +362,7 @@ async fn an_upload_that_is_refused_midway_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn a_head_request_is_told_what_a_get_is() {
+async fn a_head_request_gets_the_same_head_as_a_get() {
     for version in VERSIONS {
         let app = hello().layer(per_ip(Quota::per_minute(2), &ManualClock::new()));
         let server = Server::start(app).await;
@@ -395,10 +395,10 @@ async fn a_header_is_a_key_and_its_absence_is_one_too() {
         assert_eq!(call(&[&name]).await.status, 200);
         assert_eq!(call(&[&name]).await.status, 429);
         assert_eq!(call(&[&format!("other {name}")]).await.status, 200);
-        // All callers without one share a budget, whatever the connection.
+        // All callers without the header share a budget, whatever their connection.
         assert_eq!(call(&[]).await.status, if version == Version::Http1 { 200 } else { 429 });
         assert_eq!(call(&[]).await.status, 429);
-        // Two lines are not a choice.
+        // Two values of the header are an error.
         let answer = call(&["secret", "secret"]).await;
         assert_eq!(answer.status, 400);
         assert!(!answer.text().contains("x-api-key") && !answer.text().contains("secret"), "{answer:?}");
@@ -428,13 +428,13 @@ struct User {
 
 #[tokio::test]
 async fn an_extension_that_an_outer_layer_fills_is_a_key() {
-    // Callers without it have no key, unless they are to share one.
+    // Callers without the extension have no key, unless the layer is configured to let them share one.
     let by_user = Extension::<User, _>::new(|user| user.id);
     assert_eq!(statuses_of_users(by_user.clone()).await, [200, 429, 200, 500, 500, 200]);
     assert_eq!(statuses_of_users(by_user.or_shared()).await, [200, 429, 200, 200, 429, 200]);
 }
 
-/// Of calls by the users 1, 1, 2, none, none and 3, each of whom may call once.
+/// Returns the statuses of calls by the users 1, 1, 2, none, none and 3; the limit is one call per user.
 async fn statuses_of_users<K>(key: K) -> Vec<u16>
 where
     K: KeyExtractor<Request<Body>> + Clone + Send + Sync + 'static,
@@ -483,7 +483,7 @@ async fn a_key_of_none_is_not_limited_and_carries_no_fields() {
 
 #[tokio::test]
 async fn a_cost_is_a_function_of_the_request() {
-    // The body's type is inferred, here and in a route's own layer.
+    // The type of the body is inferred, here and in the layer of a route.
     let layer = per_ip(Quota::per_minute(10), &ManualClock::new()).cost(|request: &Request<_>| match request
         .uri()
         .path()
@@ -507,7 +507,7 @@ async fn a_cost_is_a_function_of_the_request() {
     }
     assert_eq!(call("/").await.status, 429);
     assert_eq!(call("/health").await.header("ratelimit"), "\"default\";r=0;t=6");
-    // Nothing to wait for.
+    // No wait helps.
     let never = call("/never").await;
     assert_eq!((never.status.as_u16(), never.has("retry-after")), (429, false));
     assert_eq!(never.header("ratelimit"), "\"default\";r=0");
@@ -530,7 +530,7 @@ fn a_name_that_no_field_can_carry_panics() {
 }
 
 #[test]
-fn a_name_from_outside_the_program_is_tried() {
+fn a_name_from_outside_the_program_is_validated() {
     let layer = || RateLimitLayer::per_ip(Quota::per_second(1));
     for name in ["a\nb", "a\rb", "", "\u{7f}", "Zürich", &"x".repeat(257)] {
         let error = layer().try_name(name).unwrap_err().to_string();
@@ -556,7 +556,7 @@ async fn a_name_is_quoted_in_fields_and_bodies() {
 }
 
 #[tokio::test]
-async fn the_largest_quota_is_told_in_fifteen_digits() {
+async fn the_largest_quota_is_reported_in_fifteen_digits() {
     let app = hello().layer(per_ip(Quota::per_day(u64::MAX), &ManualClock::new()));
     let server = Server::start(app).await;
     let answer = support::get(server.address, Version::Http1, "/").await;
@@ -565,7 +565,7 @@ async fn the_largest_quota_is_told_in_fifteen_digits() {
 }
 
 #[tokio::test]
-async fn an_engine_is_shared_between_layers() {
+async fn a_limiter_is_shared_between_layers() {
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(2)));
     let app = Router::new()
         .route("/a", get(|| async {}).layer(RateLimitLayer::with_limiter(Global, limiter.clone()).name("a")))
@@ -581,7 +581,7 @@ async fn an_engine_is_shared_between_layers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_waits_in_line_arrives_whole() {
+async fn a_queued_upload_arrives_whole() {
     for version in VERSIONS {
         let bucket = LeakyBucket::new(Quota::per_second(20)).queue(3);
         let server = Server::start(upload().layer(RateLimitLayer::new(Global, bucket))).await;
@@ -598,7 +598,7 @@ async fn an_upload_that_waits_in_line_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_gives_its_place_in_line_away() {
+async fn a_client_that_disconnects_frees_its_queue_slot() {
     for version in VERSIONS {
         let clock = ManualClock::new();
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(2);
@@ -613,7 +613,7 @@ async fn a_client_that_hangs_up_gives_its_place_in_line_away() {
             .layer(RateLimitLayer::with_limiter(Global, limiter.clone()));
         let server = Server::start(app).await;
         let waiting = async |calls: u64| {
-            // The answer of `check` to all who wait: one second each.
+            // Each queued call gets the response of `check`: one second each.
             let wait = Some(Duration::from_secs(calls + 1));
             while limiter.peek(&()).retry_after() != wait {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -639,7 +639,7 @@ async fn a_client_that_hangs_up_gives_its_place_in_line_away() {
     }
 }
 
-/// The example of the README: five failed log-ins a minute, and those that succeed are free.
+/// Tests the example of the README: five failed log-ins a minute, and successful ones are free.
 #[tokio::test]
 async fn correct_passwords_are_free_and_exactly_five_failures_are_admitted() {
     let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))

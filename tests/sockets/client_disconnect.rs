@@ -1,7 +1,7 @@
-//! Hanging up, and uploading, while waiting in line: over real sockets, with HTTP/1.1 and HTTP/2.
+//! Disconnecting, and uploading, while queued: over real sockets, with HTTP/1.1 and HTTP/2.
 //!
-//! A busy machine is late. So nothing here asks how late anybody was: times are compared with slots, before which nobody may leave, and
-//! with a second line beside the first, in which nobody hangs up. To be ahead of that one by a slot is what a place gained is worth.
+//! A busy machine is late, so no test here bounds the lateness: times are compared with slots, before which no call may be released, and
+//! with a second queue beside the first, in which no client disconnects. A freed slot must put a call one slot ahead of that second queue.
 
 use std::convert::Infallible;
 use std::io;
@@ -36,18 +36,19 @@ type Limiter = RateLimiter<LeakyBucket>;
 
 const INTERVAL: Duration = Duration::from_millis(300);
 
-/// What the first call of a line costs: so many intervals the others have for coming and hanging up, before one of them may leave.
+/// The cost of the first call of a queue: the number of intervals that the others have for arriving and disconnecting before
+/// one is released.
 const HEAD_START: u32 = 5;
 
-/// Fails, instead of hanging, if something never happens. What does happen may take its time.
+/// Fails, instead of hanging, if an event never happens. It sets no tight limit on events that do happen.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Waits until so many of a line's places are free. It looks by a call that costs nothing; as any other, that would release those whose
-/// turn has come, so it is for before.
-async fn free_places(limiter: &Limiter, count: u64) {
-    at_last(&format!("{count} free places"), async {
+/// Waits until `count` slots of the queue are free. It polls with a call of cost 0, which would release due calls as any other call
+/// does, so use it before any is due.
+async fn free_slots(limiter: &Limiter, count: u64) {
+    at_last(&format!("{count} free slots"), async {
         while limiter.acquire_n(&(), 0).await.remaining() != count {
             sleep(Duration::from_millis(1)).await;
         }
@@ -55,7 +56,7 @@ async fn free_places(limiter: &Limiter, count: u64) {
     .await;
 }
 
-/// Where requests come from: a connection each with HTTP/1.1, the streams of a single one with HTTP/2.
+/// The source of requests: a connection each with HTTP/1.1, the streams of a single one with HTTP/2.
 enum Clients {
     Http1(SocketAddr),
     Http2(Client2),
@@ -69,7 +70,7 @@ impl Clients {
         }
     }
 
-    /// Aborted, it hangs up: its connection is closed, or its stream is reset.
+    /// Starts a request; aborting the task disconnects: its connection is closed, or its stream is reset.
     fn get(&self, path: &'static str) -> JoinHandle<Answer> {
         let request = request(Method::GET, path);
         match self {
@@ -97,22 +98,22 @@ async fn served(call: JoinHandle<Answer>) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// A line, and one beside it in which nobody hangs up. Both have just let the first call pass.
-struct Lines {
+/// A queue, and one beside it in which no client disconnects. Both have just released the first call.
+struct Queues {
     server: Server,
-    line: Limiter,
+    queue: Limiter,
     other: Limiter,
-    /// Who came to the handler, in order, and when.
+    /// The calls that reached the handler, in order, and when.
     came: Arc<Mutex<Vec<(String, Instant)>>>,
-    /// Before both lines' first slots.
+    /// A time before the first slots of both queues.
     began: Instant,
 }
 
-impl Lines {
-    async fn begin(places: u64) -> Self {
+impl Queues {
+    async fn begin(capacity: u64) -> Self {
         let came = Arc::<Mutex<Vec<_>>>::default();
         let layer = || {
-            let bucket = LeakyBucket::new(Quota::per(1, INTERVAL).unwrap()).queue(places);
+            let bucket = LeakyBucket::new(Quota::per(1, INTERVAL).unwrap()).queue(capacity);
             RateLimitLayer::new(Global, bucket).cost(|request: &Request<_>| {
                 if request.uri().path().ends_with("/first") { u64::from(HEAD_START) } else { 1 }
             })
@@ -121,153 +122,153 @@ impl Lines {
             let came = came.clone();
             move |uri: Uri| async move { came.lock().unwrap().push((uri.path().to_owned(), Instant::now())) }
         };
-        let (line, other) = (layer(), layer());
-        let limiters = (line.limiter().clone(), other.limiter().clone());
+        let (queue, other) = (layer(), layer());
+        let limiters = (queue.limiter().clone(), other.limiter().clone());
         let app = Router::new()
-            .route("/line/{name}", get(handler.clone()).layer(line))
+            .route("/queue/{name}", get(handler.clone()).layer(queue))
             .route("/other/{name}", get(handler).layer(other));
         let server = Server::start(app).await;
-        let lines = Self { server, line: limiters.0, other: limiters.1, came, began: Instant::now() };
-        let clients = lines.clients(Version::Http1).await;
-        served(clients.get("/line/first")).await;
+        let queues = Self { server, queue: limiters.0, other: limiters.1, came, began: Instant::now() };
+        let clients = queues.clients(Version::Http1).await;
+        served(clients.get("/queue/first")).await;
         served(clients.get("/other/first")).await;
-        lines
+        queues
     }
 
     async fn clients(&self, version: Version) -> Clients {
         Clients::new(self.server.address, version).await
     }
 
-    /// All who came after the first ones, the one line's in order, and the time of each.
-    fn came(&self, line: &str) -> Vec<(String, Instant)> {
+    /// Returns the calls of one queue after the first one, in order, and the time of each.
+    fn came(&self, queue: &str) -> Vec<(String, Instant)> {
         let came = self.came.lock().unwrap();
-        let of_the_line =
-            came.iter().filter_map(|(path, at)| Some((path.strip_prefix(line)?.to_owned(), *at)));
-        of_the_line.skip(1).collect()
+        let of_the_queue =
+            came.iter().filter_map(|(path, at)| Some((path.strip_prefix(queue)?.to_owned(), *at)));
+        of_the_queue.skip(1).collect()
     }
 
-    /// These came, in this order, and none of them before its slot.
-    fn assert_came(&self, line: &str, names: &[&str]) {
-        let came = self.came(line);
-        assert_eq!(came.iter().map(|(name, _)| name).collect::<Vec<_>>(), names, "{line}");
+    /// Asserts that exactly these calls arrived, in this order, and none of them before its slot.
+    fn assert_came(&self, queue: &str, names: &[&str]) {
+        let came = self.came(queue);
+        assert_eq!(came.iter().map(|(name, _)| name).collect::<Vec<_>>(), names, "{queue}");
         for (nth, (name, at)) in (0..).zip(&came) {
             let slot = self.began + INTERVAL * (HEAD_START + nth);
-            assert!(*at >= slot, "{line}{name} came {:?} early", slot - *at);
+            assert!(*at >= slot, "{queue}{name} came {:?} early", slot - *at);
         }
     }
 
-    /// The one came before the other.
+    /// Asserts that one call reached the handler before the other.
     fn assert_order(&self, first: &str, then: &str) {
         let came = self.came.lock().unwrap();
-        let place = |path: &str| came.iter().position(|(other, _)| other == path).expect(path);
-        assert!(place(first) < place(then), "{first} came after {then}: {came:?}");
+        let position = |path: &str| came.iter().position(|(other, _)| other == path).expect(path);
+        assert!(position(first) < position(then), "{first} came after {then}: {came:?}");
     }
 }
 
-async fn one_of_the_line_hangs_up(version: Version) {
-    let lines = Lines::begin(4).await;
-    let clients = lines.clients(version).await;
+async fn one_queued_client_disconnects(version: Version) {
+    let queues = Queues::begin(4).await;
+    let clients = queues.clients(version).await;
     let mut others = Vec::new();
     for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1)] {
         others.push(clients.get(path));
-        free_places(&lines.other, free).await;
+        free_slots(&queues.other, free).await;
     }
 
-    let leaves = clients.get("/line/leaves");
-    free_places(&lines.line, 3).await;
-    let stays = clients.get("/line/stays");
-    free_places(&lines.line, 2).await;
+    let leaves = clients.get("/queue/leaves");
+    free_slots(&queues.queue, 3).await;
+    let stays = clients.get("/queue/stays");
+    free_slots(&queues.queue, 2).await;
     hang_up([leaves]).await;
-    free_places(&lines.line, 3).await;
-    let comes = clients.get("/line/comes");
-    free_places(&lines.line, 2).await;
+    free_slots(&queues.queue, 3).await;
+    let comes = clients.get("/queue/comes");
+    free_slots(&queues.queue, 2).await;
 
     for call in [stays, comes].into_iter().chain(others) {
         served(call).await;
     }
-    lines.assert_came("/line/", &["stays", "comes"]);
-    lines.assert_came("/other/", &["1", "2", "3"]);
-    // They took the slots of the first and the second in line, not those of the second and the third.
-    lines.assert_order("/line/stays", "/other/2");
-    lines.assert_order("/line/comes", "/other/3");
+    queues.assert_came("/queue/", &["stays", "comes"]);
+    queues.assert_came("/other/", &["1", "2", "3"]);
+    // They used the first and the second slot of the queue, not the second and the third.
+    queues.assert_order("/queue/stays", "/other/2");
+    queues.assert_order("/queue/comes", "/other/3");
 }
 
 #[tokio::test]
-async fn a_connection_that_is_closed_in_line_gives_its_slot_to_the_next() {
-    one_of_the_line_hangs_up(Version::Http1).await;
+async fn a_queued_connection_that_is_closed_frees_its_slot_for_the_next() {
+    one_queued_client_disconnects(Version::Http1).await;
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_in_line_gives_its_slot_to_the_next_of_its_connection() {
-    one_of_the_line_hangs_up(Version::Http2).await;
+async fn a_queued_stream_that_is_reset_frees_its_slot_for_the_next_of_its_connection() {
+    one_queued_client_disconnects(Version::Http2).await;
 }
 
 #[tokio::test]
-async fn a_connection_that_is_closed_with_several_streams_in_line_gives_all_their_slots_away() {
-    let lines = Lines::begin(4).await;
-    let connection = Client2::http2(lines.server.address).await;
+async fn a_connection_that_is_closed_with_several_queued_streams_frees_all_their_slots() {
+    let queues = Queues::begin(4).await;
+    let connection = Client2::http2(queues.server.address).await;
     let closed = Clients::Http2(connection.clone());
-    let open = lines.clients(Version::Http2).await;
+    let open = queues.clients(Version::Http2).await;
     let mut others = Vec::new();
     for (path, free) in [("/other/1", 3), ("/other/2", 2), ("/other/3", 1), ("/other/4", 0)] {
         others.push(open.get(path));
-        free_places(&lines.other, free).await;
+        free_slots(&queues.other, free).await;
     }
 
-    let leave = ["/line/a", "/line/b", "/line/c"].map(|path| closed.get(path));
-    free_places(&lines.line, 1).await;
-    let stays = open.get("/line/stays");
-    free_places(&lines.line, 0).await;
+    let leave = ["/queue/a", "/queue/b", "/queue/c"].map(|path| closed.get(path));
+    free_slots(&queues.queue, 1).await;
+    let stays = open.get("/queue/stays");
+    free_slots(&queues.queue, 0).await;
     // The socket first: no stream is reset by itself.
     connection.close();
     hang_up(leave).await;
-    free_places(&lines.line, 3).await;
+    free_slots(&queues.queue, 3).await;
 
     for call in [stays].into_iter().chain(others) {
         served(call).await;
     }
-    lines.assert_came("/line/", &["stays"]);
-    lines.assert_came("/other/", &["1", "2", "3", "4"]);
-    lines.assert_order("/line/stays", "/other/2");
+    queues.assert_came("/queue/", &["stays"]);
+    queues.assert_came("/other/", &["1", "2", "3", "4"]);
+    queues.assert_order("/queue/stays", "/other/2");
 }
 
-async fn the_whole_line_hangs_up(version: Version) {
-    let lines = Lines::begin(3).await;
-    let clients = lines.clients(version).await;
+async fn all_queued_clients_disconnect(version: Version) {
+    let queues = Queues::begin(3).await;
+    let clients = queues.clients(version).await;
     let others = ["/other/x", "/other/x", "/other/x"].map(|path| clients.get(path));
-    free_places(&lines.other, 0).await;
+    free_slots(&queues.other, 0).await;
 
-    let leave = ["/line/a", "/line/b", "/line/c"].map(|path| clients.get(path));
-    free_places(&lines.line, 0).await;
-    assert_eq!(clients.get("/line/refused").await.unwrap().status, 429);
+    let leave = ["/queue/a", "/queue/b", "/queue/c"].map(|path| clients.get(path));
+    free_slots(&queues.queue, 0).await;
+    assert_eq!(clients.get("/queue/refused").await.unwrap().status, 429);
     hang_up(leave).await;
-    free_places(&lines.line, 3).await;
+    free_slots(&queues.queue, 3).await;
     let mut come = Vec::new();
-    for (path, free) in [("/line/next", 2), ("/line/second", 1), ("/line/third", 0)] {
+    for (path, free) in [("/queue/next", 2), ("/queue/second", 1), ("/queue/third", 0)] {
         come.push(clients.get(path));
-        free_places(&lines.line, free).await;
+        free_slots(&queues.queue, free).await;
     }
 
     for call in come.into_iter().chain(others) {
         served(call).await;
     }
-    lines.assert_came("/line/", &["next", "second", "third"]);
-    // The first of the other line has the same slot, the second the one after it: not a slot was lost.
-    let [line, other] = ["/line/", "/other/"].map(|line| lines.came(line));
-    assert!(line[0].1 < other[1].1 && line[1].1 < other[2].1, "{line:?} {other:?}");
+    queues.assert_came("/queue/", &["next", "second", "third"]);
+    // The first call of the other queue has the same slot, the second the one after it: no slot was lost.
+    let [queue, other] = ["/queue/", "/other/"].map(|queue| queues.came(queue));
+    assert!(queue[0].1 < other[1].1 && queue[1].1 < other[2].1, "{queue:?} {other:?}");
 }
 
 #[tokio::test]
-async fn when_a_full_line_closes_its_connections_the_next_has_the_next_slot() {
-    the_whole_line_hangs_up(Version::Http1).await;
+async fn when_all_connections_of_a_full_queue_close_the_next_call_has_the_next_slot() {
+    all_queued_clients_disconnect(Version::Http1).await;
 }
 
 #[tokio::test]
-async fn when_a_full_line_resets_its_streams_the_next_has_the_next_slot() {
-    the_whole_line_hangs_up(Version::Http2).await;
+async fn when_all_streams_of_a_full_queue_are_reset_the_next_call_has_the_next_slot() {
+    all_queued_clients_disconnect(Version::Http2).await;
 }
 
-/// A body that is sent while the test watches.
+/// A body whose chunks the test sends one by one.
 struct Chunks(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Chunks {
@@ -282,20 +283,20 @@ impl http_body::Body for Chunks {
     }
 }
 
-/// Uploads that wait, for as long as the test wants: it moves the clock.
+/// Uploads that are queued for as long as the test wants: it moves the clock.
 struct Uploads {
     server: Server,
     clock: ManualClock,
     limiter: Limiter,
-    /// How often the handler was called; it has not read then.
+    /// The number of calls of the handler, counted before it reads the body.
     begun: Arc<Semaphore>,
 }
 
 impl Uploads {
-    /// One second from now the first of the line leaves.
-    async fn begin(places: u64) -> Self {
+    /// Starts a server whose first queued call is released one second from now.
+    async fn begin(capacity: u64) -> Self {
         let clock = ManualClock::new();
-        let bucket = LeakyBucket::new(Quota::per_second(1)).queue(places);
+        let bucket = LeakyBucket::new(Quota::per_second(1)).queue(capacity);
         let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
         assert!(limiter.check(&()).is_allowed());
         let begun = Arc::new(Semaphore::new(0));
@@ -318,14 +319,14 @@ impl Uploads {
         self.clock.advance(Duration::from_secs(1));
     }
 
-    /// The server has had every occasion to do more than it should: it has answered others.
+    /// Gives the server every opportunity to do more than it should: it answers other requests.
     async fn server_is_idle(&self) {
         for _ in 0..20 {
             assert_eq!(support::get(self.server.address, Version::Http1, "/free").await.status, 200);
         }
     }
 
-    /// The head of an upload of three bytes that wants to be asked for them.
+    /// Sends the head of an upload of three bytes that expects `100 Continue`.
     async fn expect(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.server.address).await.unwrap();
         let head = format!(
@@ -347,7 +348,7 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
         let whole = chunks.concat();
         assert_eq!(whole.len(), 1 << 20);
 
-        // With room for one, so that a chunk that is sent means that the one before it is on its way.
+        // The channel has a capacity of one, so that a chunk that is sent means that the one before it is on its way.
         let (sender, receiver) = mpsc::channel(1);
         let request = Request::post("/echo").body(Chunks(receiver)).unwrap();
         let address = uploads.server.address;
@@ -361,7 +362,7 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
                 }
             }
         });
-        free_places(&uploads.limiter, 0).await;
+        free_slots(&uploads.limiter, 0).await;
         at_last("half an upload", async {
             for chunk in &chunks[..8] {
                 sender.send(chunk.clone()).await.unwrap();
@@ -382,16 +383,16 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
         drop(sender);
         let answer = at_last("an answer", call).await.unwrap();
         assert_eq!(answer.status, 200, "{version:?}");
-        // Not `assert_eq`, which would print it.
+        // Not `assert_eq`, which would print the body.
         assert!(answer.body == whole, "{version:?}: {} bytes, or other ones", answer.body.len());
     }
 }
 
 #[tokio::test]
-async fn an_upload_in_line_is_asked_to_continue_when_it_is_released_and_a_refused_one_never() {
+async fn a_queued_upload_gets_100_continue_when_it_is_released_and_a_rejected_one_never() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/echo").await;
-    free_places(&uploads.limiter, 0).await;
+    free_slots(&uploads.limiter, 0).await;
     let mut refused = uploads.expect("/echo").await;
     let mut answer = at_last("a refusal", read_until(&mut refused, "violated-policies")).await;
     uploads.server_is_idle().await;
@@ -408,7 +409,7 @@ async fn an_upload_in_line_is_asked_to_continue_when_it_is_released_and_a_refuse
     let echo = at_last("an echo", read_until(&mut waits, "\r\n\r\nabc")).await;
     assert!(echo.starts_with("HTTP/1.1 200 "), "{echo}");
 
-    // Nor is it asked when there is room again.
+    // It gets none either when the queue has a free slot again.
     refused.shutdown().await.unwrap();
     at_last("the end", refused.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
@@ -417,10 +418,10 @@ async fn an_upload_in_line_is_asked_to_continue_when_it_is_released_and_a_refuse
 }
 
 #[tokio::test]
-async fn an_upload_that_is_released_to_a_handler_that_does_not_read_is_not_asked_to_continue() {
+async fn an_upload_released_to_a_handler_that_does_not_read_gets_no_100_continue() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/ignore").await;
-    free_places(&uploads.limiter, 0).await;
+    free_slots(&uploads.limiter, 0).await;
     uploads.release();
     let answer = at_last("an answer", read_until(&mut waits, "\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -1,4 +1,5 @@
-//! Over real sockets and, here and there, in real time. A program of its own, so that what keeps all processors busy does not run beside.
+//! Tests over real sockets and, in a few places, in real time. This is a separate program, so that tests that keep all processors busy
+//! do not run beside it.
 
 #[cfg(feature = "axum")]
 mod axum;

@@ -1,4 +1,4 @@
-//! Waiting in line: who leaves when, who is refused, and what each is told.
+//! Queueing: the time of each release, the rejected calls, and the decision that each call gets.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,7 +27,8 @@ fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10))
 }
 
-/// `count` calls for one key at one instant, each a task: the decisions in the order of the calls, and when they came.
+/// Makes `count` calls for one key at one instant, each in a task. Returns the decisions in the order of the calls, and when
+/// they were made.
 async fn at_one_instant(bucket: LeakyBucket, count: usize) -> Vec<(Decision, Duration)> {
     let limiter = RateLimiter::new(bucket);
     let start = Instant::now();
@@ -46,7 +47,7 @@ fn admitted(seen: &[(Decision, Duration)]) -> Vec<u128> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_at_one_instant_leave_one_by_one_and_the_fifth_is_refused_at_once() {
+async fn of_five_at_one_instant_four_are_released_one_by_one_and_the_fifth_is_rejected_immediately() {
     let seen = at_one_instant(ten_a_second().queue(3), 5).await;
     for (n, (decision, at)) in (0..4).zip(&seen) {
         assert!(decision.is_allowed());
@@ -61,7 +62,7 @@ async fn five_at_one_instant_leave_one_by_one_and_the_fifth_is_refused_at_once()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_holds_requests_and_refuses_the_fifth_at_once() {
+async fn the_layer_queues_requests_and_rejects_the_fifth_immediately() {
     let layer = RateLimitLayer::new(from_fn(|_: &String| Some(())), ten_a_second().queue(3));
     let service = layer
         .responder(ErrorResponder)
@@ -79,12 +80,12 @@ async fn the_layer_holds_requests_and_refuses_the_fifth_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_queued_at_five_thousand_a_second_are_gone_after_200_ms() {
+async fn a_thousand_queued_at_five_thousand_a_second_are_released_after_200_ms() {
     let bucket = LeakyBucket::new(Quota::per_second(5_000)).queue(1_000);
     let seen = at_one_instant(bucket, 1_001).await;
     assert_eq!(admitted(&seen).len(), 1_001);
     for (n, (_, at)) in (0..).zip(&seen) {
-        // The timer ticks in milliseconds: nobody leaves before the slot, and nobody later than the tick after it.
+        // The timer ticks in milliseconds: no call is released before its slot, and none later than the tick after it.
         let slot = MS / 5 * n;
         assert_eq!(at.as_nanos(), slot.as_nanos().next_multiple_of(1_000_000), "{n}");
     }
@@ -92,14 +93,14 @@ async fn a_thousand_queued_at_five_thousand_a_second_are_gone_after_200_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_queued_at_a_thousand_a_second_leave_one_each_millisecond() {
+async fn a_thousand_queued_at_a_thousand_a_second_are_released_one_each_millisecond() {
     let bucket = LeakyBucket::new(Quota::per_second(1_000)).queue(1_000);
     let seen = at_one_instant(bucket, 1_001).await;
     assert_eq!(admitted(&seen), (0..=1_000).collect::<Vec<_>>());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_above_the_timers_is_kept() {
+async fn a_rate_above_that_of_the_timer_is_kept() {
     // Ten thousand slots in each tick, and three units in seven ticks.
     for (limit, calls, last) in [(10_000_000, 100_001, 10), (3, 301, 100_000)] {
         let bucket = LeakyBucket::new(Quota::per_second(limit)).queue(calls as u64);
@@ -113,7 +114,7 @@ async fn three_a_second_do_not_drift_in_an_hour() {
     const CALLS: u32 = 3 * 3_600;
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(3)).queue(6));
     let start = Instant::now();
-    // Six callers that come again as soon as they are let in: the line is never empty.
+    // Six callers that call again as soon as they are admitted: the queue is never empty.
     let mut callers = JoinSet::new();
     let left = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..6 {
@@ -155,14 +156,14 @@ fn slots_are_exact_to_the_nanosecond_for_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_first_leaves_first() {
+async fn calls_are_released_in_order_of_arrival() {
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(100)).queue(500));
     let left = Arc::new(Mutex::new(Vec::new()));
     let mut calls = JoinSet::new();
     for n in 0..500 {
         let (limiter, left) = (limiter.clone(), left.clone());
         calls.spawn(async move {
-            // They come in an order of their own, spread over half a second, ten at a time.
+            // They arrive in random order, spread over half a second, ten at a time.
             let place = n * 7 % 500;
             sleep(MS * 10 * (place / 10)).await;
             let acquire = limiter.acquire("key");
@@ -172,12 +173,12 @@ async fn who_comes_first_leaves_first() {
         });
     }
     calls.join_all().await;
-    // A place in line is taken with the first poll.
+    // A call takes its queue slot with the first poll.
     assert_eq!(*left.lock().unwrap(), (0..500).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_call_that_would_wait_too_long_is_rejected_at_once() {
+fn a_call_that_would_wait_too_long_is_rejected_immediately() {
     let clock = ManualClock::new();
     let bucket = ten_a_second().queue(100).max_wait(MS * 250);
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -223,7 +224,7 @@ fn without_a_queue_no_call_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_of_a_higher_cost_leaves_at_its_slot_and_holds_back_the_next() {
+async fn a_call_of_a_higher_cost_is_released_at_its_slot_and_delays_the_next() {
     let limiter = RateLimiter::new(ten_a_second().queue(9));
     let start = Instant::now();
     let mut calls = JoinSet::new();
@@ -233,7 +234,7 @@ async fn a_call_of_a_higher_cost_leaves_at_its_slot_and_holds_back_the_next() {
     }
     let mut seen = calls.join_all().await;
     seen.sort_unstable();
-    // Costs nothing, waits for nobody.
+    // A call of cost 0 does not wait.
     assert_eq!(
         seen,
         [
@@ -265,7 +266,7 @@ async fn keys_do_not_wait_for_each_other() {
     assert!(limiter.len() <= 200);
 }
 
-/// The answer of `acquire`, if it comes at once.
+/// Returns the decision of `acquire`, if it is immediate.
 fn now(limiter: &RateLimiter<LeakyBucket>, cost: u64) -> Option<Decision> {
     let mut call = PolledByHand::new(limiter.acquire_n("key", cost));
     call.poll();
@@ -273,7 +274,7 @@ fn now(limiter: &RateLimiter<LeakyBucket>, cost: u64) -> Option<Decision> {
 }
 
 #[test]
-fn a_check_while_somebody_waits_is_denied_and_tells_when_the_line_is_empty() {
+fn a_check_while_a_call_is_queued_is_denied_and_reports_when_the_queue_is_empty() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(9)).clock(clock.clone()).build();
     assert!(now(&limiter, 1).unwrap().is_allowed());
@@ -302,15 +303,15 @@ fn a_check_while_somebody_waits_is_denied_and_tells_when_the_line_is_empty() {
 }
 
 #[test]
-fn a_reset_lets_the_first_of_the_line_go_and_the_others_follow_one_by_one() {
+fn a_reset_releases_the_first_queued_call_and_the_others_follow_one_by_one() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(20)).clock(clock.clone()).build();
     assert!(now(&limiter, 1).unwrap().is_allowed());
-    let mut line: VecDeque<_> = (0..20).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
-    assert!(line.iter_mut().all(|call| !call.poll()));
+    let mut queue: VecDeque<_> = (0..20).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
+    assert!(queue.iter_mut().all(|call| !call.poll()));
     let mut leave = |at: &str| {
-        assert!(line.pop_front().unwrap().run(), "the first is late, {at}");
-        assert!(line.iter_mut().all(|call| !call.run()), "somebody is early, {at}");
+        assert!(queue.pop_front().unwrap().run(), "the first is late, {at}");
+        assert!(queue.iter_mut().all(|call| !call.run()), "a call is early, {at}");
     };
     for _ in 0..4 {
         clock.advance(MS * 100);
@@ -332,11 +333,11 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
         clock.set(Duration::from_secs(100));
         let limiter = RateLimiter::builder(ten_a_second().queue(5)).clock(clock.clone()).build();
         assert!(now(&limiter, 1).unwrap().is_allowed());
-        let mut line = [(); 4].map(|()| PolledByHand::new(limiter.acquire("key")));
-        assert!(line.iter_mut().all(|call| !call.poll()));
+        let mut queue = [(); 4].map(|()| PolledByHand::new(limiter.acquire("key")));
+        assert!(queue.iter_mut().all(|call| !call.poll()));
         clock.set(Duration::from_secs(100) - back);
-        assert!(line.iter_mut().all(|call| !call.run()), "stepping back by {back:?} lets nobody in");
-        for (n, call) in (1..).zip(&mut line) {
+        assert!(queue.iter_mut().all(|call| !call.run()), "stepping back by {back:?} admits no call");
+        for (n, call) in (1..).zip(&mut queue) {
             let mut waited = Duration::ZERO;
             while !call.run() {
                 clock.advance(MS);
@@ -344,7 +345,7 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
                 assert!(waited <= MS * 1_100, "{back:?} back: number {n} still waits");
             }
         }
-        // Nor does whoever comes later wait longer.
+        // Calls that arrive later do not wait longer, either.
         let mut next = PolledByHand::new(limiter.acquire("key"));
         let mut waited = Duration::ZERO;
         while !next.poll() {
@@ -355,19 +356,19 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
     }
 }
 
-/// A line and, beside it, the exact schedule: in units of the rate, without rounding.
-struct World {
+/// A queue and, beside it, the exact schedule: in units of the rate, without rounding.
+struct Simulation {
     limiter: RateLimiter<LeakyBucket>,
     clock: ManualClock,
     limit: u128,
     period: u128,
-    places: usize,
-    /// In nanoseconds.
+    capacity: usize,
+    /// The maximum wait in nanoseconds.
     max_wait: Option<u128>,
     now: u128,
-    /// When the next may leave, in nanoseconds times the limit.
+    /// The slot of the next call, in nanoseconds times the limit.
     next: u128,
-    line: VecDeque<Waiting>,
+    queue: VecDeque<Waiting>,
     refused: Vec<(u64, Decision)>,
 }
 
@@ -377,7 +378,7 @@ struct Waiting {
     arrived: u128,
 }
 
-/// What a world is made of. It comes again with its seed.
+/// The parameters of a simulation, which its seed reproduces.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     seed: u64,
@@ -385,37 +386,37 @@ struct Kind {
     period: Duration,
 }
 
-impl World {
+impl Simulation {
     fn new(kind: Kind) -> (Self, Random) {
         let mut random = Random::new(kind.seed);
-        let places = random.below(6);
+        let capacity = random.below(6);
         let clock = ManualClock::new();
-        let mut bucket = LeakyBucket::new(Quota::per(kind.limit, kind.period).unwrap()).queue(places);
+        let mut bucket = LeakyBucket::new(Quota::per(kind.limit, kind.period).unwrap()).queue(capacity);
         let interval = kind.period.as_nanos() as u64 / kind.limit;
         let max_wait = random.one_in(2).then(|| random.below(interval * 5));
         if let Some(max_wait) = max_wait {
             bucket = bucket.max_wait(Duration::from_nanos(max_wait));
         }
         let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
-        let world = Self {
+        let simulation = Self {
             limiter,
             clock,
             limit: u128::from(kind.limit),
             period: kind.period.as_nanos(),
-            places: places as usize,
+            capacity: capacity as usize,
             max_wait: max_wait.map(u128::from),
             now: 0,
             next: 0,
-            line: VecDeque::new(),
+            queue: VecDeque::new(),
             refused: Vec::new(),
         };
-        (world, random)
+        (simulation, random)
     }
 
-    /// When a newcomer would leave, in whole nanoseconds.
-    fn turn(&self) -> u128 {
-        let ahead: u128 = self.line.iter().map(|waiting| u128::from(waiting.cost)).sum();
-        (self.next.max(self.now * self.limit * u128::from(self.line.is_empty())) + ahead * self.period)
+    /// Returns the slot of a call that would arrive now, in whole nanoseconds.
+    fn slot(&self) -> u128 {
+        let ahead: u128 = self.queue.iter().map(|waiting| u128::from(waiting.cost)).sum();
+        (self.next.max(self.now * self.limit * u128::from(self.queue.is_empty())) + ahead * self.period)
             .div_ceil(self.limit)
     }
 
@@ -425,18 +426,18 @@ impl World {
         self.settle();
     }
 
-    /// The same, but every slot on the way is met.
+    /// Advances the clock, and stops at every slot on the way.
     fn pass(&mut self, by: u128) {
         let end = self.now + by;
-        while !self.line.is_empty() && self.next.div_ceil(self.limit) < end {
+        while !self.queue.is_empty() && self.next.div_ceil(self.limit) < end {
             self.advance(self.next.div_ceil(self.limit) - self.now);
         }
         self.advance(end - self.now);
     }
 
-    /// Those whose slot has come have left, and no others.
+    /// Asserts that the calls whose slot has come were released, and no others.
     fn settle(&mut self) {
-        while let Some(first) = self.line.front_mut() {
+        while let Some(first) = self.queue.front_mut() {
             if self.next.div_ceil(self.limit) > self.now {
                 break;
             }
@@ -447,38 +448,38 @@ impl World {
             // A slot that is overdue by more than five milliseconds moves.
             let earliest = first.arrived.max(self.now.saturating_sub(5_000_000));
             self.next = self.next.max(earliest * self.limit) + u128::from(first.cost) * self.period;
-            self.line.pop_front();
+            self.queue.pop_front();
         }
-        assert!(self.line.iter_mut().all(|waiting| !waiting.call.run()), "early at {}", self.now);
+        assert!(self.queue.iter_mut().all(|waiting| !waiting.call.run()), "early at {}", self.now);
     }
 
     fn acquire(&mut self, cost: u64) {
-        let turn = self.turn();
+        let slot = self.slot();
         let mut call = PolledByHand::new(self.limiter.acquire_n("key", cost));
         call.poll();
-        let wait = turn - self.now;
-        let at_once = cost == 0 || self.line.is_empty() && wait == 0;
-        let may_wait = self.line.len() < self.places && self.max_wait.is_none_or(|most| wait <= most);
-        match (call.output, at_once, may_wait) {
+        let wait = slot - self.now;
+        let immediate = cost == 0 || self.queue.is_empty() && wait == 0;
+        let may_wait = self.queue.len() < self.capacity && self.max_wait.is_none_or(|limit| wait <= limit);
+        match (call.output, immediate, may_wait) {
             (Some(decision), true, _) => {
                 assert!(decision.is_allowed() && decision.delay().is_zero());
                 if cost > 0 {
                     self.next = self.next.max(self.now * self.limit) + u128::from(cost) * self.period;
                 }
             }
-            (None, false, true) => self.line.push_back(Waiting { call, cost, arrived: self.now }),
+            (None, false, true) => self.queue.push_back(Waiting { call, cost, arrived: self.now }),
             (Some(decision), false, false) => {
                 assert!(!decision.is_allowed());
                 self.refused.push((cost, decision));
             }
-            other => panic!("{other:?} at {} with {} before it", self.now, self.line.len()),
+            other => panic!("{other:?} at {} with {} before it", self.now, self.queue.len()),
         }
     }
 
     fn check(&mut self, cost: u64) {
-        let wait = self.turn() - self.now;
+        let wait = self.slot() - self.now;
         let peeked = self.limiter.peek("key");
-        let (decision, passes) = (self.limiter.check_n("key", cost), self.line.is_empty() && wait == 0);
+        let (decision, passes) = (self.limiter.check_n("key", cost), self.queue.is_empty() && wait == 0);
         assert_eq!(peeked.is_allowed(), passes);
         assert_eq!(decision.is_allowed(), passes || cost == 0);
         if decision.is_allowed() {
@@ -498,40 +499,40 @@ impl World {
             0..4 => self.acquire(1),
             4 => self.acquire(random.below(4)),
             5 => self.check(random.below(3)),
-            6 if !self.line.is_empty() => {
-                let leaves = random.below(self.line.len() as u64) as usize;
-                self.line.remove(leaves);
+            6 if !self.queue.is_empty() => {
+                let leaves = random.below(self.queue.len() as u64) as usize;
+                self.queue.remove(leaves);
                 self.settle();
             }
-            // To the nanosecond of a slot, and to the one before it.
+            // Exactly to a slot, or to the nanosecond before it.
             7 => self.advance(self.next.div_ceil(self.limit).saturating_sub(self.now)),
             8 => self.advance(self.next.div_ceil(self.limit).saturating_sub(self.now + 1)),
             _ => self.advance(u128::from(random.below(2 * interval as u64 + 2))),
         }
     }
 
-    /// The world as it is after some steps.
+    /// Returns the state of the simulation after some steps.
     fn after(kind: Kind, steps: usize) -> Self {
-        let (mut world, mut random) = Self::new(kind);
+        let (mut simulation, mut random) = Self::new(kind);
         for _ in 0..steps {
-            world.step(&mut random);
+            simulation.step(&mut random);
         }
-        world
+        simulation
     }
 }
 
 thread_local! {
-    /// The world that is looked at, for the message of a failure.
-    static LOOKED_AT: RefCell<String> = const { RefCell::new(String::new()) };
+    /// The current simulation, for the message of a failure.
+    static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Prints which world failed.
-struct Witness;
+/// Prints the simulation that failed.
+struct PrintOnFailure;
 
-impl Drop for Witness {
+impl Drop for PrintOnFailure {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            LOOKED_AT.with_borrow(|world| eprintln!("in the world {world}"));
+            CURRENT.with_borrow(|simulation| eprintln!("in the simulation {simulation}"));
         }
     }
 }
@@ -549,69 +550,69 @@ fn kinds(seeds: u64) -> impl Iterator<Item = Kind> {
 }
 
 #[test]
-fn every_call_leaves_at_its_exact_slot_or_is_refused() {
-    let _witness = Witness;
+fn every_call_is_released_at_its_exact_slot_or_rejected() {
+    let _print = PrintOnFailure;
     for kind in kinds(2_000) {
-        LOOKED_AT.set(format!("{kind:?}"));
-        let (mut world, mut random) = World::new(kind);
+        CURRENT.set(format!("{kind:?}"));
+        let (mut simulation, mut random) = Simulation::new(kind);
         for _ in 0..64 {
-            world.step(&mut random);
+            simulation.step(&mut random);
         }
-        // All who are left leave.
-        while !world.line.is_empty() {
-            world.advance(world.next.div_ceil(world.limit) - world.now);
+        // All remaining calls are released.
+        while !simulation.queue.is_empty() {
+            simulation.advance(simulation.next.div_ceil(simulation.limit) - simulation.now);
         }
     }
 }
 
 #[test]
-fn a_refused_call_is_refused_until_its_retry_after_and_not_at_it() {
-    let _witness = Witness;
-    let mut looked_at = 0;
+fn a_rejected_call_is_rejected_until_its_retry_after_and_admitted_at_it() {
+    let _print = PrintOnFailure;
+    let mut tested = 0;
     for kind in kinds(150) {
         for steps in 1..32 {
-            LOOKED_AT.set(format!("{kind:?} after {steps} steps"));
-            let before = World::after(kind, steps - 1).refused.len();
-            let mut world = World::after(kind, steps);
-            let Some((cost, decision)) = world.refused.get(before).copied() else { continue };
-            let wait = decision.retry_after().expect("time heals it").as_nanos();
+            CURRENT.set(format!("{kind:?} after {steps} steps"));
+            let before = Simulation::after(kind, steps - 1).refused.len();
+            let mut simulation = Simulation::after(kind, steps);
+            let Some((cost, decision)) = simulation.refused.get(before).copied() else { continue };
+            let wait = decision.retry_after().expect("a retry succeeds").as_nanos();
             assert!(wait > 0);
-            world.pass(wait - 1);
-            let early = now(&world.limiter, cost).expect("nanosecond by nanosecond it is refused at once");
+            simulation.pass(wait - 1);
+            let early = now(&simulation.limiter, cost).expect("it is rejected immediately");
             assert_eq!((early.is_allowed(), early.retry_after()), (false, Some(NS)));
 
-            let mut world = World::after(kind, steps);
-            world.pass(wait);
-            let then = now(&world.limiter, cost);
+            let mut simulation = Simulation::after(kind, steps);
+            simulation.pass(wait);
+            let then = now(&simulation.limiter, cost);
             assert!(then.is_none_or(|decision| decision.is_allowed()), "{then:?} after {wait} ns");
-            looked_at += 1;
+            tested += 1;
         }
     }
-    assert!(looked_at > 1_000, "{looked_at}");
+    assert!(tested > 1_000, "{tested}");
 }
 
 #[test]
-fn as_many_are_let_in_as_remain() {
-    let _witness = Witness;
+fn the_remaining_number_of_calls_is_admitted() {
+    let _print = PrintOnFailure;
     for kind in kinds(150) {
         for steps in [5, 11, 17, 31, 47] {
-            LOOKED_AT.set(format!("{kind:?} after {steps} steps"));
-            let world = World::after(kind, steps);
-            // Costs nothing, says how things stand.
-            let remaining = now(&world.limiter, 0).unwrap().remaining();
+            CURRENT.set(format!("{kind:?} after {steps} steps"));
+            let simulation = Simulation::after(kind, steps);
+            // A call of cost 0 reports the state and charges nothing.
+            let remaining = now(&simulation.limiter, 0).unwrap().remaining();
             let mut calls: Vec<_> =
-                (0..=remaining).map(|_| PolledByHand::new(world.limiter.acquire("key"))).collect();
+                (0..=remaining).map(|_| PolledByHand::new(simulation.limiter.acquire("key"))).collect();
             for (n, call) in (0..).zip(&mut calls) {
                 call.poll();
-                let let_in = call.output.is_none_or(|decision| decision.is_allowed());
-                assert_eq!(let_in, n < remaining, "number {n} of {remaining}");
+                let admitted = call.output.is_none_or(|decision| decision.is_allowed());
+                assert_eq!(admitted, n < remaining, "number {n} of {remaining}");
             }
         }
     }
 }
 
 #[test]
-fn what_remains_and_what_is_told_of_the_reset_is_true_of_an_admission() {
+fn remaining_and_reset_are_true_for_an_admitted_call() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(ten_a_second().queue(3)).clock(clock.clone()).build();
     let mut waiting: Vec<PolledByHand<Acquire<LeakyBucket>>> = Vec::new();
@@ -625,7 +626,7 @@ fn what_remains_and_what_is_told_of_the_reset_is_true_of_an_admission() {
     clock.advance(MS * 100);
     assert!(waiting[0].run());
     let second = waiting[0].output.unwrap();
-    // Two wait; one place is free; after 300 ms nobody is there any more.
+    // Two are queued; one slot is free; after 300 ms the queue is empty.
     assert_eq!((second.remaining(), second.reset_after()), (1, MS * 300));
     for call in &mut waiting[1..] {
         clock.advance(MS * 100);
@@ -637,28 +638,28 @@ fn what_remains_and_what_is_told_of_the_reset_is_true_of_an_admission() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_callers_of_whom_a_tenth_gives_up_leave_without_a_gap() {
+async fn ten_thousand_callers_of_which_a_tenth_is_cancelled_are_released_without_a_gap() {
     const CALLERS: u64 = 10_000;
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(1_000)).queue(CALLERS));
     let mut random = Random::new(7);
     let start = Instant::now();
     let mut calls = JoinSet::new();
     for _ in 0..CALLERS {
-        let patience = match random.one_in(10) {
+        let timeout_after = match random.one_in(10) {
             true => MS * random.below(10_000) as u32,
             false => Duration::from_secs(3_600),
         };
-        let call = timeout(patience, limiter.acquire("key"));
+        let call = timeout(timeout_after, limiter.acquire("key"));
         calls.spawn(async move {
-            let let_in = call.await.ok().map(|decision| {
+            let admitted = call.await.ok().map(|decision| {
                 assert!(decision.is_allowed());
                 start.elapsed()
             });
-            (patience, let_in)
+            (timeout_after, admitted)
         });
     }
     let seen = calls.join_all().await;
-    assert!(seen.iter().all(|(patience, at)| at.is_some() || *patience < Duration::from_secs(11)));
+    assert!(seen.iter().all(|(timeout_after, at)| at.is_some() || *timeout_after < Duration::from_secs(11)));
     let mut left: Vec<_> = seen.into_iter().filter_map(|(_, at)| at).collect();
     left.sort_unstable();
     assert!(left.len() > 9_000 && left.len() < 9_900, "{}", left.len());
@@ -670,7 +671,7 @@ async fn ten_thousand_callers_of_whom_a_tenth_gives_up_leave_without_a_gap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_of_a_line_that_is_gone() {
+async fn no_state_remains_of_a_removed_queue() {
     let limiter = RateLimiter::builder(ten_a_second().queue(3)).max_keys(50).build();
     for round in 0..20 {
         let mut calls = JoinSet::new();
@@ -684,7 +685,7 @@ async fn nothing_is_kept_of_a_line_that_is_gone() {
         assert!(limiter.len() <= 50);
         sleep(MS * 500).await;
     }
-    // All keys are fresh: each finds a place of its own, and may wait.
+    // All keys are fresh: each has a slot in the table, and may be queued.
     let mut calls = JoinSet::new();
     for key in 0..50 {
         for _ in 0..4 {
@@ -701,7 +702,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
     let limited = axum::Router::new().route("/", axum::routing::get(|| async {})).layer(layer);
     let server = Server::start(limited.route("/plain", axum::routing::get(|| async {}))).await;
     let mut late: [Vec<Duration>; 4] = Default::default();
-    // What the machine is late by itself: a timer and a request at the same instants, not limited.
+    // The lateness of the machine itself: a timer and a request at the same instants, not limited.
     let mut plain: [Vec<Duration>; 4] = Default::default();
     for round in 0..ROUNDS {
         let together = Arc::new(Barrier::new(9));
@@ -731,7 +732,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
             });
         }
         let calls = calls.join_all().await;
-        // The schedule begins when the first one is served, which is not before the first one was sent.
+        // The schedule begins when the first request is served, which is not before the first one was sent.
         let start = calls.iter().map(|(start, ..)| *start).min().unwrap();
         let mut passed = Vec::new();
         for (_, end, answer) in calls {
@@ -739,7 +740,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
                 200 => passed.push(end - start),
                 429 => {
                     assert_eq!(answer.retry_after(), 1);
-                    assert!(end - start < MS * 100, "refused, but not at once: {:?}", end - start);
+                    assert!(end - start < MS * 100, "rejected, but not immediately: {:?}", end - start);
                 }
                 _ => panic!("{answer:?}"),
             }
@@ -761,7 +762,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
         })
     });
     for n in 0..4 {
-        // On a machine that is in time, five milliseconds; on one that is not, that much more.
+        // Five milliseconds on a machine without delays of its own; the limit grows by the measured lateness of the machine.
         let machine = (plain[0] + plain[n]).saturating_sub(MS * 2);
         assert!(late[n] <= MS * 5 + machine, "late by {late:?}, and without a limit by {plain:?}");
     }

@@ -35,7 +35,7 @@ use crate::support::{self, Server, VERSIONS, Version, read_until, request};
 
 type Limiter = RateLimiter<Concurrency>;
 
-/// Fails, instead of hanging, if something never happens.
+/// Fails, instead of hanging, if an event never happens.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
@@ -62,13 +62,13 @@ impl http_body::Body for Fed {
                     trailers.insert("x-sum", "42".parse().unwrap());
                     Ok(Frame::trailers(trailers))
                 }
-                Piece::Failure => Err(io::Error::other("the source is gone")),
+                Piece::Failure => Err(io::Error::other("the source has failed")),
             })
         })
     }
 }
 
-/// What the handlers' bodies are fed by, in the order of their calls.
+/// The senders for the handlers' bodies, in the order of their calls.
 type Feeds = Arc<Mutex<VecDeque<mpsc::UnboundedReceiver<Piece>>>>;
 
 struct Stage {
@@ -119,7 +119,7 @@ impl Stage {
         Connection::open(self.server.address, version).await
     }
 
-    /// Whether another would be let in now. Asked without a socket between, so that it is now.
+    /// Returns whether another call would be admitted now. It calls the limiter directly, without a socket, to get the current state.
     fn is_free(&self) -> bool {
         self.limiter.try_acquire_permit(USER).is_ok()
     }
@@ -134,7 +134,7 @@ impl Stage {
     }
 }
 
-/// Whose requests they are.
+/// The user that makes the requests.
 const USER: &str = "anna";
 
 fn by_user() -> impl KeyExtractor<Request<Body>, Key = String> + Clone {
@@ -147,7 +147,7 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// All tasks of a connection: those that hold its socket among them.
+/// All tasks of a connection, including those that hold its socket.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<Vec<AbortHandle>>>);
 
@@ -157,7 +157,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Tasks 
     }
 }
 
-/// A client's connection, whose answers come piece by piece.
+/// A client's connection, whose responses are read in pieces.
 struct Connection {
     address: SocketAddr,
     sender: Sender,
@@ -185,7 +185,7 @@ impl Connection {
         Self { address, sender, tasks }
     }
 
-    /// A request, and the head of its answer.
+    /// Sends a request, and returns the head of its response.
     async fn send(&self, method: Method, path: &str) -> Response<Incoming> {
         self.try_send(method, path).await.unwrap()
     }
@@ -213,7 +213,7 @@ impl Connection {
         at_last(path, self.send(Method::GET, path)).await
     }
 
-    /// Closes the socket, whatever is on its way.
+    /// Closes the socket, whatever is in flight.
     fn close(&self) {
         self.tasks.0.lock().unwrap().iter().for_each(AbortHandle::abort);
     }
@@ -235,7 +235,7 @@ async fn whole(response: Response<Incoming>) -> Bytes {
 }
 
 #[tokio::test]
-async fn a_second_request_is_refused_for_as_long_as_the_first_streams() {
+async fn a_second_request_is_rejected_for_as_long_as_the_first_streams() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1)).await;
         let (first, second) = (stage.connect(version).await, stage.connect(version).await);
@@ -265,7 +265,7 @@ async fn a_second_request_is_refused_for_as_long_as_the_first_streams() {
     }
 }
 
-/// With the real clock, as short as it can be: a stream that lasts.
+/// Tests a stream of some length with the real clock, as short as possible.
 #[tokio::test]
 async fn a_stream_of_half_a_second_holds_its_permit_for_half_a_second() {
     let stage = Stage::begin(Concurrency::per_key(1)).await;
@@ -293,7 +293,7 @@ async fn a_stream_of_half_a_second_holds_its_permit_for_half_a_second() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_in_the_middle_frees_its_permit() {
+async fn a_client_that_disconnects_mid_stream_frees_its_permit() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1).total(2)).await;
         for sent in 0..3 {
@@ -307,13 +307,13 @@ async fn a_client_that_hangs_up_in_the_middle_frees_its_permit() {
             assert!(stage.limiter.try_acquire_permit(USER).is_err());
             connection.close();
             stage.gets_free("a connection that is closed").await;
-            assert!(feed.is_closed(), "the body is gone");
+            assert!(feed.is_closed(), "the body is dropped");
         }
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_in_the_middle_frees_its_permit_and_the_connection_goes_on() {
+async fn a_stream_that_is_reset_midway_frees_its_permit_and_the_connection_stays_usable() {
     let stage = Stage::begin(Concurrency::per_key(2)).await;
     let connection = stage.connect(Version::Http2).await;
     let (feed, other) = (stage.feed(), stage.feed());
@@ -337,9 +337,9 @@ async fn a_stream_that_is_reset_in_the_middle_frees_its_permit_and_the_connectio
     .await;
 }
 
-/// A stream is reset before there is an answer: the handler still works.
+/// Resets a stream before there is a response, while the handler still works.
 #[tokio::test]
-async fn a_client_that_hangs_up_before_the_answer_frees_its_permit() {
+async fn a_client_that_disconnects_before_the_response_frees_its_permit() {
     for version in VERSIONS {
         let limiter = RateLimiter::new(Concurrency::per_key(1));
         let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
@@ -368,7 +368,7 @@ async fn a_client_that_hangs_up_before_the_answer_frees_its_permit() {
 }
 
 #[tokio::test]
-async fn whatever_the_answer_is_its_end_gives_the_permit_back() {
+async fn the_end_of_any_response_releases_the_permit() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1).total(1)).await;
         let mut connection = stage.connect(version).await;
@@ -389,7 +389,7 @@ async fn whatever_the_answer_is_its_end_gives_the_permit_back() {
             whole(response).await;
             stage.gets_free(path).await;
         }
-        // A body that fails: the client sees a broken answer.
+        // A body that fails: the client sees a broken response.
         let feed = stage.feed();
         let mut broken = connection.get("/stream").await;
         feed.send(Piece::Data("a")).ok().unwrap();
@@ -397,7 +397,7 @@ async fn whatever_the_answer_is_its_end_gives_the_permit_back() {
         feed.send(Piece::Failure).ok().unwrap();
         assert!(at_last("a failure", broken.body_mut().frame()).await.unwrap().is_err());
         stage.gets_free("a body that fails").await;
-        // A handler that panics takes its connection's task along, and no permit.
+        // A handler that panics ends its connection's task, and releases the permit.
         connection = stage.connect(version).await;
         assert!(at_last("no answer", connection.try_send(Method::GET, "/panics")).await.is_err());
         stage.gets_free("a handler that panics").await;
@@ -406,7 +406,7 @@ async fn whatever_the_answer_is_its_end_gives_the_permit_back() {
 
 /// Answers 500 for a handler that panics, as tower-http's CatchPanic does.
 #[tokio::test]
-async fn a_panic_that_is_caught_outside_gives_the_permit_back_before_the_answer() {
+async fn a_panic_that_is_caught_outside_releases_the_permit_before_the_response() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
     let catching = tower::layer::layer_fn(|service| {
@@ -432,9 +432,9 @@ async fn a_panic_that_is_caught_outside_gives_the_permit_back_before_the_answer(
     }
 }
 
-/// A switch of protocols ends the response; what the connection does then is another matter.
+/// Tests a switch of protocols, which ends the response; the later use of the connection is not limited.
 #[tokio::test]
-async fn an_upgrade_gives_the_permit_back() {
+async fn an_upgrade_releases_the_permit() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
     let app = Router::new()
@@ -467,7 +467,7 @@ async fn an_upgrade_gives_the_permit_back() {
     assert!(limiter.try_acquire_permit(&()).is_ok());
 }
 
-/// A reader that is slow holds its permit: what is not sent is not over.
+/// Tests a slow reader, which holds its permit: a body that is not sent has not ended.
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_its_permit() {
     for version in VERSIONS {
@@ -488,12 +488,12 @@ async fn a_client_that_does_not_read_holds_its_permit() {
     }
 }
 
-struct Line {
+struct QueuedStreams {
     stage: Stage,
     connections: Vec<Connection>,
 }
 
-impl Line {
+impl QueuedStreams {
     async fn waits(&self, count: usize) {
         at_last(&format!("{count} wait"), async {
             while self.stage.limiter.queued() != count {
@@ -503,7 +503,7 @@ impl Line {
         .await;
     }
 
-    /// A request that streams what it is fed, from a connection of its own with HTTP/1.1.
+    /// Makes a request that streams the chunks it is fed, with HTTP/1.1 over a connection of its own.
     fn call(&self, at: usize) -> JoinHandle<Response<Incoming>> {
         let (sender, address) = (self.connections[at].sender.clone(), self.connections[at].address);
         tokio::spawn(async move {
@@ -514,49 +514,49 @@ impl Line {
 }
 
 #[tokio::test]
-async fn the_next_in_line_passes_when_the_body_before_it_has_ended() {
+async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1).total(5).queue(3)).await;
         let mut connections = Vec::new();
         for _ in 0..6 {
             connections.push(stage.connect(version).await);
         }
-        let line = Line { stage, connections };
-        let feed = line.stage.feed();
-        let mut streams = at_last("the first", line.call(0)).await.unwrap();
+        let queue = QueuedStreams { stage, connections };
+        let feed = queue.stage.feed();
+        let mut streams = at_last("the first", queue.call(0)).await.unwrap();
         let (mut calls, mut feeds) = (VecDeque::new(), VecDeque::new());
         for at in 1..=3 {
-            feeds.push_back(line.stage.feed());
-            calls.push_back(line.call(at));
-            line.waits(at).await;
+            feeds.push_back(queue.stage.feed());
+            calls.push_back(queue.call(at));
+            queue.waits(at).await;
         }
-        // The line is full, and the total of five is not.
-        let refused = at_last("a refusal", line.call(4)).await.unwrap();
+        // The queue is full, and the total of five is not.
+        let refused = at_last("a refusal", queue.call(4)).await.unwrap();
         assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
-        // The second in line hangs up: the third moves up.
+        // The client of the second queued call disconnects: the third moves up.
         let leaves = calls.remove(1).unwrap();
         leaves.abort();
-        line.connections[2].close();
+        queue.connections[2].close();
         if version == Version::Http2 {
             drop(leaves.await);
         }
-        line.waits(2).await;
+        queue.waits(2).await;
         feeds.pop_back();
         feed.send(Piece::Data("a")).ok().unwrap();
         assert_eq!(text(streams.body_mut()).await, "a");
-        line.waits(2).await;
+        queue.waits(2).await;
         assert!(calls.iter().all(|call| !call.is_finished()));
         drop(feed);
         for left in [1, 0] {
             whole(streams).await;
-            streams = at_last("its turn", calls.pop_front().unwrap()).await.unwrap();
-            assert_eq!((streams.status().as_u16(), line.stage.limiter.queued()), (200, left), "{version:?}");
+            streams = at_last("its release", calls.pop_front().unwrap()).await.unwrap();
+            assert_eq!((streams.status().as_u16(), queue.stage.limiter.queued()), (200, left), "{version:?}");
             assert!(calls.iter().all(|call| !call.is_finished()), "one at a time, in order");
-            assert!(line.stage.limiter.try_acquire_permit(USER).is_err());
+            assert!(queue.stage.limiter.try_acquire_permit(USER).is_err());
             drop(feeds.pop_front());
         }
         whole(streams).await;
-        line.stage.gets_free("the last").await;
+        queue.stage.gets_free("the last").await;
     }
 }
 
@@ -570,16 +570,16 @@ async fn a_wait_that_is_too_long_ends_with_429() {
         let app = app(&feeds).layer(RateLimitLayer::with_limiter(by_user(), limiter.clone()));
         let stage = Stage { server: Server::start(app).await, limiter, feeds };
         let connections = vec![stage.connect(version).await, stage.connect(version).await];
-        let line = Line { stage, connections };
-        let _feed = line.stage.feed();
-        let streams = at_last("the first", line.call(0)).await.unwrap();
-        let waits = line.call(1);
-        line.waits(1).await;
+        let queue = QueuedStreams { stage, connections };
+        let _feed = queue.stage.feed();
+        let streams = at_last("the first", queue.call(0)).await.unwrap();
+        let waits = queue.call(1);
+        queue.waits(1).await;
         clock.advance(Duration::from_secs(5));
         let refused = at_last("a refusal", waits).await.unwrap();
         assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (429, false));
         assert_eq!(refused.headers()["content-type"], "application/problem+json");
-        assert_eq!(line.stage.limiter.queued(), 0);
+        assert_eq!(queue.stage.limiter.queued(), 0);
         drop(streams);
     }
 }
@@ -604,9 +604,9 @@ async fn the_total_counts_streams_of_all_users() {
     assert!(stage.is_free());
 }
 
-/// Joined with a rate, by another key; and in a tuple with one.
+/// Tests a limit joined with a rate by another key, and one in a tuple with a rate.
 #[tokio::test]
-async fn beside_a_rate_a_stream_is_held_to_its_end() {
+async fn beside_a_rate_the_permit_of_a_stream_is_held_to_its_end() {
     let rate = RateLimiter::new(TokenBucket::new(Quota::per_day(100)));
     let one = RateLimiter::new(Concurrency::per_key(1));
     let tuple = RateLimiter::new((TokenBucket::new(Quota::per_day(100)), Concurrency::per_key(1)));
@@ -641,7 +641,7 @@ async fn beside_a_rate_a_stream_is_held_to_its_end() {
             })
             .await;
         }
-        // Two streams and two texts: what was refused was charged by neither.
+        // Two streams and two texts: neither limit was charged for the rejected call.
         if nth == 0 {
             assert_eq!(rate.peek(&()).remaining(), 96);
         }
@@ -649,10 +649,10 @@ async fn beside_a_rate_a_stream_is_held_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_handler_is_told_how_long_its_request_was_held() {
+async fn a_handler_can_read_how_long_its_request_was_queued() {
     let clock = ManualClock::new();
-    let line = LeakyBucket::new(Quota::per_second(10)).queue(5);
-    let limiter = RateLimiter::builder(line).clock(clock.clone()).build();
+    let algorithm = LeakyBucket::new(Quota::per_second(10)).queue(5);
+    let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
     let reported = |axum::Extension(decision): axum::Extension<Decision>| async move {
         format!("{} ms", decision.delay().as_millis())
     };
