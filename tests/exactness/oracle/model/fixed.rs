@@ -3,13 +3,13 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// When the window began, in the key's time, and what it has admitted.
+/// The beginning of the window, in the key's time, and the units it has admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     clock: Timeline,
     limit: u64,
     aligned: bool,
-    /// May be before the key's time began.
+    /// The beginning of the window, which may be before the key's time began.
     began: i128,
     count: u64,
 }
@@ -28,7 +28,7 @@ impl Fixed {
         self.clock.period.into()
     }
 
-    /// When the window of the clock's grid began in which the key's time lies.
+    /// Returns when the window of the clock's grid began in which the key's time lies.
     fn edge(&self) -> i128 {
         self.now() - i128::from(self.clock.latest % self.clock.period)
     }
