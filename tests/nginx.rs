@@ -197,7 +197,7 @@ async fn nginx_sets_x_real_ip() {
 }
 
 #[tokio::test]
-async fn an_nginx_that_passes_x_real_ip_on_cannot_be_helped_but_two_lines_are_noticed() {
+async fn an_nginx_that_forwards_x_real_ip_is_believed_but_two_field_lines_are_noticed() {
     let app = unlimited(ClientIp::header("x-real-ip").unwrap()).await;
     let nginx = nginx(app.address, "").await;
     assert_eq!(seen(CLIENT, nginx.address, &[("x-real-ip", FORGED)]).await, FORGED);

@@ -205,7 +205,7 @@ fn assert_trailers_only(answer: &Answer, content_type: &str, status: &str) {
 }
 
 #[tokio::test]
-async fn a_refusal_is_all_in_the_header_block() {
+async fn a_denial_is_all_in_the_header_block() {
     let layer = per_ip(Quota::per_minute(30).burst(1), &ManualClock::new());
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut client = Client2::http2(server.address).await;

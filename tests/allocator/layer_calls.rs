@@ -106,7 +106,7 @@ const TABLE: u64 = 2;
 
 const MANY: Quota = Quota::per_hour(1_000_000);
 
-/// A configuration that reports nothing to the client.
+/// Returns a configuration that reports nothing to the client.
 fn silent() -> HttpResponder {
     HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false)
 }
@@ -159,7 +159,7 @@ fn what_else_costs_an_allocation() {
 }
 
 #[test]
-fn a_refused_call_reads_no_body_and_allocates_little() {
+fn a_denied_call_reads_no_body_and_allocates_little() {
     let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
     for (responder, most) in [(silent(), 4), (HttpResponder::new(), 5)] {
         assert!(allocations(few().responder(responder), 429) <= most);

@@ -15,7 +15,7 @@ fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, Manu
     (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
 }
 
-/// The same limiter with shared buckets for keys that find no slot.
+/// Returns the same limiter with shared buckets for keys that find no slot.
 fn sharing<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     let builder = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys);
@@ -53,7 +53,7 @@ fn flood<A: Algorithm>(algorithm: A, capacity: u64) {
 }
 
 #[test]
-fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_who_was_limited() {
+fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_a_limited_key() {
     flood(bucket(), 5);
 }
 
@@ -211,7 +211,7 @@ fn repeated_reset_of_one_key_does_not_grow() {
 }
 
 #[test]
-fn keys_that_come_and_go_repeatedly_do_not_grow() {
+fn keys_added_and_evicted_repeatedly_do_not_grow_the_table() {
     let (limiter, clock) = limiter(bucket(), 1_000);
     let mut key = 0_u32;
     let mut come_and_go = || {

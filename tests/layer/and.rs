@@ -150,11 +150,11 @@ fn next_cost(random: &mut Random) -> u64 {
     }
 }
 
-/// Merges the decisions of the members, each with the window over which its remaining units spread: the
-/// numbers of the most urgent one.
+/// Returns the index of the most urgent of the decisions, each with the window over which its remaining units
+/// spread.
 ///
-/// Of denials the longest wait, otherwise what is nearest to exhaustion, and of those what must last
-/// longer; of two equal ones the first.
+/// It is the denial with the longest wait, otherwise the decision nearest to exhaustion, and of those the
+/// one that must last longer; of two equal ones the first.
 fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
     let denied = each.iter().any(|(decision, _)| !decision.is_allowed());
     let mut chosen: Option<usize> = None;

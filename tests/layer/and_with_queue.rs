@@ -378,7 +378,8 @@ async fn a_cost_of_zero_does_not_wait_in_joined_queues() {
     assert!(!passes(free(u64::MAX).call(())));
 }
 
-/// A queue that releases nothing for a minute, before another limit; its own call has just been admitted.
+/// Returns a limiter whose queue releases nothing for a minute, before another limit; its own call has just
+/// been admitted.
 fn stuck(clock: &ManualClock) -> RateLimiter<LeakyBucket> {
     let line = limiter(LeakyBucket::new(Quota::per_minute(1)).queue(1_000), clock);
     assert!(line.check(&()).is_allowed());

@@ -254,7 +254,7 @@ fn a_call_without_a_key_for_one_is_charged_by_none() {
 }
 
 #[test]
-fn costs_beyond_measure_are_refused_by_all_or_fit() {
+fn extreme_costs_are_denied_by_all_or_fit() {
     let clock = ManualClock::new();
     let most = Quota::per(u64::MAX, Duration::from_secs(1)).unwrap();
     let (first, second) = (limiter(FixedWindow::new(most), &clock), limiter(TokenBucket::new(most), &clock));

@@ -73,7 +73,7 @@ macro_rules! statuses {
 pub(crate) use statuses;
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_and_the_body_names_nothing() {
+async fn a_request_without_a_key_is_rejected_and_the_body_names_nothing() {
     let layer = RateLimitLayer::per_ip(Quota::per_second(1));
     let answer = ask(&layer, get("/")).await;
     assert_eq!(answer.status, 500);

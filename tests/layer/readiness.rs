@@ -397,7 +397,7 @@ async fn poll_ready_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_refused_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
+async fn a_denied_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
     let layer = RateLimitLayer::new(Global, denies()).responder(ErrorResponder);
     let service =
         ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1)).service(Probe::new());

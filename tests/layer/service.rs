@@ -18,7 +18,7 @@ use tower_throttle::middleware::{
 };
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
-/// A service for lines of a protocol: `<user> <command>`.
+/// Returns the user of a line of a protocol, `<user> <command>`, as its key.
 fn by_user() -> impl KeyExtractor<String, Key = String> + Copy {
     from_fn(|line: &String| line.split(' ').next().filter(|user| *user != "root").map(str::to_owned))
 }
@@ -130,7 +130,7 @@ async fn calls_that_are_not_http_are_queued_too() {
 fn is_shared<T: Send + Sync + Clone + Unpin + fmt::Debug + 'static>(_: &T) {}
 fn is_sent<T: Send>(_: &T) {}
 
-/// The type, as users write it.
+/// Returns the type as users write it.
 fn limiter() -> RateLimitLayer<PeerIp, TokenBucket> {
     RateLimitLayer::per_ip(Quota::per_second(1))
 }

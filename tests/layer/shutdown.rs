@@ -325,7 +325,7 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
 
 /// A permit that is dropped while its limiter is closed, from the waker of a queued call.
 #[test]
-fn closing_in_a_full_table_answers_those_in_shared_buckets() {
+fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
     let rule = Concurrency::per_key(1).queue(9);
     let limiter = RateLimiter::builder(rule)
         .clock(ManualClock::new())

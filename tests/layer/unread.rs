@@ -119,7 +119,7 @@ impl http_body::Body for Upload {
 }
 
 #[tokio::test]
-async fn a_refusal_over_http_1_of_a_request_with_a_body_closes_the_connection() {
+async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
     let close = &["close"][..];
     for (headers, expected) in [
         (vec![(CONTENT_LENGTH, "1")], close),
@@ -154,7 +154,7 @@ async fn an_admitted_request_and_one_without_a_limit_keep_their_connection() {
 }
 
 #[tokio::test]
-async fn a_response_that_closes_by_itself_says_so_once() {
+async fn a_response_that_closes_by_itself_has_one_connection_header() {
     for (own, expected) in [
         ("close", vec!["close"]),
         ("Upgrade, Close", vec!["Upgrade, Close"]),

@@ -51,8 +51,8 @@ fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBuck
     call
 }
 
-/// Of a hundred queued calls every third is cancelled at a random time; the rest are released in order, one
-/// per interval.
+/// Cancels every third of a hundred queued calls at a random time; the rest are released in order, one per
+/// interval.
 async fn every_third_is_cancelled(seed: u64, aborted: bool) {
     let limiter = RateLimiter::new(bucket());
     let mut random = Random::new(seed);
@@ -495,7 +495,7 @@ fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The work done in a waker: anything that touches the same key and the same clock.
+/// Does anything in a waker that touches the same key and the same clock.
 fn anything(limiter: &RateLimiter<LeakyBucket>, clock: &ManualClock) -> impl Fn() + Send + Sync + use<> {
     let (limiter, clock) = (limiter.clone(), clock.clone());
     let own = Mutex::new(Some(waiting(&limiter)));

@@ -207,7 +207,7 @@ fn a_layer_joined_with_its_clone_costs_two() {
     assert_eq!(limiter.peek(&7_u64).remaining(), 1);
 }
 
-/// A limiter whose only slot is taken, and keys that share a bucket: groups of two.
+/// Returns a limiter whose only slot is taken, and keys that share a bucket: groups of two.
 fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u64; 2]>) {
     let builder = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_keys(1);
     let limiter = builder.on_full(OnFull::ShareBuckets).build();
@@ -404,7 +404,7 @@ fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
 
 type Call = Pin<Box<dyn Future<Output = bool>>>;
 
-/// A call that is queued at once.
+/// Starts a call that is queued at once.
 fn call<S>(service: &mut S, keys: Keys) -> PolledByHand<Call>
 where
     S: Service<Keys, Future: 'static>,

@@ -10,7 +10,7 @@ use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::{Random, TickingClock};
 
-/// One limiter on a clock that stands still, and one on a clock that advances at each reading.
+/// Returns one limiter on a clock that stands still, and one on a clock that advances at each reading.
 fn limiters<A: Algorithm>(algorithm: &A) -> [(RateLimiter<A>, TickingClock); 2] {
     TickingClock::both().map(|clock| {
         clock.set(Duration::from_secs(1_000));

@@ -916,7 +916,7 @@ fn tiered_blocking_counts_refusals_while_others_wait() {
 }
 
 #[test]
-fn cost_zero_in_a_block_tells_index_and_window() {
+fn cost_zero_in_a_lockout_reports_index_and_window() {
     let rule = (TokenBucket::new(Quota::per_second(9)), FixedWindow::new(Quota::per_hour(2)));
     let rule = rule.block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
@@ -928,7 +928,7 @@ fn cost_zero_in_a_block_tells_index_and_window() {
 }
 
 #[test]
-fn cost_zero_in_a_block_window() {
+fn cost_zero_in_a_lockout_window() {
     let rule = TokenBucket::new(Quota::per_second(9)).block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
     assert!(!rule.check(&mut state, Nanos(0), 10).is_allowed());
@@ -1325,7 +1325,7 @@ fn wild(r: &mut Random) -> Quota {
     if r.one_in(2) { quota.burst(if r.one_in(3) { u64::MAX } else { r.any_size() }) } else { quota }
 }
 
-/// Nothing panics, and a cost of 0 is admitted.
+/// Asserts that nothing panics, and that a cost of 0 is admitted.
 fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
     for seed in 0..4_000 {
         let r = &mut Random::new(seed);

@@ -68,7 +68,7 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::new()))
 }
 
-/// The status, name, quota, window and remaining units.
+/// Returns the status, name, quota, window and remaining units.
 async fn reported<S, B>(service: &S, user: User) -> (u16, String, u64, u64, u64)
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
@@ -157,7 +157,7 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn a_user_who_moves_keeps_what_was_used_up_to_what_the_new_tier_can_hold() {
+fn a_user_that_moves_keeps_its_usage_up_to_the_capacity_of_the_new_tier() {
     with_each_kind!(moves);
 }
 
@@ -237,7 +237,7 @@ fn a_key_that_moves_to_and_fro_a_thousand_times_gets_no_more_than_the_larger_tie
 }
 
 /// An app has as many tiers as routes: none of them loses what the key has used because others were called.
-fn many_rules<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
+fn many_tiers<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (large, small) = (rule(Quota::per_hour(1_000)), rule(Quota::per_hour(10)));
     let (limiter, _clock) = tiered(small.clone());
     let mut admitted = 0;
@@ -252,7 +252,7 @@ fn many_rules<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 
 #[test]
 fn a_key_with_twenty_tiers_gets_no_more_than_the_largest_allows() {
-    with_each_kind!(many_rules);
+    with_each_kind!(many_tiers);
 }
 
 /// A call with the large tier is queued and then cancelled, after the small one was called: the small one's

@@ -14,7 +14,7 @@ use tower_throttle::clock::{Clock, ManualClock, Nanos};
 pub(crate) trait Time: Clock + Clone + Unpin {
     fn new() -> Self;
     fn tick(&self, by: Duration);
-    /// Whether waiters are woken when their scheduled time has come. If not, something has to drive them.
+    /// True if waiters are woken when their scheduled time has come. If not, something has to drive them.
     const RINGS: bool;
 }
 

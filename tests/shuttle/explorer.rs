@@ -40,7 +40,8 @@ pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
     run(PctScheduler::new_from_seed(2, 3, executions), model);
 }
 
-/// Three keys: the second is in the shard of the first, the third is not. Under shuttle, all limiters have
+/// Returns three keys: the second is in the shard of the first, the third is not. Under shuttle, all limiters
+/// have the same seed.
 /// the same seed.
 pub(crate) fn keys() -> [u64; 3] {
     static KEYS: OnceLock<[u64; 3]> = OnceLock::new();

@@ -22,8 +22,8 @@ mod schedules;
 use schedules::clock::{Mute, Strict};
 use schedules::explorer::{explore, in_one_shard, keys};
 use schedules::models::{
-    Act, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay, the_table_is_full,
-    turns_come_meanwhile, two_lines, unused_release,
+    Act, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay, slots_come_meanwhile,
+    the_table_is_full, two_queues, unused_release,
 };
 use schedules::mutants::{Budgets, CROSSED, FORGETFUL, GREEDY, HALF, LATE, Mutant, SOUND, TORN, UNFAIR};
 use schedules::queue_model::Real;
@@ -47,9 +47,9 @@ fn waiters_that_stay_use_the_slots_of_cancelled_ones() {
 
 #[test]
 fn no_wakeup_is_lost_while_calls_join_and_are_cancelled() {
-    explore(|| turns_come_meanwhile(Real::new::<Strict>, ONE));
-    explore(|| turns_come_meanwhile(Real::new::<Mute>, ONE));
-    explore(|| turns_come_meanwhile(Real::new::<ManualClock>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<Strict>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<Mute>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<ManualClock>, ONE));
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn queues_of_two_keys_do_not_disturb_each_other() {
     let [one, alike, apart] = keys();
     explore(move || as_many_slots_as_waiters_that_stay(Real::new::<Strict>, [one, alike], 1));
     explore(move || as_many_slots_as_waiters_that_stay(Real::new::<Strict>, [one, apart], 1));
-    explore(move || turns_come_meanwhile(Real::new::<Mute>, [one, alike]));
-    explore(move || turns_come_meanwhile(Real::new::<Mute>, [one, apart]));
+    explore(move || slots_come_meanwhile(Real::new::<Mute>, [one, alike]));
+    explore(move || slots_come_meanwhile(Real::new::<Mute>, [one, apart]));
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn two_limits_are_charged_both_or_not_at_all_in_either_order() {
 
 #[test]
 fn calls_in_two_queues_leave_both_or_neither() {
-    explore(|| two_lines::<Strict>(false));
-    explore(|| two_lines::<Strict>(true));
-    explore(|| two_lines::<Mute>(true));
+    explore(|| two_queues::<Strict>(false));
+    explore(|| two_queues::<Strict>(true));
+    explore(|| two_queues::<Mute>(true));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn new_keys_of_a_full_table_never_deadlock() {
 #[test]
 fn a_sound_mutant_passes() {
     explore(|| as_many_slots_as_waiters_that_stay(Mutant::<Strict, SOUND>::new, ONE, 2));
-    explore(|| turns_come_meanwhile(Mutant::<Mute, SOUND>::new, ONE));
+    explore(|| slots_come_meanwhile(Mutant::<Mute, SOUND>::new, ONE));
     explore(|| unused_release(Mutant::<Strict, SOUND>::new, false));
     explore(|| unused_release(Mutant::<Strict, SOUND>::new, true));
     explore(|| all_or_none(Budgets::<SOUND>::new));
@@ -113,7 +113,7 @@ fn a_sound_mutant_passes() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_waker_registered_too_late_is_detected() {
-    explore(|| turns_come_meanwhile(Mutant::<Mute, LATE>::new, ONE));
+    explore(|| slots_come_meanwhile(Mutant::<Mute, LATE>::new, ONE));
 }
 
 #[test]

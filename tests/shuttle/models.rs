@@ -40,7 +40,7 @@ pub(crate) fn as_many_slots_as_waiters_that_stay<L: Line, C: Time, const KEYS: u
 }
 
 /// Calls join and are cancelled while slots come.
-pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
+pub(crate) fn slots_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
 ) {
@@ -164,7 +164,7 @@ pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
 
 /// Calls are queued in two queues at once, and in either order; one of them is cancelled, before slots come
 /// or meanwhile.
-pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
+pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
     let clock = C::new();
     let build = || RateLimiter::builder(ten_a_second()).clock(clock.clone()).build();
     let lines = [build(), build()];

@@ -27,7 +27,7 @@ pub(crate) struct Joined<A: Algorithm, B: Algorithm> {
 pub(crate) type Keys = [u64; 2];
 pub(crate) type Key = fn(&Keys) -> Option<u64>;
 
-/// A call of `first.and(second)` with a key each; it is decided or queued before the first poll.
+/// Starts a call of `first.and(second)` with a key each; it is decided or queued before the first poll.
 pub(crate) fn call<A: Algorithm, B: Algorithm>(
     first: &RateLimiter<A>,
     second: &RateLimiter<B>,

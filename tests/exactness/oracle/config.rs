@@ -32,7 +32,7 @@ impl Rule {
         Self { limit, period, burst, slices, aligned, warm_up, cold_factor }
     }
 
-    /// Extreme and common quotas: 1 per 30 days, and 10^9 per second.
+    /// Returns extreme and common quotas: 1 per 30 days, and 10^9 per second.
     pub(crate) fn extreme(random: &mut Random) -> Self {
         const LIMITS: [u64; 7] = [1, 1, 2, 1_000_000_000, 1 << 63, u64::MAX - 1, u64::MAX];
         const PERIODS: [u64; 7] = [1, 2, SECOND, SECOND, 30 * DAY, i64::MAX as u64 - 1, i64::MAX as u64];

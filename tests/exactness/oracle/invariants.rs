@@ -45,7 +45,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         // At its last reading the clock cannot show a later one.
         ensure!(wait > 0 || at == u64::MAX, "denied, but to be retried at once");
         let end = self.setup.end;
-        let too_early = self.lets_in(&self.state, end, cost) && self.oracle_refuses(end, cost);
+        let too_early = self.lets_in(&self.state, end, cost) && self.oracle_denies(end, cost);
         ensure!(!too_early, "let in early, when the clock ends");
         if wait == 0 {
             return Ok(());
@@ -66,7 +66,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if self.due(at, wait).is_some() {
             ensure!(self.lets_in(&self.state, in_time, cost), "denied at retry_after");
             ensure!(self.lets_in(&hammering, in_time, cost), "denied at retry_after, having hammered");
-            ensure!(!self.oracle_refuses(in_time, cost), "the rule refuses it at retry_after");
+            ensure!(!self.oracle_denies(in_time, cost), "the rule refuses it at retry_after");
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.oracle_at(at).verdict(cost) == Verdict::Admit
     }
 
-    fn oracle_refuses(&self, at: u64, cost: u64) -> bool {
+    fn oracle_denies(&self, at: u64, cost: u64) -> bool {
         self.oracle_at(at).verdict(cost) == Verdict::Refuse
     }
 

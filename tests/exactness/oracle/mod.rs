@@ -59,7 +59,7 @@ fn a_token_bucket_that_starts_empty_agrees_with_the_exact_model() {
 }
 
 #[test]
-fn a_fixed_window_does_what_the_exact_rule_says() {
+fn a_fixed_window_agrees_with_the_exact_model() {
     holds(Setup::any, fixed_window, fixed);
 }
 

@@ -307,7 +307,7 @@ fn lives(which: impl Fn(u64) -> bool, seeds: std::ops::Range<u64>, late: bool) {
 }
 
 #[test]
-fn waiters_are_admitted_as_the_naive_queue_says_and_reports_are_true() {
+fn waiters_are_admitted_as_in_the_naive_queue_and_reports_are_true() {
     lives(|nth| nth < 10, 0..2_000, false);
 }
 

@@ -265,7 +265,7 @@ fn earliest(now: u64) -> u128 {
     now.saturating_sub(5_000_000).into()
 }
 
-/// The parameters of a window.
+/// Returns the parameters of a window.
 pub(crate) fn window(limit: u64, period: u64, slices: u64, aligned: bool) -> Rule {
     Rule { limit, period, burst: limit, slices, aligned, warm_up: None, cold_factor: 1 << 10 }
 }

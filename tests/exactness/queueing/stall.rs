@@ -142,7 +142,7 @@ fn after_a_stall_the_calls_queued_for_a_smooth_limiter_are_released_an_interval_
 }
 
 #[test]
-fn a_peek_and_the_times_of_those_behind_follow_the_moved_schedule() {
+fn a_peek_and_the_times_of_later_waiters_follow_the_moved_schedule() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
     queue.clock.set(Duration::from_nanos(1_500 * MS));
     let limiter = queue._limiter.clone();

@@ -42,7 +42,7 @@ fn a_refund_takes_nothing_from_a_permit() {
 }
 
 #[test]
-fn what_a_check_took_is_held_until_it_is_released() {
+fn a_charge_of_a_check_is_held_until_it_is_released() {
     let limiter = RateLimiter::new(Concurrency::per_key(3).total(4));
     assert!(limiter.check_n("a", 3).is_allowed() && !limiter.check("a").is_allowed());
     assert!(limiter.check_n("b", 0).is_allowed() && !limiter.check_n("b", 2).is_allowed());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A service that takes a given number of polls.
+/// Runs a service that takes a given number of polls.
 fn slow(polls: usize) -> impl Future<Output = ()> {
     let mut left = polls;
     poll_fn(move |cx| {

@@ -55,7 +55,7 @@ fn kept<B: 'static>(answer: Result<Response<B>, Infallible>) -> Result<Holder, (
     if response.status() == 200 { Ok(Box::new(response)) } else { Err(()) }
 }
 
-/// A call through the layer; it holds its response.
+/// Starts a call through the layer; it holds its response.
 fn layered(limiter: &RateLimiter<Concurrency>, key: u64, cost: u64) -> Call {
     let layer =
         RateLimitLayer::with_limiter(from_fn(|request: &Asks| Some(request.body().0)), limiter.clone())

@@ -67,7 +67,7 @@ impl Oracle for Counter {
         self.previous = self.previous.saturating_sub(cost - newest);
     }
 
-    /// The elapsed part of the window stays; the counts are cut until they fit.
+    /// Keeps the elapsed part of the window; the counts are cut until they fit.
     fn replace(&mut self, rule: &Rule) {
         self.gone = self.gone * u128::from(rule.period) / self.period();
         (self.limit, self.clock.period) = (rule.limit, rule.period);

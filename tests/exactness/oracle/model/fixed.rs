@@ -70,7 +70,7 @@ impl Oracle for Fixed {
         self.count = self.count.saturating_sub(cost);
     }
 
-    /// The window keeps its beginning, or is the one of the new grid.
+    /// Keeps the beginning of the window, or takes the one of the new grid.
     fn replace(&mut self, rule: &Rule) {
         (self.limit, self.clock.period, self.aligned) = (rule.limit, rule.period, rule.aligned);
         self.count = self.count.min(self.limit);

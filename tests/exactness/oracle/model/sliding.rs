@@ -60,7 +60,8 @@ impl Sliding {
         self.units.retain(|units| units.number > 0);
     }
 
-    /// Each unit is taken to have been charged at the last instant of its slice, and slices are laid
+    /// Cuts new slices, backwards from now; each unit is taken to have been charged at the last instant of
+    /// its slice.
     /// backwards from now.
     fn cut_anew(&mut self, slice: u64) {
         let now = self.clock.time;

@@ -88,12 +88,12 @@ impl Smooth {
         least.saturating_add(1)..=most.saturating_add(1)
     }
 
-    /// The same number, however it was rounded.
+    /// Returns whether no call waits, however the wait was rounded.
     fn nobody_waits(&self) -> bool {
         self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
     }
 
-    /// A full store is exactly full, however it was rounded before.
+    /// Caps the store: a full one is exactly full, however it was rounded before.
     fn cap(&mut self) {
         let most = &self.store.most;
         if self.stored.exact >= most + &self.stored.less {
@@ -208,7 +208,7 @@ impl Oracle for Smooth {
         self.passing(&Rounded::new(self.store.most.clone()))
     }
 
-    /// A wait that is longer than any clock runs.
+    /// Returns `true` if the wait is longer than any clock runs.
     fn is_beyond(&self) -> bool {
         self.wait.exact >= nanos(1 << 63)
     }

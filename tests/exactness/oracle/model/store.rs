@@ -87,12 +87,12 @@ pub(super) fn whole_nanos(time: &BigInt) -> u128 {
     u128::try_from(up).unwrap_or(u128::MAX).min(1 << 100)
 }
 
-/// The fraction of a nanosecond that times are kept in: 2^-48.
+/// Returns the fraction of a nanosecond that times are kept in: 2^-48.
 pub(super) fn grain() -> BigInt {
     nanos(1) >> 48_u32
 }
 
-/// A tolerance below what is ever visible, above what is cut off here.
+/// Returns a tolerance below what is ever visible, above what is cut off here.
 pub(super) fn hair() -> BigInt {
     nanos(1) >> 80_u32
 }
