@@ -42,7 +42,6 @@ pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
 
 /// Returns three keys: the second is in the shard of the first, the third is not. Under shuttle, all limiters
 /// have the same seed.
-/// the same seed.
 pub(crate) fn keys() -> [u64; 3] {
     static KEYS: OnceLock<[u64; 3]> = OnceLock::new();
     *KEYS.get_or_init(|| {

@@ -122,8 +122,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             self.oracle.admit(cost);
         }
         self.denials_spent_nothing(&decision, at, cost)?;
-        self.what_it_tells_is_true(&decision, at, cost)?;
-        self.looking_agrees_with_calling(&before, at, cost)?;
+        self.its_reports_are_true(&decision, at, cost)?;
+        self.peeking_agrees_with_calling(&before, at, cost)?;
         self.splitting_changes_nothing(&before, at)
     }
 
@@ -133,9 +133,9 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         let quiet = self.algorithm.peek(&mut self.quiet.clone(), Nanos(at), cost);
         ensure!(quiet == decision, "a caller without denied calls gets {quiet:?}");
         self.verdict_is_right(&decision, cost)?;
-        self.what_it_tells_is_true(&decision, at, cost)?;
+        self.its_reports_are_true(&decision, at, cost)?;
         let state = self.state.clone();
-        self.looking_agrees_with_calling(&state, at, cost)
+        self.peeking_agrees_with_calling(&state, at, cost)
     }
 
     fn take_note(&mut self, at: u64, act: Act, decision: Decision) {

@@ -58,7 +58,7 @@ impl Oracle for Leaky {
         exactly(1)
     }
 
-    /// No call is admitted until nothing is to go.
+    /// Returns 1: a call is admitted only when nothing is to go.
     fn whole(&self) -> Option<u64> {
         Some(1)
     }

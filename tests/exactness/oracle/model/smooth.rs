@@ -89,7 +89,7 @@ impl Smooth {
     }
 
     /// Returns whether no call waits, however the wait was rounded.
-    fn nobody_waits(&self) -> bool {
+    fn no_call_waits(&self) -> bool {
         self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
     }
 
@@ -129,7 +129,7 @@ impl Oracle for Smooth {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        if cost == 0 || self.nobody_waits() {
+        if cost == 0 || self.no_call_waits() {
             return Verdict::Admit;
         }
         // Never early, except for what a replacement has stretched beyond any margin.
@@ -161,7 +161,7 @@ impl Oracle for Smooth {
     }
 
     fn refund(&mut self, cost: u64) {
-        if !self.nobody_waits() {
+        if !self.no_call_waits() {
             self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
             self.wait.more += grain();
         }
@@ -170,7 +170,7 @@ impl Oracle for Smooth {
     /// Keeps the number of intervals to wait; the store keeps its fraction, or is that of a new limiter.
     fn replace(&mut self, rule: &Rule) {
         let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
-        if !self.nobody_waits() {
+        if !self.no_call_waits() {
             self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
             self.wait.more += grain();
             self.idle = BigInt::ZERO;
