@@ -1,6 +1,7 @@
-//! Behind a real nginx: it is the client who is limited, whatever the client says it is.
+//! Tests behind a real nginx: the client itself is limited, whatever the headers that it sends claim.
 //!
-//! Clients are told apart by their loopback addresses, of which only Linux has more than one: 127.0.0.1 is nginx, all others call it.
+//! Clients differ by their loopback addresses, of which only Linux has more than one: 127.0.0.1 is nginx, all
+//! others are clients.
 #![cfg(all(feature = "axum", target_os = "linux"))]
 
 #[path = "../examples/behind_proxy/app.rs"]
@@ -29,15 +30,15 @@ use tokio::net::{TcpSocket, UnixListener};
 use tower_throttle::Quota;
 use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 
-/// What a caller would like to be taken for. Nobody here has this address.
+/// The address that a forged header claims. No client here has it.
 const FORGED: &str = "192.0.2.7";
 
-/// Where nginx calls from, and nobody else.
+/// The address that nginx alone calls from.
 const NGINX: &str = "127.0.0.1";
 
 const CLIENT: &str = "127.0.0.2";
 
-/// As it should be set up, and as it mostly is.
+/// The recommended and usual configuration.
 const X_FORWARDED_FOR: &str = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;";
 const FORWARDED: &str = "proxy_set_header Forwarded $add_forwarded;";
 const X_REAL_IP: &str = "proxy_set_header X-Real-IP $remote_addr;";
@@ -50,7 +51,7 @@ fn hops(count: usize) -> TrustedProxies {
     TrustedProxies::hops(count).unwrap()
 }
 
-/// An app that answers with the client's address, which is limited to so many.
+/// Returns an app that answers with the client's address and allows each client `limit` requests.
 async fn app_for(client: ClientIp, limit: u64) -> Server {
     Server::start(app::app(client, Quota::per_hour(limit))).await
 }
@@ -59,7 +60,7 @@ async fn unlimited(client: ClientIp) -> Server {
     app_for(client, 1_000).await
 }
 
-/// nginx in front of it, on a loopback address.
+/// Starts nginx in front of it, on a loopback address.
 async fn nginx(upstream: SocketAddr, directives: &str) -> Nginx {
     let from = format!("proxy_bind {NGINX}; {directives}");
     Nginx::start(NGINX, &at(upstream), &from).await
@@ -77,7 +78,7 @@ fn asking(lines: Lines<'_>) -> Request<Full<Bytes>> {
     request
 }
 
-/// Asks once, over a connection from that address.
+/// Sends one request over a connection from that address.
 async fn ask(client: &str, server: SocketAddr, lines: Lines<'_>) -> Answer {
     let client: IpAddr = client.parse().unwrap();
     let socket = if client.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
@@ -90,15 +91,15 @@ async fn ask(client: &str, server: SocketAddr, lines: Lines<'_>) -> Answer {
     Answer::read(sender.send_request(asking(lines)).await.unwrap()).await
 }
 
-/// Whom the limiter sees.
+/// Returns the client that the limiter sees.
 async fn seen(client: &str, server: SocketAddr, lines: Lines<'_>) -> String {
     let answer = ask(client, server, lines).await;
     assert_eq!(answer.status, StatusCode::OK, "{client} with {lines:?}: {answer:?}");
     answer.text().trim_end().to_owned()
 }
 
-/// What callers try: each header that may be read, alone and together, in one line and in several, and what is no header of
-/// its kind.
+/// The headers that callers forge: each header that may be read, alone and together, in one field line and in
+/// several, and malformed ones.
 const FORGERIES: &[Lines<'_>] = &[
     &[],
     &[("x-forwarded-for", FORGED)],
@@ -123,12 +124,12 @@ const FORGERIES: &[Lines<'_>] = &[
     &[("forwarded", "nonsense")],
     &[("forwarded", ";;;")],
     &[("x-forwarded-for", FORGED), ("forwarded", "for=192.0.2.7"), ("x-real-ip", FORGED)],
-    // A proxy that took this seriously would take its own line away.
+    // A proxy that took this field seriously would remove its own header line.
     &[("connection", "x-forwarded-for, forwarded, x-real-ip")],
     &[("connection", "close, X-Forwarded-For"), ("x-forwarded-for", FORGED)],
 ];
 
-/// Two clients, with everything that they may try.
+/// Checks two clients with every forged header.
 async fn assert_finds_clients(server: SocketAddr) {
     for lines in FORGERIES {
         for client in [CLIENT, "127.0.0.3"] {
@@ -181,12 +182,13 @@ async fn nginx_sets_x_real_ip() {
     let app = unlimited(client()).await;
     let inner = nginx(app.address, X_REAL_IP).await;
     assert_finds_clients(inner.address).await;
-    // Of two, the inner one passes on what the outer one has set.
+    // With two proxies, the inner one forwards what the outer one has set.
     let inner = nginx(app.address, "").await;
     let outer = nginx(inner.address, X_REAL_IP).await;
     assert_finds_clients(outer.address).await;
 
-    // Past nginx, everybody would be whoever they like, if it were not said where the header has to come from.
+    // Past nginx, callers could claim any address if the configuration did not say which peers may send the
+    // header.
     let forged: Lines<'_> = &[("x-real-ip", FORGED)];
     assert_eq!(seen(CLIENT, app.address, forged).await, FORGED);
     let app = unlimited(client().only_from(Networks::new([NGINX]).unwrap())).await;
@@ -195,7 +197,7 @@ async fn nginx_sets_x_real_ip() {
 }
 
 #[tokio::test]
-async fn an_nginx_that_passes_x_real_ip_on_cannot_be_helped_but_two_lines_are_noticed() {
+async fn an_nginx_that_forwards_x_real_ip_is_believed_but_two_field_lines_are_noticed() {
     let app = unlimited(ClientIp::header("x-real-ip").unwrap()).await;
     let nginx = nginx(app.address, "").await;
     assert_eq!(seen(CLIENT, nginx.address, &[("x-real-ip", FORGED)]).await, FORGED);
@@ -212,7 +214,8 @@ async fn an_nginx_that_passes_x_real_ip_on_cannot_be_helped_but_two_lines_are_no
 
 #[tokio::test]
 async fn what_nginx_copies_from_a_caller_into_its_own_entry_is_believed() {
-    // `host` is what the caller says it is, quotes and commas included: it ends nginx's entry, and begins one of its own.
+    // `host` is sent by the caller, quotes and commas included: it ends nginx's entry and begins one of its
+    // own.
     let copying = "proxy_set_header Forwarded 'for=$remote_addr;host=\"$http_host\"';";
     let app = unlimited(ClientIp::forwarded(trusted())).await;
     let nginx = nginx(app.address, copying).await;
@@ -222,7 +225,7 @@ async fn what_nginx_copies_from_a_caller_into_its_own_entry_is_believed() {
 }
 
 #[tokio::test]
-async fn past_nginx_a_caller_is_its_own_address() {
+async fn past_nginx_the_peer_address_is_the_client() {
     for client in [ClientIp::x_forwarded_for(trusted()), ClientIp::forwarded(trusted())] {
         let app = unlimited(client).await;
         assert_finds_clients(app.address).await;
@@ -231,11 +234,11 @@ async fn past_nginx_a_caller_is_its_own_address() {
 
 #[tokio::test]
 async fn without_the_header_nginx_itself_is_the_client_but_hops_are_an_error() {
-    // `proxy_set_header` was forgotten: what the client sends is passed on as it is, and nobody can tell.
+    // `proxy_set_header` is missing: what the client sends is forwarded unchanged, and nothing shows it.
     let app = unlimited(ClientIp::x_forwarded_for(trusted())).await;
     let forgetful = nginx(app.address, "").await;
     assert_eq!(seen(CLIENT, forgetful.address, &[]).await, NGINX);
-    // One hop was one too few.
+    // One hop is one too few.
     let app = unlimited(ClientIp::x_forwarded_for(hops(2))).await;
     let alone = nginx(app.address, X_FORWARDED_FOR).await;
     let answer = ask(CLIENT, alone.address, &[]).await;
@@ -254,7 +257,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
     }
     let refused = |answer: &Answer| {
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{answer:?}");
-        // nginx passes on what a refused caller is told.
+        // nginx forwards what a denied caller receives.
         assert_eq!(answer.json()["status"], 429);
         assert_eq!(answer.retry_after(), 1_200);
         assert_eq!(answer.header("ratelimit"), "\"default\";r=0;t=1200");
@@ -270,7 +273,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
         assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={left};")), "{answer:?}");
     }
     refused(&ask("127.0.0.3", outer.address, &[]).await);
-    // And who was named, but never called, has lost nothing.
+    // The forged address, which never called, has lost nothing.
     assert_eq!(seen("127.0.0.4", outer.address, &[]).await, "127.0.0.4");
 }
 
@@ -323,7 +326,7 @@ async fn clients_with_ipv6_addresses() {
         for lines in FORGERIES {
             assert_eq!(seen("::1", nginx.address, lines).await, "::1", "{lines:?}");
         }
-        // A socket of that family that IPv4 clients call, as those for both are, writes `::ffff:127.0.0.2`.
+        // A socket of that family that IPv4 clients call, as a dual-stack socket, writes `::ffff:127.0.0.2`.
         let mapped = "[::ffff:127.0.0.1]:PORT ipv6only=off";
         let both = Nginx::listening(mapped, NGINX, &at(app.address), &from).await;
         assert_finds_clients(both.address).await;
@@ -340,7 +343,7 @@ impl Connected<IncomingStream<'_, UnixListener>> for Nobody {
     }
 }
 
-/// An app behind a unix socket, which has no address for its peer.
+/// Starts an app behind a unix socket, where the peer has no address.
 async fn app_at_socket(directory: &Directory, client: ClientIp) -> (Task, String) {
     let path = directory.join("app.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -365,7 +368,7 @@ async fn nginx_calls_over_a_unix_socket() {
         let nginx = Nginx::start(NGINX, &upstream, directives).await;
         assert_finds_clients(nginx.address).await;
     }
-    // The outer one over TCP, the inner one over the socket.
+    // The outer proxy listens on TCP, the inner one on the socket.
     let directory = Directory::new();
     let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(unix())).await;
     let inner = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;
@@ -375,7 +378,7 @@ async fn nginx_calls_over_a_unix_socket() {
 
 #[tokio::test]
 async fn an_nginx_that_is_called_over_a_unix_socket_writes_no_address() {
-    // It writes `unix:`, which is an entry that counts, and no address. Two hops look behind it.
+    // It writes `unix:`, an entry that counts as a hop and holds no address. Two hops look behind it.
     for (proxies, found) in
         [(trusted(), false), (TrustedProxies::cidrs(["unix", NGINX]).unwrap(), false), (hops(2), true)]
     {

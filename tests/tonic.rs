@@ -38,7 +38,7 @@ struct Words {
 
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What a generated server would be: it says everything twice, and counts how often it was asked.
+/// A stand-in for a generated server: it repeats each message and counts its calls.
 #[derive(Clone, Default)]
 struct Echo {
     calls: Arc<AtomicUsize>,
@@ -75,7 +75,7 @@ impl Service<Request<tonic::body::Body>> for Echo {
     }
 }
 
-/// The same under another name.
+/// The same service under another name.
 #[derive(Clone, Default)]
 struct Other(Echo);
 
@@ -97,7 +97,7 @@ impl Service<Request<tonic::body::Body>> for Other {
     }
 }
 
-/// A generated client.
+/// A stand-in for a generated client.
 #[derive(Clone)]
 struct Caller(Grpc<Channel>);
 
@@ -143,7 +143,7 @@ fn per_ip(quota: Quota, clock: &ManualClock) -> RateLimitLayer<PeerIp, TokenBuck
 async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
     let clock = ManualClock::new();
     let echo = Echo::default();
-    // No interceptor: the peer is found in what the server knows of the connection.
+    // No interceptor: the peer is found in the connection info of the server.
     let layer = per_ip(Quota::per_minute(60).burst(5), &clock);
     let server = serve!(builder().layer(layer).add_service(echo.clone()));
     let caller = Caller::connect(&server).await;
@@ -186,7 +186,7 @@ async fn the_layer_works_as_its_users_write_it() {
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
-/// An empty message, framed.
+/// Returns an empty message, framed.
 const EMPTY: &[u8] = &[0; 5];
 
 fn say(content_type: &'static str) -> Request<Full<Bytes>> {
@@ -205,7 +205,7 @@ fn assert_trailers_only(answer: &Answer, content_type: &str, status: &str) {
 }
 
 #[tokio::test]
-async fn a_refusal_is_all_in_the_header_block() {
+async fn a_denial_is_all_in_the_header_block() {
     let layer = per_ip(Quota::per_minute(30).burst(1), &ManualClock::new());
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut client = Client2::http2(server.address).await;
@@ -262,7 +262,7 @@ async fn a_call_without_a_key_is_an_internal_error() {
     let status = answer.unwrap_err();
     assert_eq!(status.code(), Code::Internal);
     assert!(status.message().contains("x-api-key") && !status.message().contains("secret"), "{status:?}");
-    // Its spaces travel percent-encoded, and arrive as they were.
+    // Its spaces travel percent-encoded and arrive unchanged.
     assert_eq!(status.message(), "the header `x-api-key` stands in two lines, send one");
     assert!(!status.metadata().contains_key("retry-after"));
 }
@@ -281,7 +281,7 @@ async fn a_method_is_a_key_like_any_other() {
 }
 
 #[tokio::test]
-async fn calls_wait_in_line_and_come_through() {
+async fn calls_are_queued_and_then_admitted() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(2);
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -296,7 +296,7 @@ async fn calls_wait_in_line_and_come_through() {
         let mut caller = caller.clone();
         calls.spawn(async move { caller.echo("ab").await });
     }
-    // Two wait, the third does not.
+    // Two are queued, the third is denied.
     let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     let ticking = Task::spawn(async move {
@@ -311,8 +311,8 @@ async fn calls_wait_in_line_and_come_through() {
     drop(ticking);
 }
 
-/// Whether an address has used up what it had.
-fn has_none_left(layer: &RateLimitLayer<PeerIp, TokenBucket>, address: [u8; 4]) -> bool {
+/// Returns whether an address has used up its quota.
+fn is_used_up(layer: &RateLimitLayer<PeerIp, TokenBucket>, address: [u8; 4]) -> bool {
     !layer.limiter().peek(&IpAddr::from(address)).is_allowed()
 }
 
@@ -323,7 +323,7 @@ async fn a_peer_is_known_by_its_address() {
     let mut caller = Caller::connect(&server).await;
     assert!(caller.echo("ab").await.is_ok());
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
-    assert!(has_none_left(&layer, [127, 0, 0, 1]) && !has_none_left(&layer, [127, 0, 0, 2]));
+    assert!(is_used_up(&layer, [127, 0, 0, 1]) && !is_used_up(&layer, [127, 0, 0, 2]));
 }
 
 const CERTIFICATE: &str = include_str!("certificates/localhost.pem");
@@ -343,7 +343,7 @@ async fn over_tls_a_peer_is_known_as_well() {
     // Another connection, the same address.
     let mut caller = Caller::at(endpoint).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
-    assert!(has_none_left(&layer, [127, 0, 0, 1]) && !has_none_left(&layer, [127, 0, 0, 2]));
+    assert!(is_used_up(&layer, [127, 0, 0, 1]) && !is_used_up(&layer, [127, 0, 0, 2]));
 }
 
 #[cfg(unix)]
@@ -358,7 +358,7 @@ mod unix {
 
     use super::*;
 
-    /// A server at a unix socket, gone when dropped.
+    /// A server at a unix socket, stopped when dropped.
     struct Socket {
         path: PathBuf,
         _serving: Task,
@@ -410,8 +410,8 @@ mod unix {
         assert_eq!(status.code(), Code::ResourceExhausted);
         let counts = layer.key_stats();
         assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (0, 3, 0, 0));
-        // Nobody with an address pays for them.
-        assert!(!has_none_left(&layer, [127, 0, 0, 1]));
+        // No caller with an address shares that budget.
+        assert!(!is_used_up(&layer, [127, 0, 0, 1]));
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is told to whoever operates the service: each mistake once.
+//! Logging for the operator of the service: each mistake is logged once.
 #![cfg(feature = "tracing")]
 
 mod support;
@@ -24,7 +24,7 @@ use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What was logged in this thread, while it lives.
+/// A recorder of what is logged in this thread while it lives.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -39,7 +39,7 @@ impl Log {
         (log, subscriber.set_default())
     }
 
-    /// The lines about rate limits.
+    /// Returns the log lines about rate limits.
     fn lines(&self) -> Vec<String> {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
@@ -91,7 +91,7 @@ async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
 }
 
 #[tokio::test]
-async fn each_kind_of_mistake_is_said_once() {
+async fn each_kind_of_mistake_is_logged_once() {
     let (log, _guard) = Log::start();
     let proxies = Networks::new(["10.0.0.0/8"]).unwrap();
     let by_client = ClientIp::header("x-real-ip").unwrap().only_from(proxies);
@@ -108,7 +108,7 @@ async fn each_kind_of_mistake_is_said_once() {
         }
     }
     let lines = log.lines();
-    // A peer that is missing does not hide that others come without the header.
+    // A missing peer does not hide the warning about requests without the header.
     let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
     assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
     assert!(
@@ -172,7 +172,7 @@ async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
     }
 }
 
-/// What is logged of a request from that peer with that header, sent twice.
+/// Returns what is logged of a request from that peer with that header, sent twice.
 async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::new(by_peer, TokenBucket::new(Quota::per_second(9)));
@@ -219,7 +219,7 @@ async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
             "{peer} is on the internet"
         );
     }
-    // A layer outside has found out whose address it is.
+    // An outer layer has determined the client's address.
     let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
     assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
 }
@@ -240,7 +240,7 @@ async fn each_layer_warns_of_a_proxy_for_itself() {
 }
 
 #[tokio::test]
-async fn each_layer_says_it_for_itself() {
+async fn each_layer_logs_its_own_mistakes() {
     let (log, _guard) = Log::start();
     for name in ["one", "two"] {
         let service = RateLimitLayer::per_ip(Quota::per_second(1)).name(name).layer(service_fn(hello));
@@ -253,7 +253,7 @@ async fn each_layer_says_it_for_itself() {
 }
 
 #[tokio::test]
-async fn threads_that_meet_say_it_once() {
+async fn concurrent_threads_log_a_mistake_once() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::per_ip(Quota::per_second(1));
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
@@ -311,7 +311,7 @@ async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_told_once_with_its_reason() {
+async fn a_store_failure_is_logged_once_with_its_reason() {
     #[derive(Debug)]
     struct Down;
     impl<A: Algorithm, K: ?Sized> Store<A, K> for Down {
@@ -333,7 +333,7 @@ async fn a_store_that_fails_is_told_once_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn being_held_is_worth_a_line_for_who_wants_to_know_and_being_refused_is_not() {
+async fn holding_a_request_is_logged_at_debug_and_a_denial_is_not_logged() {
     let (log, _guard) = Log::start();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
@@ -348,7 +348,7 @@ async fn being_held_is_worth_a_line_for_who_wants_to_know_and_being_refused_is_n
 }
 
 #[test]
-fn a_burst_given_to_a_window_is_a_warning_when_a_limiter_is_built() {
+fn a_burst_on_a_window_is_a_warning_when_a_limiter_is_built() {
     fn warnings<A: Algorithm>(algorithm: A) -> usize {
         let (log, _guard) = Log::start();
         let layer = RateLimitLayer::new(Global, algorithm);

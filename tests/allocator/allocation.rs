@@ -63,7 +63,7 @@ fn a_check_on_the_default_clock_allocates_nothing() {
 }
 
 #[test]
-fn a_newcomer_to_a_full_table_allocates_nothing_once_its_bucket_is_there() {
+fn a_new_key_of_a_full_table_allocates_nothing_once_its_bucket_is_there() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_hour(2));
     let limiter =

@@ -1,4 +1,4 @@
-//! Memory under a flood of keys: flat, whatever the policy for a full table.
+//! Memory under a flood of keys: flat, with every policy for a full table.
 
 use allocation_counter::measure;
 use tower_throttle::algorithm::FixedWindow;
@@ -8,7 +8,7 @@ use tower_throttle::{Quota, RateLimiter};
 
 const MAX_KEYS: usize = 10_000;
 
-/// Live memory does not grow with the number of keys, once the table has been full for a while.
+/// Checks that live memory does not grow with the number of keys once the table has been full for a while.
 fn stays_flat(keys: u64) {
     for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {
         let builder = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).clock(ManualClock::new());

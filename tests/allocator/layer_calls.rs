@@ -1,5 +1,5 @@
-//! What a call through the layer allocates: nothing, where nothing is told; else the values of its fields. Of a refused
-//! one, the body is not read.
+//! Allocations of a call through the layer: none if nothing is reported, otherwise the values of its header
+//! fields. The body of a denied request is not read.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -20,7 +20,7 @@ use tower_throttle::key::{Global, PeerIp};
 use tower_throttle::middleware::{HeaderFormat, HttpResponder, ResetFormat, ResponseBody, Shadow, SendHeaders};
 use tower_throttle::{Quota, RateLimitLayer};
 
-/// A body that nobody may read.
+/// A body that must not be read.
 #[derive(Debug, Default)]
 struct Unread;
 
@@ -42,7 +42,7 @@ impl Body for Unread {
 
 type Answer = Response<ResponseBody<Empty>>;
 
-/// The body of the service behind.
+/// The response body of the inner service.
 #[derive(Debug, Default)]
 struct Empty;
 
@@ -75,13 +75,13 @@ where
     let mut answering = pin!(service.call(request));
     match answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(answer)) => answer,
-        Poll::Pending => panic!("nobody waits here"),
+        Poll::Pending => panic!("no call is queued here"),
     }
 }
 
 type Behind = fn(Request<Unread>) -> Ready<Result<Response<Empty>, Infallible>>;
 
-/// How often a call whose key is known allocates, at most.
+/// Returns how often a call whose key is known allocates, at most.
 fn allocations<L>(layer: L, status: u16) -> u64
 where
     L: Layer<ServiceFn<Behind>>,
@@ -101,12 +101,12 @@ where
     most
 }
 
-/// The table of a response that has no fields yet: two blocks.
+/// The header table of a response that has no fields yet: two blocks.
 const TABLE: u64 = 2;
 
 const MANY: Quota = Quota::per_hour(1_000_000);
 
-/// Nobody is told anything.
+/// Returns a configuration that reports nothing to the client.
 fn silent() -> HttpResponder {
     HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false)
 }
@@ -116,7 +116,7 @@ fn by_key<A: Algorithm>(rule: A) -> RateLimitLayer<PeerIp, A> {
 }
 
 #[test]
-fn an_admitted_call_that_is_told_nothing_allocates_nothing() {
+fn an_admitted_call_that_is_reported_nothing_allocates_nothing() {
     fn nothing<A: Algorithm>(rule: A) {
         let name = format!("{rule:?}");
         assert_eq!(allocations(by_key(rule).responder(silent()), 200), 0, "{name}");
@@ -129,16 +129,16 @@ fn an_admitted_call_that_is_told_nothing_allocates_nothing() {
     nothing((TokenBucket::new(MANY), FixedWindow::new(MANY)));
 }
 
-/// That of a policy is built once, and shared.
+/// The value of a policy is built once and shared.
 #[test]
 fn an_admitted_call_allocates_for_the_values_of_its_fields() {
     let draft = || HttpResponder::new().insert_extension(false);
     let bucket = || by_key(TokenBucket::new(MANY));
     assert_eq!(allocations(bucket().responder(draft()), 200), TABLE + 1);
     let tuple = (TokenBucket::new(MANY), FixedWindow::new(MANY));
-    // Two policies, told in two lines, of which the table keeps the second apart; and one item.
+    // Two policies in two header lines, the second of which is stored apart in the table; and one item.
     assert_eq!(allocations(by_key(tuple).responder(draft()), 200), TABLE + 2);
-    // What handlers see is kept in a box.
+    // The decision for handlers is boxed.
     assert_eq!(allocations(bucket(), 200), TABLE + 2);
     assert_eq!(allocations(bucket().responder(HttpResponder::new().send_headers(SendHeaders::Never)), 200), 1);
     // A number is written twice, once into its value.
@@ -149,7 +149,7 @@ fn an_admitted_call_allocates_for_the_values_of_its_fields() {
 #[test]
 fn what_else_costs_an_allocation() {
     let bucket = || by_key(TokenBucket::new(MANY));
-    // A permit, and where it is held.
+    // A permit, and the place where it is held.
     assert!(allocations(by_key(Concurrency::per_key(9)).responder(silent()), 200) <= 2);
     let settled = bucket().settle(|_: &Response<Empty>| 1_u64);
     assert_eq!(allocations(settled.responder(silent()), 200), 1, "what it is settled by");
@@ -159,7 +159,7 @@ fn what_else_costs_an_allocation() {
 }
 
 #[test]
-fn a_refused_call_reads_no_body_and_allocates_little() {
+fn a_denied_call_reads_no_body_and_allocates_little() {
     let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
     for (responder, most) in [(silent(), 4), (HttpResponder::new(), 5)] {
         assert!(allocations(few().responder(responder), 429) <= most);

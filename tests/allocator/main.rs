@@ -1,4 +1,4 @@
-//! What is allocated and held. A program of their own: its allocator counts.
+//! Tests of allocations and memory. They are a program of their own because its allocator counts.
 
 mod allocation;
 mod flood;

@@ -1,4 +1,4 @@
-//! The table of keys: bounded, cleaned by those who use it, and no way round a limit.
+//! The table of keys: bounded, cleaned by the calls that use it, and no way around a limit.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, Manu
     (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
 }
 
-/// The same with shared buckets for the keys that find no place.
+/// Returns the same limiter with shared buckets for keys that find no slot.
 fn sharing<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     let builder = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys);
@@ -30,7 +30,7 @@ fn admitted<A: Algorithm>(limiter: &RateLimiter<A>, keys: impl Iterator<Item = u
     keys.filter(|key| limiter.check(key).is_allowed()).count()
 }
 
-/// Bytes that are still held after `work`.
+/// Returns the bytes that are still held after `work`.
 fn held(work: impl FnOnce()) -> i64 {
     measure(work).bytes_current
 }
@@ -53,7 +53,7 @@ fn flood<A: Algorithm>(algorithm: A, capacity: u64) {
 }
 
 #[test]
-fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_who_was_limited() {
+fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_a_limited_key() {
     flood(bucket(), 5);
 }
 
@@ -93,7 +93,7 @@ fn a_flood_that_takes_nothing_is_not_kept() {
 }
 
 #[test]
-fn newcomers_to_a_table_in_use_are_limited_together() {
+fn new_keys_of_a_table_in_use_are_limited_together() {
     let (limiter, _clock) = sharing(bucket(), 10);
     assert_eq!(admitted(&limiter, 0..10), 10);
     let let_in = admitted(&limiter, 10..100_000);
@@ -102,11 +102,12 @@ fn newcomers_to_a_table_in_use_are_limited_together() {
     assert_eq!(
         admitted(&limiter, (0..10).flat_map(|key| [key; 9])),
         10 * 4,
-        "who came before has lost nothing"
+        "an earlier key has lost nothing"
     );
 }
 
-/// Keys are told apart again once there is room; what they used while they shared a bucket stays used.
+/// Keys get buckets of their own again once there is room; what they used while they shared a bucket stays
+/// used.
 #[test]
 fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
     for newcomer in 0..100_u32 {
@@ -122,7 +123,7 @@ fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
 }
 
 #[test]
-fn part_of_a_budget_used_in_a_shared_bucket_is_taken_along() {
+fn part_of_a_budget_used_in_a_shared_bucket_stays_used() {
     let (limiter, clock) = sharing(bucket(), 1);
     let _ = limiter.check("first");
     assert_eq!(limiter.check_n("newcomer", 3).remaining(), 2);
@@ -137,7 +138,7 @@ fn idle_keys_make_room_for_new_ones() {
     let (limiter, clock) = limiter(bucket(), 10_000);
     assert_eq!(admitted(&limiter, 0..10_000), 10_000);
     clock.advance(HOUR);
-    assert_eq!(limiter.len(), 10_000, "nobody cleans while nobody comes");
+    assert_eq!(limiter.len(), 10_000, "nothing is cleaned without calls");
     let newcomers = (10_000..20_000_u32).flat_map(|key| [key; 5]);
     assert_eq!(admitted(&limiter, newcomers), 50_000, "each has a place and a budget of its own");
     assert_eq!(limiter.len(), 10_000);
@@ -179,7 +180,7 @@ fn a_key_of_a_megabyte_takes_as_much_as_a_number() {
 }
 
 #[test]
-fn a_key_that_is_reset_is_as_new_and_takes_no_place() {
+fn a_key_that_is_reset_is_fresh_and_takes_no_slot() {
     let (limiter, _clock) = limiter(bucket(), 10);
     assert!(limiter.check_n("a", 5).is_allowed() && limiter.check("b").is_allowed());
     assert_eq!(limiter.len(), 2);
@@ -210,7 +211,7 @@ fn repeated_reset_of_one_key_does_not_grow() {
 }
 
 #[test]
-fn keys_that_come_and_go_repeatedly_do_not_grow() {
+fn keys_added_and_evicted_repeatedly_do_not_grow_the_table() {
     let (limiter, clock) = limiter(bucket(), 1_000);
     let mut key = 0_u32;
     let mut come_and_go = || {
@@ -221,22 +222,23 @@ fn keys_that_come_and_go_repeatedly_do_not_grow() {
         }
     };
     come_and_go();
-    // Some corner of the table may fill for the first time, not more.
+    // Some part of the table may fill for the first time, not more.
     let more = held(come_and_go);
     assert!(more < 16_384, "{more} bytes more for 100,000 keys gone");
     assert!(limiter.len() < 500);
 }
 
-/// The table may forget a key that is fresh, since that changes no answer: also not when the clock steps back.
+/// The table may evict a key that is fresh, since that changes no decision: not when the clock steps back
+/// either.
 #[test]
-fn forgetting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
+fn evicting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
     for strangers in [0, 2] {
         let quota = Quota::per(10, Duration::from_secs(10)).unwrap();
         let (limiter, clock) = limiter(TokenBucket::new(quota), 100);
         assert!(limiter.check_n("key", 10).is_allowed());
         clock.set(Duration::from_secs(10));
         assert_eq!(limiter.check_n("key", 0).remaining(), 10);
-        // Each new key looks at old ones, and forgets those that are as new.
+        // Each new key inspects old ones and evicts those that are fresh.
         assert_eq!(admitted(&limiter, 0..strangers), strangers as usize);
         clock.set(Duration::from_secs(5));
         assert!(limiter.check_n("key", 10).is_allowed());
@@ -247,7 +249,7 @@ fn forgetting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
 }
 
 #[test]
-fn a_table_of_no_keys_has_place_for_one() {
+fn a_table_of_zero_keys_has_a_slot_for_one() {
     let (limiter, _clock) = limiter(bucket(), 0);
     assert_eq!(admitted(&limiter, [1; 9].into_iter()), 5);
     assert_eq!(limiter.len(), 1);

@@ -1,8 +1,8 @@
-//! The ends of everything: quotas from 1 per 292 years to `u64::MAX` per nanosecond, bursts and costs of `u64::MAX`, and clocks that show
-//! their first reading or their last.
+//! Boundary values: quotas from 1 per 292 years to `u64::MAX` per nanosecond, bursts and costs of `u64::MAX`,
+//! and clocks that show their first reading or their last.
 //!
-//! Nothing may panic, wrap or pass for free. A wrap is seen by the exact models, so it is worth running this file without overflow
-//! checks, too: see `.ci/run`.
+//! Nothing may panic, wrap or be admitted for free. The exact models detect a wrap, so it is worth running
+//! this file without overflow checks, too: see `.ci/run`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -76,8 +76,9 @@ fn poll(call: &mut Call) -> Option<bool> {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// One passes, three wait, the rest is refused; and so it stays until an hour has passed, if ever one does.
-fn a_line_holds_at<A: Algorithm>(algorithm: A, start: u64) {
+/// Asserts that one call is admitted, three wait, and the rest are denied; and that this stays so until an
+/// hour has passed, if ever one does.
+fn a_queue_is_exact_at<A: Algorithm>(algorithm: A, start: u64) {
     let clock = ManualClock::new();
     clock.set(Duration::from_nanos(start));
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
@@ -90,7 +91,7 @@ fn a_line_holds_at<A: Algorithm>(algorithm: A, start: u64) {
     let _passed = calls.remove(0);
     let mut waiting = || calls.iter_mut().all(|call| poll(call).is_none());
     assert!(waiting(), "{what}");
-    // Whether there is an hour left, or the clock ends before.
+    // The end of the hour, or of time if the clock ends earlier.
     clock.set(Duration::from_nanos(start.saturating_add(HOUR - 1)));
     assert!(waiting(), "{what}, at the end of the hour or of time");
     clock.set(Duration::from_nanos(u64::MAX - 1));
@@ -104,15 +105,15 @@ fn a_line_holds_at<A: Algorithm>(algorithm: A, start: u64) {
 fn saturated_clock_admits_no_queued_call_for_free() {
     let hourly = Quota::per_hour(1);
     for start in [0, 1, u64::MAX / 2, u64::MAX - 2 * HOUR, u64::MAX - 2, u64::MAX - 1, u64::MAX] {
-        a_line_holds_at(LeakyBucket::new(hourly).queue(3), start);
-        a_line_holds_at(Smooth::bursty(hourly).queue(3), start);
-        a_line_holds_at(Smooth::warming_up(hourly, Duration::from_secs(1)).queue(3), start);
+        a_queue_is_exact_at(LeakyBucket::new(hourly).queue(3), start);
+        a_queue_is_exact_at(Smooth::bursty(hourly).queue(3), start);
+        a_queue_is_exact_at(Smooth::warming_up(hourly, Duration::from_secs(1)).queue(3), start);
     }
 }
 
 /// A debt that is longer than any clock runs is still a debt.
 #[test]
-fn what_is_left_of_an_endless_debt_is_not_forgiven() {
+fn the_rest_of_an_endless_debt_is_not_dropped() {
     fn holds<A: Algorithm>(algorithm: A) {
         for start in [0, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
             let clock = ManualClock::new();
@@ -129,7 +130,7 @@ fn what_is_left_of_an_endless_debt_is_not_forgiven() {
                 assert!(!limiter.check("key").is_allowed(), "{what}, the clock set to {now}");
             }
             limiter.replace(algorithm.clone());
-            assert!(!limiter.check("key").is_allowed(), "{what}, its rule replaced by itself");
+            assert!(!limiter.check("key").is_allowed(), "{what}, its algorithm replaced by itself");
             limiter.reset("key");
             assert!(limiter.check("key").is_allowed(), "{what}, forgotten");
         }
@@ -142,16 +143,16 @@ fn what_is_left_of_an_endless_debt_is_not_forgiven() {
     }
 }
 
-/// As many as an admission tells, and no more, find a place in the line that leads to a turn in time.
+/// As many calls as an admission reports, and no more, find a slot in the queue whose wait is short enough.
 #[test]
-fn what_a_line_tells_as_remaining_is_true() {
+fn the_remaining_units_of_a_queue_are_true() {
     fn holds<A: Algorithm>(algorithm: A, start: u64, cost: u64, behind: u64) {
         let clock = ManualClock::new();
         clock.set(Duration::from_nanos(start));
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
         let what = format!("{limiter:?} at {start}, {behind} ns behind");
         let mut calls: Vec<Call> = vec![Box::pin(limiter.acquire_n("key", cost))];
-        // The clock may be behind what the key has seen.
+        // The clock may be behind the latest reading of the key.
         let _ = limiter.check_n("key", 0);
         clock.set(Duration::from_nanos(start.saturating_sub(behind)));
         let Poll::Ready(first) = calls[0].as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
@@ -186,5 +187,5 @@ fn what_a_line_tells_as_remaining_is_true() {
     }
 }
 
-/// What is taken first, and how far the clock is then behind.
+/// The charge that is made first, and how far the clock is then behind.
 const SITUATIONS: [(u64, u64); 4] = [(1, 0), (0, 0), (0, 1), (1, 1)];

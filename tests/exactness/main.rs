@@ -1,6 +1,8 @@
-//! The exactness suite: each rule, and the line in front of it, against naive and exact models that know nothing of how the crate computes.
+//! The exactness suite: each algorithm, and the queue in front of it, against naive and exact models that
+//! share no code with the crate.
 //!
-//! Two of these are worth a second run without overflow checks, in which this program is built again: so it is one of its own.
+//! Two of these modules are worth a second run without overflow checks, for which this program is built
+//! again: so it is one of its own.
 
 mod boundaries;
 mod models;

@@ -1,4 +1,4 @@
-//! The models of the exactness suite, held against what their rules say in words, by hand.
+//! The models of the exactness suite, checked by hand against the definitions of their algorithms.
 
 use crate::oracle::config::{Rule, SECOND};
 use crate::oracle::model::{Bucket, Counter, Fixed, Leaky, Oracle, Sliding, Smooth, Verdict};
@@ -8,7 +8,7 @@ fn rule(limit: u64, period: u64) -> Rule {
     Rule { limit, period, burst: limit, slices, aligned, warm_up, cold_factor }
 }
 
-/// What is left, and how long until all is.
+/// Returns the remaining units, and how long until all are back.
 fn reported(model: &impl Oracle) -> (u64, u128) {
     let (remaining, reset) = (model.remaining(), model.reset());
     assert_eq!(remaining.start(), remaining.end());
@@ -16,7 +16,7 @@ fn reported(model: &impl Oracle) -> (u64, u128) {
     (*remaining.start(), *reset.start())
 }
 
-/// When a call of that cost would pass, among the next thousand nanoseconds.
+/// Returns when a call of that cost would be admitted, among the next thousand nanoseconds.
 fn passes_at(model: &impl Oracle, cost: u64) -> Option<u64> {
     let now = model.clock().latest;
     (now..now + 1_000).find(|at| {
@@ -43,7 +43,7 @@ fn replaced<O: Oracle>(model: &O, at: u64, rule: &Rule) -> O {
 fn a_clock_that_steps_back_stops_time_for_a_period_and_no_longer() {
     let mut window = Fixed::new(&rule(1, 50), 1_000);
     admit(&mut window, 1_000, 1);
-    // At, behind, until the window ends.
+    // At the reading, behind it, until the window ends.
     for (at, behind, rest) in [(1_010, 0, 40), (1_000, 10, 50), (970, 40, 80), (960, 50, 90), (959, 0, 40)] {
         let mut window = window.clone();
         window.observe(1_010);
@@ -110,7 +110,7 @@ fn slices_are_laid_backwards_from_now() {
         [5, 6, 7, 8, 9, 10].map(|cost| passes_at(&window, cost)),
         [Some(100), Some(100), Some(125), Some(125), Some(125), Some(150)]
     );
-    // The same slices, another limit: the oldest go.
+    // The same slices, another limit: the oldest units are dropped.
     let lower = replaced(&window, 40, &rule(5, 100));
     assert_eq!([1, 2, 4].map(|cost| passes_at(&lower, cost)), [Some(100), Some(125), Some(125)]);
     assert_eq!(passes_at(&lower, 5), Some(150));
@@ -118,7 +118,7 @@ fn slices_are_laid_backwards_from_now() {
     let other = replaced(&window, 40, &Rule { slices: 3, ..rule(10, 60) });
     assert_eq!(reported(&other).0, 4);
     assert_eq!([6, 7, 10].map(|cost| passes_at(&other, cost)), [Some(60), Some(100), Some(100)]);
-    // What is a new period old is gone.
+    // Units that are a new period old are gone.
     let short = replaced(&window, 40, &Rule { slices: 1, ..rule(10, 40) });
     assert_eq!((reported(&short).0, passes_at(&short, 10)), (6, Some(80)));
 }
@@ -180,7 +180,7 @@ fn a_smooth_limiter_waits_as_guavas_does() {
         now += millis * 1_000_000;
         smooth.observe(now - 1);
         assert_eq!(smooth.verdict(1), Verdict::Refuse, "{millis} ms");
-        // Whoever rounds may be a hair late.
+        // A rounding computation may be a nanosecond late.
         smooth.observe(now + 1);
         assert_eq!(smooth.verdict(1), Verdict::Admit, "{millis} ms");
         now += 1;

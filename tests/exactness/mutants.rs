@@ -1,4 +1,4 @@
-//! The exactness suite put to the test: what is broken on purpose must be caught, within a thousand sequences.
+//! The exactness suite itself under test: it must detect each mutant within a thousand sequences.
 
 use tower_throttle::algorithm::Algorithm;
 
@@ -13,7 +13,7 @@ use crate::oracle::mutants::{Fault, Mutant};
 use crate::oracle::naive_window::{Plain, Slip};
 use crate::oracle::scenario::Setup;
 
-/// The sequence in which a mutant was caught, among the first thousand.
+/// Returns the sequence in which a mutant was detected, among the first thousand.
 fn caught<A: Algorithm, O: Oracle>(
     what: &str,
     build: impl Fn(&Rule) -> A,
@@ -72,7 +72,7 @@ fn a_mutant_that_is_paid_twice_when_the_clock_steps_back_is_caught() {
     caught("paid twice", Mutant::paid_twice, bucket);
 }
 
-/// Nothing is caught in a mutant with no fault, and each fault is.
+/// Asserts that no failure is found in a mutant with no fault, and that each fault is detected.
 fn faults_are_caught<A: Algorithm, O: Oracle>(
     faults: &[Fault],
     build: impl Fn(&Rule) -> A,
@@ -90,7 +90,7 @@ fn faults_are_caught<A: Algorithm, O: Oracle>(
     }
 }
 
-/// What can be wrong with any of them.
+/// The faults that any algorithm may have.
 const FAULTS: [Fault; 8] = [
     Fault::LookingTakes,
     Fault::RefundGivesMore,
@@ -102,7 +102,7 @@ const FAULTS: [Fault; 8] = [
     Fault::ReplacingResets,
 ];
 
-/// And with those that may have some units left, but too few.
+/// The faults of algorithms that may have some units left, but too few.
 const OF_WINDOWS: [Fault; 2] = [Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft];
 
 #[test]
@@ -140,7 +140,7 @@ fn every_fault_of_a_smooth_limiter_is_caught() {
     faults_are_caught(&FAULTS, smooth, paced);
 }
 
-/// What a rule of the crate cannot do wrong from outside, a window written for it can.
+/// An algorithm of the crate cannot have these faults from outside; a window written for them can.
 #[test]
 fn every_slip_of_a_plain_window_is_caught() {
     let plain = |slip: Slip| move |rule: &Rule| Plain::new(slip, rule);

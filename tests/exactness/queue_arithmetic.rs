@@ -1,6 +1,7 @@
-//! The lines of those that queue, against numbers that cannot overflow: when a turn comes, and for how many there is room.
+//! The arithmetic of queues, against numbers that cannot overflow: scheduled times, and how many calls there
+//! is room for.
 //!
-//! Worth running without overflow checks, too: a wrap is seen by the exact model.
+//! It is worth running without overflow checks, too: the exact model detects a wrap.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ const SECOND: u64 = 1_000_000_000;
 const MONTH: u64 = 30 * 86_400 * SECOND;
 const SEQUENCES: u64 = 1_000;
 
-/// A schedule, in grains: a nanosecond is `limit` of them, an interval `period`. Instants are those of the key's own time.
+/// A schedule, in grains: a nanosecond is `limit` of them, an interval `period`. Instants are those of the
+/// key's own time.
 #[derive(Clone, Debug)]
 struct Exact {
     limit: u64,
@@ -24,7 +26,7 @@ struct Exact {
     last: u64,
     now: BigInt,
     next: BigInt,
-    /// What may be stored, and what is.
+    /// The maximum that may be stored; what is stored follows.
     most: BigInt,
     stored: BigInt,
 }
@@ -36,7 +38,7 @@ impl Exact {
         Self { limit, period, last: start, now, next, most, stored }
     }
 
-    /// How far the clock is behind.
+    /// Advances to `now`. Returns how far the clock is behind.
     fn observe(&mut self, now: u64) -> u64 {
         self.now += BigInt::from(now.saturating_sub(self.last)) * self.limit;
         if now > self.last || self.last - now > self.period {
@@ -45,7 +47,7 @@ impl Exact {
         self.last - now
     }
 
-    /// Until which `ahead` units have left.
+    /// Returns the time until which `ahead` units are released.
     fn after(&self, ahead: u128) -> BigInt {
         if ahead == 0 {
             return self.next.clone();
@@ -66,7 +68,7 @@ impl Exact {
         self.next += time - paid;
     }
 
-    /// As a reading of the clock, rounded up; in the past it is now.
+    /// Returns it as a reading of the clock, rounded up; in the past it is now.
     fn reading(&self, instant: &BigInt) -> u64 {
         let until = (instant - &self.now).max(BigInt::ZERO);
         let nanos: BigInt = (until + (self.limit - 1)) / self.limit;
@@ -85,7 +87,7 @@ impl Exact {
         u64::try_from(stored / self.period + 1).unwrap_or(u64::MAX)
     }
 
-    /// So many who come now, one after another, wait no longer than that.
+    /// Returns how many calls arriving now, one after another, wait no longer than that.
     fn room(&self, ahead: u128, max_wait: BigInt) -> u64 {
         let latest = &self.now + max_wait * self.limit;
         let (mut fit, mut beyond) = (0, u64::MAX);
@@ -100,7 +102,8 @@ impl Exact {
     }
 }
 
-/// An extreme schedule and its line. A turn may be late by a nanosecond at most, and where it is exact by none.
+/// An extreme schedule and its queue. A release may be late by a nanosecond at most, and where it is exact by
+/// none.
 fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
     const PERIODS: [u64; 6] = [1, 10, SECOND, 60 * SECOND, MONTH, i64::MAX as u64];
@@ -131,7 +134,7 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             since = since.min(exact.last);
             let what = format!("sequence {seed}, step {step}, at {now}: {algorithm:?} {state:?} {exact:?}");
             assert_eq!(line.observe(&mut state, Nanos(now)), Nanos(exact.last), "{what}");
-            // Where nobody waits, nobody is ahead.
+            // With no waiter, nothing is ahead.
             let is_due = line.is_due(&state, 1);
             let aheads = [0, 0, 1, 5, u128::from(u64::MAX), 5 * u128::from(u64::MAX)];
             let ahead = if is_due { 0 } else { random.one_of(&aheads) };
@@ -152,17 +155,17 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             let room = line.room(&tail, Nanos(now), max_wait);
             let patience = BigInt::from(max_wait) - behind;
             let (least, most) = (exact.room(ahead, &patience - late), exact.room(ahead, patience));
-            // Those that pass at once wait for nothing, even if the clock is behind.
+            // Calls that are admitted at once wait for nothing, even if the clock is behind.
             let passing = line.passing(&state, Nanos(exact.last));
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
             let most = most.max(passing);
-            // For a turn when the clock has ended there need not be room.
+            // A slot after the clock has ended need not have room.
             let ends = u64::MAX - exact.last <= max_wait;
             let fits = max_wait == u64::MAX || (least..=most).contains(&room) || room < most && ends;
             assert!(fits, "room {room} for {least} to {most}, {ahead} ahead: {what}");
             if is_due {
-                // Whoever has waited may be owed an earlier slot.
+                // A call that has waited may be owed an earlier slot.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
                 let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);
                 line.leave(&mut state, Nanos(exact.last - owed), cost);
@@ -174,11 +177,11 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
 }
 
 #[test]
-fn a_leaky_buckets_turns_are_exact_at_all_ends() {
+fn a_leaky_buckets_slots_are_exact_at_all_ends() {
     runs(|quota, max_wait| LeakyBucket::new(quota).max_wait(max_wait), 0, 0);
 }
 
 #[test]
-fn a_bursty_limiters_turns_are_hardly_late_at_all_ends() {
+fn a_bursty_limiters_slots_are_hardly_late_at_all_ends() {
     runs(|quota, max_wait| Smooth::bursty(quota).max_wait(max_wait), SECOND, 1);
 }

@@ -1,4 +1,5 @@
-//! A sliding window is strict: wherever a period is laid over a million calls, it holds no more than the limit.
+//! A sliding window is strict: wherever a period is laid over a million calls, it holds no more than the
+//! limit.
 
 use std::time::Duration;
 
@@ -11,12 +12,13 @@ use crate::support::Random;
 const ARRIVALS: usize = 1_000_000;
 const LIMIT: u64 = 23;
 
-/// What was admitted: when, and how much.
+/// The admitted calls: the time and cost of each.
 #[derive(Debug, Default)]
 struct Admitted(Vec<(u64, u64)>);
 
 impl Admitted {
-    /// The most that any span of that length holds. One that holds the most can be moved on until it ends with a call.
+    /// Returns the maximum that any span of that length holds. A span with the maximum can be moved on until
+    /// it ends with a call.
     fn most_within(&self, span: u64) -> u64 {
         let (mut first, mut sum, mut most) = (0, 0, 0);
         for (at, cost) in &self.0 {
@@ -30,13 +32,14 @@ impl Admitted {
         most
     }
 
-    /// What was admitted less than `span` before now.
+    /// Returns what was admitted less than `span` before now.
     fn since(&self, now: u64, span: u64) -> u64 {
         self.0.iter().rev().take_while(|(at, _)| at + span > now).map(|(_, cost)| cost).sum()
     }
 }
 
-/// Calls that come now and then, at once, at the edges of slices and periods, and as soon as they are told to come again.
+/// Calls that arrive now and then, at once, at the edges of slices and periods, and as soon as they are to
+/// retry.
 struct Arrivals {
     random: Random,
     now: u64,
@@ -100,9 +103,9 @@ fn no_period_of_a_million_calls_holds_more_than_the_limit() {
     }
 }
 
-/// A window that forgets a slice when it is `slices` slices old, as most are built: the same calls find it out.
+/// A window that drops a slice when it is `slices` slices old, as most are built: the same calls detect it.
 #[test]
-fn a_window_that_forgets_a_slice_too_soon_is_detected() {
+fn a_window_that_drops_a_slice_too_soon_is_detected() {
     let period = 1_000_003;
     for slices in [1, 2, 3, 7, 10, 13, 64] {
         let slice = slice(period, slices);

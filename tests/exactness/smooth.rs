@@ -11,7 +11,8 @@ use crate::oracle::config::Rule;
 use crate::oracle::model::{Oracle, Smooth as Exact};
 use crate::support::Random;
 
-/// When the next call may go, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept behind it.
+/// The time of the next call, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept
+/// behind it.
 struct Bursty {
     limit: i128,
     period: i128,
@@ -99,7 +100,7 @@ async fn waiting_follows_guavas_own_examples() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_too_long_is_refused_at_once_with_a_true_retry_after() {
+async fn a_wait_that_is_too_long_is_denied_at_once_with_a_true_retry_after() {
     let smooth = Smooth::bursty(Quota::per_second(5)).max_wait(Duration::from_millis(150));
     let limiter = RateLimiter::new(smooth);
     assert!(limiter.acquire("upstream").await.is_allowed());
@@ -110,7 +111,7 @@ async fn a_wait_that_is_too_long_is_refused_at_once_with_a_true_retry_after() {
 }
 
 #[tokio::test]
-async fn acquire_and_check_tell_the_same_reset() {
+async fn acquire_and_check_report_the_same_reset() {
     let clock = ManualClock::new();
     for smooth in [
         Smooth::bursty(Quota::per_second(4)),
@@ -124,9 +125,10 @@ async fn acquire_and_check_tell_the_same_reset() {
     }
 }
 
-/// What is rounded up fills the store a little less while idle, and what is less full is less cold: it must not make up for it.
+/// Rounding up fills the store a little less while idle, and a store that is less full is less cold: it must
+/// not make up for it.
 #[test]
-fn a_line_that_was_late_does_not_warm_a_cold_limiter() {
+fn a_queue_that_was_late_does_not_warm_a_cold_limiter() {
     let quota = Quota::per(7, Duration::from_nanos(74_937)).unwrap();
     let warming = Smooth::warming_up(quota, Duration::from_nanos(2_595_853)).cold_factor(1_000.0);
     let line = warming.queueing().expect("it queues");
@@ -142,15 +144,15 @@ fn a_line_that_was_late_does_not_warm_a_cold_limiter() {
     assert_eq!(line.turn(&state, 1), Nanos(34_135_470));
 }
 
-/// A clock that is set back leaves a cold limiter as cold as it was, and what is stored where it is.
+/// A clock that is set back leaves a cold limiter as cold as it was, and the store where it is.
 #[test]
-fn a_clock_that_is_set_back_takes_nothing_from_the_store() {
+fn a_clock_that_is_set_back_keeps_the_store() {
     let quota = Quota::per_second(4);
     for smooth in [Smooth::bursty(quota), Smooth::warming_up(quota, Duration::from_secs(4))] {
         let at = |seconds: u64| Nanos(seconds * 1_000_000_000);
         let mut state = smooth.new_state(at(0), at(100));
         assert!(smooth.check(&mut state, at(100), 40).is_allowed());
-        // Idle until it is as new, but for a call that costs nothing.
+        // Idle until it is fresh, but for a call that costs nothing.
         assert!(smooth.check(&mut state, at(200), 0).is_allowed());
         let reported = smooth.peek(&mut state, at(200), 1);
         let back = smooth.peek(&mut state, at(3), 1);
@@ -159,8 +161,8 @@ fn a_clock_that_is_set_back_takes_nothing_from_the_store() {
     }
 }
 
-/// Drains the slope of a store and idles until it is nearly cold again, so many times; the waits that differ from those of real
-/// arithmetic, and by how much.
+/// Drains the slope of a store and idles until it is nearly cold again, `times` times. Returns the waits that
+/// differ from those of real arithmetic, and by how much.
 fn cold_starts(cold_factor: u64, times: usize) -> Vec<(usize, i128)> {
     let warm_up = 1_000_000_007;
     let (slices, aligned) = (1, false);
@@ -192,10 +194,10 @@ fn a_hundred_cold_starts_are_never_early_and_hardly_late() {
     assert!(different.iter().all(|(_, late)| *late == 1), "{different:?}");
 }
 
-/// No number of digits will do: what was cut off is five times as much after each of these cold starts, and five hundred times with a
-/// cold factor of 1,000. The docs say how far it goes.
+/// No number of digits is enough: the cut-off part is five times as much after each of these cold starts, and
+/// five hundred times with a cold factor of 1,000. The docs say how far it goes.
 #[test]
-fn of_a_steep_limiter_so_many_cold_starts_in_a_row_are_exact_as_the_docs_say() {
+fn consecutive_cold_starts_of_a_steep_limiter_are_exact_as_far_as_the_docs_say() {
     for (cold_factor, exact) in [(10, 15), (1_000, 4)] {
         let different = cold_starts(cold_factor, exact);
         assert!(different.iter().all(|(_, late)| *late == 1), "{cold_factor}: {different:?}");

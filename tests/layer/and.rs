@@ -1,5 +1,5 @@
-//! Several limits are charged all or none: a tuple on one key, layers joined by `.and` on keys of their own, against limits that are
-//! asked one by one.
+//! Several limits are charged all or none: a tuple on one key, and layers joined by `.and` on keys of their
+//! own, against limits that are called one by one.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, Rat
 use crate::support::{Item, PolledByHand, Random};
 
 const SECOND: u64 = 1_000_000_000;
-/// Calls in one case.
+/// The number of calls in one case.
 const CALLS: usize = 24;
-/// Longer waits are not told exactly: beyond 584 years from the clock's zero there is no time.
+/// The end of exact waits: beyond 584 years from the clock's zero there is no time.
 const LONG: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// A quota that a few calls can exhaust, and now and then an extreme one.
+/// Returns a quota that a few calls can exhaust, and now and then an extreme one.
 fn quota(random: &mut Random) -> Quota {
     let limit = match random.below(8) {
         0 => 1,
@@ -38,7 +38,7 @@ fn quota(random: &mut Random) -> Quota {
     if random.one_in(3) { quota.burst(1 + random.below(20)) } else { quota }
 }
 
-/// A rule of each kind, made from random numbers.
+/// An algorithm that can be made from random numbers.
 trait Kind: Algorithm + PartialEq {
     fn any(random: &mut Random) -> Self;
 }
@@ -75,7 +75,7 @@ impl Kind for SlidingLog {
     }
 }
 
-/// Nobody waits: what cannot leave at once is refused.
+/// No call is queued: what cannot be admitted at once is denied.
 impl Kind for LeakyBucket {
     fn any(random: &mut Random) -> Self {
         Self::new(quota(random)).queue(0)
@@ -93,7 +93,7 @@ impl Kind for Smooth {
     }
 }
 
-/// Runs it with each pair of the seven kinds.
+/// Runs a check with each pair of the seven kinds.
 macro_rules! with_each_pair {
     ($test:ident, $cases:expr) => {
         with_each_pair!($test, $cases, TokenBucket FixedWindow SlidingWindow SlidingCounter SlidingLog LeakyBucket Smooth);
@@ -117,10 +117,10 @@ macro_rules! with_each_pair {
     };
 }
 
-/// Of each of 49 pairs: more than 10,000 cases.
+/// The number of cases of each of 49 pairs: more than 10,000 in all.
 const CASES: usize = 210;
 
-/// The next reading of the clock: on, to what was told, or back.
+/// Returns the next reading of the clock: later, at the reported time, or earlier.
 fn next_time(random: &mut Random, now: u64, reported: Option<&Decision>) -> u64 {
     let reported =
         |span: fn(&Decision) -> Duration| reported.map_or(0, |reported| Nanos::from(span(reported)).0);
@@ -150,9 +150,11 @@ fn next_cost(random: &mut Random) -> u64 {
     }
 }
 
-/// What each says alone, and over how long it would spread what remains; as one that wants both must take it: the most urgent one's number.
+/// Returns the index of the most urgent of the decisions, each with the window over which its remaining units
+/// spread.
 ///
-/// Of denials the longest wait, else what is nearest to exhaustion, and of those what must last longer; of two alike the first.
+/// It is the denial with the longest wait, otherwise the decision nearest to exhaustion, and of those the
+/// one that must last longer; of two equal ones the first.
 fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
     let denied = each.iter().any(|(decision, _)| !decision.is_allowed());
     let mut chosen: Option<usize> = None;
@@ -177,8 +179,8 @@ fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
     chosen.unwrap()
 }
 
-/// The tuple's answer is made of what each says alone.
-fn assert_told(got: &Decision, each: &[(Decision, Option<Duration>)], case: &str) {
+/// Asserts that the tuple's decision is made of the decisions of its members.
+fn assert_merged(got: &Decision, each: &[(Decision, Option<Duration>)], case: &str) {
     let index = most_urgent(each);
     let (reported, _) = each[index];
     let remaining = each.iter().map(|(decision, _)| decision.remaining()).min().unwrap();
@@ -195,7 +197,7 @@ fn assert_told(got: &Decision, each: &[(Decision, Option<Duration>)], case: &str
     assert_eq!(got, expected, "{case}, each alone: {each:?}");
 }
 
-/// A tuple, and its members one by one: each call is asked of both by a look first.
+/// A tuple, and its members one by one: each call is previewed on both by a peek first.
 struct Mutants<A: Algorithm, B: Algorithm> {
     pair: (A, B),
     state: (A::State, B::State),
@@ -213,13 +215,13 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
         [self.pair.0.peek(a, now, cost), self.pair.1.peek(b, now, cost)]
     }
 
-    /// Over how long each would spread what remains.
+    /// Returns the window over which each would spread what remains.
     fn windows(&self, each: [Decision; 2]) -> [(Decision, Option<Duration>); 2] {
         let [a, b] = each;
         [(a, self.pair.0.header_window(&a)), (b, self.pair.1.header_window(&b))]
     }
 
-    /// The members inside the tuple, looked at on a copy.
+    /// Returns the members inside the tuple, peeked on a copy.
     fn inside(&self, now: Nanos, cost: u64) -> [Decision; 2] {
         let (mut a, mut b) = self.state.clone();
         [self.pair.0.peek(&mut a, now, cost), self.pair.1.peek(&mut b, now, cost)]
@@ -228,7 +230,7 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
     fn call(&mut self, now: Nanos, cost: u64, case: &str) -> Decision {
         let looked = self.pair.peek(&mut self.state, now, cost);
         let looks = self.looks(now, cost);
-        assert_told(&looked, &self.windows(looks), case);
+        assert_merged(&looked, &self.windows(looks), case);
         let got = self.pair.check(&mut self.state, now, cost);
         let each = match looks.iter().all(Decision::is_allowed) {
             true => {
@@ -237,14 +239,14 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
             }
             false => looks,
         };
-        assert_told(&got, &self.windows(each), case);
+        assert_merged(&got, &self.windows(each), case);
         for cost in [0, 1, cost] {
             assert_eq!(self.inside(now, cost), self.looks(now, cost), "{case}: what is left in each");
         }
         got
     }
 
-    /// The same call is denied at every instant before `retry_after`, and allowed at it.
+    /// Asserts that the same call is denied at every instant before `retry_after`, and allowed at it.
     fn wait_is_true(&self, now: Nanos, cost: u64, denied: &Decision, random: &mut Random, case: &str) {
         let allowed = |at: u64| self.pair.check(&mut self.state.clone(), Nanos(at), cost).is_allowed();
         let Some(wait) = denied.retry_after() else {
@@ -302,13 +304,13 @@ fn as_two_alone<A: Kind, B: Kind>(seed: u64) {
 }
 
 #[test]
-fn a_tuple_says_and_takes_what_each_alone_would_say_and_take() {
+fn a_tuple_reports_and_charges_what_each_alone_would() {
     with_each_pair!(as_two_alone, CASES);
 }
 
-/// Nested and long tuples are flat ones to whoever asks.
+/// Nested and long tuples give the same decisions as flat ones.
 #[test]
-fn how_tuples_are_nested_changes_no_answer() {
+fn nesting_of_tuples_changes_no_decision() {
     for seed in 0..1_000 {
         let mut random = Random::new(seed);
         let a = TokenBucket::any(&mut random);
@@ -336,8 +338,8 @@ fn how_tuples_are_nested_changes_no_answer() {
     }
 }
 
-/// What remains of the limit that is told of is to be spread over the time that limit would name, not over another's.
-fn window_of_the_one_told<A: Kind, B: Kind>(seed: u64) {
+/// The remaining units of the reported limit spread over the window of that limit, not over another's.
+fn window_of_the_reported_limit<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let mut mutants = Mutants::new((A::any(&mut random), B::any(&mut random)), Nanos::ZERO);
     let case = format!("seed {seed:#x}: {:?}", mutants.pair);
@@ -354,15 +356,15 @@ fn window_of_the_one_told<A: Kind, B: Kind>(seed: u64) {
 }
 
 #[test]
-fn a_tuples_window_is_that_of_the_limit_it_tells_of() {
-    with_each_pair!(window_of_the_one_told, 10);
+fn a_tuples_window_is_that_of_the_reported_limit() {
+    with_each_pair!(window_of_the_reported_limit, 10);
 }
 
 fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// A call on up to three keys, at a cost each. No key: not limited there.
+/// A call on up to three keys, with a cost for each. No key: not limited there.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     keys: [Option<u8>; 3],
@@ -377,13 +379,13 @@ impl Job {
     }
 }
 
-/// What an answer tells: the decision of a refusal.
+/// Returns the decision of a rejection.
 fn refused<S>(service: &mut S, job: Job) -> Option<Decision>
 where
     S: Service<Job, Error = Error<()>>,
 {
     let mut call = PolledByHand::new(service.call(job));
-    assert!(call.poll(), "nobody waits");
+    assert!(call.poll(), "no call is queued");
     match call.output.unwrap() {
         Ok(_) => None,
         Err(Error::Limited(decision)) => Some(decision),
@@ -391,7 +393,7 @@ where
     }
 }
 
-/// A limit asked alone: the units that one job takes there, by key.
+/// A limit called alone: the units that one job takes there, by key.
 trait Alone {
     fn look(&self, key: u8, cost: u64) -> Decision;
     fn take(&self, key: u8, cost: u64);
@@ -407,7 +409,7 @@ impl<A: Algorithm> Alone for RateLimiter<A> {
     }
 }
 
-/// Asks each limit by a look, and charges all or none. The longest wait, if there is one that refuses.
+/// Peeks at each limit, then charges all or none. Returns the longest wait, if any limit denies.
 fn one_by_one(wanted: &[(&dyn Alone, u8, u64)]) -> Option<Option<Duration>> {
     let looks: Vec<_> = wanted.iter().map(|(limit, key, cost)| limit.look(*key, *cost)).collect();
     if looks.iter().all(Decision::is_allowed) {
@@ -419,7 +421,7 @@ fn one_by_one(wanted: &[(&dyn Alone, u8, u64)]) -> Option<Option<Duration>> {
     Some(longest.map(|wait| wait.min(LONG)))
 }
 
-/// Two limiters in three layers: two layers have one limiter, and maybe one key.
+/// Two limiters in three layers: two layers share one limiter, and maybe one key.
 fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let (a, b) = (A::any(&mut random), B::any(&mut random));
@@ -437,7 +439,7 @@ fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
     let mut service = layers.layer(service_fn(async |_: Job| Ok::<_, ()>(())));
     let (mut now, mut reported) = (0, None);
     for _ in 0..CALLS {
-        // Steps back of more than a period are told apart by what was forgotten; the tuples' test has them.
+        // After steps back of more than a period, evictions differ; the tuples' test covers them.
         now = next_time(&mut random, now, reported.as_ref()).max(now);
         clock.set(Duration::from_nanos(now));
         let job = Job::any(&mut random);
@@ -467,11 +469,11 @@ fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
 }
 
 #[test]
-fn joined_layers_take_from_each_limit_what_it_would_give_alone_or_nothing() {
+fn joined_layers_charge_each_limit_as_alone_or_not_at_all() {
     with_each_pair!(as_each_alone, CASES);
 }
 
-/// The same over HTTP, and what the fields say of each.
+/// The same over HTTP, and what the header fields say of each.
 fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let (a, b) = (A::any(&mut random), B::any(&mut random));
@@ -519,7 +521,7 @@ fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
             answer.headers().get_all(field).iter().map(|line| Item::read(line.to_str().unwrap())).collect()
         };
         let named: Vec<_> = items("ratelimit").into_iter().map(|item| (item.get("r"), item.name)).collect();
-        // What remains is that of the state after the call.
+        // The remaining units are those of the state after the call.
         let left =
             wanted.iter().map(|(limit, key, _)| limit.look(*key, 0).remaining().min(999_999_999_999_999));
         let expected: Vec<_> = left.zip(names.map(|(name, _)| name.to_owned())).collect();
@@ -528,6 +530,6 @@ fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
 }
 
 #[test]
-fn joined_layers_tell_over_http_what_each_limit_would_tell_alone() {
+fn joined_layers_report_over_http_what_each_limit_would_alone() {
     with_each_pair!(as_each_alone_over_http, 20);
 }

@@ -1,4 +1,5 @@
-//! A line joined with other limits: charged when the call joins it, given back when it gives up, refused by both or by neither.
+//! A queue joined with other limits: the call is charged when it is queued, refunded when it is cancelled,
+//! and denied by both or by neither.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Ten a second, and a line that is long enough.
+/// Returns a limit of ten a second with a queue that is long enough.
 fn queue() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(1_000)
 }
@@ -36,7 +37,7 @@ fn answers() -> ServiceFn<fn(()) -> Answers> {
     service_fn(|()| std::future::ready(Ok(())))
 }
 
-/// A service behind both limiters, by one key each.
+/// Returns a service behind both limiters, with one key each.
 macro_rules! joined {
     ($first:expr, $second:expr) => {
         RateLimitLayer::with_limiter(Global, $first.clone())
@@ -46,7 +47,7 @@ macro_rules! joined {
     };
 }
 
-/// A call that must wait.
+/// Starts a call that must wait.
 fn waits<F: Future>(call: F) -> PolledByHand<F> {
     let mut call = PolledByHand::new(call);
     assert!(!call.poll(), "it waits");
@@ -63,30 +64,30 @@ where
 }
 
 #[test]
-fn the_other_is_charged_when_the_call_joins_the_line() {
+fn the_other_limit_is_charged_when_the_call_is_queued() {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
     let mut service = joined!(line, bucket);
     assert!(passes(service.call(())));
-    // It takes its place with the call, before any poll.
+    // It is queued with the call, before any poll.
     let mut second = PolledByHand::new(service.call(()));
     assert_eq!(bucket.peek(&()).remaining(), 1);
     let mut third = waits(service.call(()));
     assert_eq!(bucket.peek(&()).remaining(), 0);
-    // The line would take it, the bucket does not.
+    // The queue would take it, the bucket does not.
     assert!(!passes(service.call(())));
     clock.advance(INTERVAL);
     assert!(second.run() && !third.run());
     clock.advance(INTERVAL);
     assert!(third.run());
-    // It is charged once: not again when it leaves.
+    // It is charged once: not again when it is released.
     clock.advance(Duration::from_secs(1_200) - INTERVAL * 2);
     assert_eq!(bucket.peek(&()).remaining(), 1);
     assert_eq!(line.peek(&()).remaining(), 1);
 }
 
 #[test]
-fn a_call_that_either_refuses_is_charged_by_neither_and_stands_in_no_line() {
+fn a_call_that_either_denies_is_charged_by_neither_and_not_queued() {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(2)), &clock));
     let mut service = joined!(line, bucket);
@@ -98,16 +99,16 @@ fn a_call_that_either_refuses_is_charged_by_neither_and_stands_in_no_line() {
     clock.advance(INTERVAL);
     assert!(waiting.run());
     clock.advance(INTERVAL);
-    assert!(line.check(&()).is_allowed(), "nobody else stood in line");
+    assert!(line.check(&()).is_allowed(), "no other call was queued");
 
     let short = limiter(LeakyBucket::new(Quota::per_second(10)).queue(1), &clock);
     let bucket = limiter(TokenBucket::new(Quota::per_hour(50)), &clock);
-    // The line second: what was asked first is not charged either.
+    // The queue second: the limit that was called first is not charged either.
     let mut service = joined!(bucket, short);
     assert!(passes(service.call(())));
     let waiting = waits(service.call(()));
     for _ in 0..100 {
-        assert!(!passes(service.call(())), "the line is full");
+        assert!(!passes(service.call(())), "the queue is full");
     }
     assert_eq!(bucket.peek(&()).remaining(), 48);
     drop(waiting);
@@ -129,7 +130,8 @@ fn a_queue_longer_than_max_wait_charges_no_key() {
     assert_eq!(bucket.peek(&()).remaining(), 47);
 }
 
-/// Drops a call after so many polls. What is left in the bucket then, when the one behind leaves, and whether it was ready.
+/// Drops a call after `polls` polls. Returns what is left in the bucket when the next one is released, and
+/// whether the call was ready.
 fn dropped_after(polls: usize, line_first: bool) -> (u64, Duration, bool) {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(9)), &clock));
@@ -174,7 +176,7 @@ fn a_call_dropped_at_any_poll_is_charged_by_both_or_by_neither() {
 }
 
 #[test]
-fn those_behind_one_that_gives_up_move_up_and_its_unit_is_anybodys() {
+fn waiters_behind_a_cancelled_one_move_up_and_its_unit_is_free() {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(4)), &clock));
     let mut service = joined!(line, bucket);
@@ -192,9 +194,10 @@ fn those_behind_one_that_gives_up_move_up_and_its_unit_is_anybodys() {
     assert!(newcomer.run());
 }
 
-/// As a server does it: every third gives up at a random time; the rest leaves in order, one per interval.
+/// As in a server: every third call is cancelled at a random time; the rest is released in order, one per
+/// interval.
 #[tokio::test(start_paused = true)]
-async fn of_a_hundred_every_third_gives_up_and_the_bucket_knows_how_many_stayed() {
+async fn when_every_third_of_a_hundred_is_cancelled_the_bucket_is_charged_for_the_rest() {
     for seed in 0..100 {
         let (line, bucket) =
             (RateLimiter::new(queue()), RateLimiter::new(TokenBucket::new(Quota::per_day(100))));
@@ -217,14 +220,14 @@ async fn of_a_hundred_every_third_gives_up_and_the_bucket_knows_how_many_stayed(
             assert_eq!(*at, INTERVAL * nth, "seed {seed}: {n}");
         }
         assert!(left.len() >= 67);
-        // What the bucket has brought meanwhile, a hundredth of a unit, may be missing of what is given back.
+        // What the bucket has gained meanwhile, a hundredth of a unit, may be missing from the refund.
         let (due, reported) = (100 - left.len() as u64, bucket.peek(&()).remaining());
         assert!((due - 1..=due).contains(&reported), "seed {seed}: {reported} left, {due} due");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_two_lines_waits_for_both() {
+async fn a_call_in_two_queues_waits_for_both() {
     let slow = LeakyBucket::new(Quota::per_second(4)).queue(100);
     for slow_first in [true, false] {
         let (fast, slow) = (RateLimiter::new(queue()), RateLimiter::new(slow.clone()));
@@ -251,8 +254,9 @@ async fn a_call_in_two_lines_waits_for_both() {
     }
 }
 
-/// Drops a call that stands in two lines after so many polls; when those behind it in each line leave.
-fn dropped_in_two_lines(polls: usize) -> (Duration, Duration, bool) {
+/// Drops a call that is queued twice after `polls` polls. Returns when the calls behind it in each queue are
+/// released.
+fn dropped_in_two_queues(polls: usize) -> (Duration, Duration, bool) {
     let clock = ManualClock::new();
     let fast = limiter(queue(), &clock);
     let slow = limiter(LeakyBucket::new(Quota::per_second(4)).queue(100), &clock);
@@ -286,31 +290,32 @@ fn dropped_in_two_lines(polls: usize) -> (Duration, Duration, bool) {
 }
 
 #[test]
-fn a_call_in_two_lines_dropped_at_any_poll_frees_its_place_in_both() {
+fn a_call_in_two_queues_dropped_at_any_poll_frees_its_slot_in_both() {
     for polls in 0..=10 {
-        // It stands before them in both lines, and leaves both.
-        assert_eq!(dropped_in_two_lines(polls), (INTERVAL, MS * 250, false), "after {polls} polls");
+        // It is before them in both queues, and leaves both.
+        assert_eq!(dropped_in_two_queues(polls), (INTERVAL, MS * 250, false), "after {polls} polls");
     }
     for polls in 11..=20 {
-        // Its slot in the first line has come and gone unused at 100 ms: given back, the one behind may leave at once.
+        // Its slot in the first queue has come and gone unused at 100 ms: given back, the one behind may be
+        // released at once.
         let now = MS * 10 * polls as u32;
-        assert_eq!(dropped_in_two_lines(polls), (now, MS * 250, false), "after {polls} polls");
+        assert_eq!(dropped_in_two_queues(polls), (now, MS * 250, false), "after {polls} polls");
     }
     for polls in 21..=25 {
-        // The one behind has left in its own slot.
-        assert_eq!(dropped_in_two_lines(polls), (INTERVAL * 2, MS * 250, false), "after {polls} polls");
+        // The one behind was released in its own slot.
+        assert_eq!(dropped_in_two_queues(polls), (INTERVAL * 2, MS * 250, false), "after {polls} polls");
     }
-    assert_eq!(dropped_in_two_lines(26), (INTERVAL * 2, MS * 500, true));
+    assert_eq!(dropped_in_two_queues(26), (INTERVAL * 2, MS * 500, true));
 }
 
 #[test]
-fn a_call_that_was_released_and_not_told_gives_back_both_when_dropped() {
+fn a_call_released_but_not_polled_gives_back_both_when_dropped() {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(9)), &clock));
     assert!(line.check(&()).is_allowed());
     let call = waits(joined!(line, bucket).call(()));
     clock.advance(INTERVAL);
-    // Any touch releases the call whose turn has come.
+    // Any access releases the call whose scheduled time has come.
     assert!(line.check_n(&(), 0).is_allowed());
     drop(call);
     assert_eq!(bucket.peek(&()).remaining(), 9);
@@ -318,7 +323,7 @@ fn a_call_that_was_released_and_not_told_gives_back_both_when_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn smooth_waits_in_line_with_others_too() {
+async fn smooth_queues_with_other_limits_too() {
     let smooth = RateLimiter::new(Smooth::bursty(Quota::per_second(5)).queue(10));
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_day(8)));
     let service = joined!(smooth, bucket);
@@ -332,13 +337,13 @@ async fn smooth_waits_in_line_with_others_too() {
     left.retain(|(passed, ..)| *passed);
     left.sort_unstable();
     assert_eq!(left, (0..8).map(|n| (true, n, MS * 200 * n)).collect::<Vec<_>>());
-    // The two that the bucket refused stood in no line.
+    // The two that the bucket denied were not queued.
     assert_eq!(smooth.check(&()).retry_after(), Some(MS * 200));
 }
 
-/// Held in a layer are those calls only that each member was told to let wait.
+/// A layer holds only those calls that each member is configured to let wait.
 #[tokio::test(start_paused = true)]
-async fn a_tuple_holds_requests_if_each_member_was_told_to() {
+async fn a_tuple_holds_requests_if_each_member_does() {
     let bucket = || TokenBucket::new(Quota::per_hour(5));
     let start = Instant::now();
     let mut refuses =
@@ -373,15 +378,17 @@ async fn a_cost_of_zero_does_not_wait_in_joined_queues() {
     assert!(!passes(free(u64::MAX).call(())));
 }
 
-/// A line that nothing leaves for a minute, before another limit; its own call has just passed.
+/// Returns a limiter whose queue releases nothing for a minute, before another limit; its own call has just
+/// been admitted.
 fn stuck(clock: &ManualClock) -> RateLimiter<LeakyBucket> {
     let line = limiter(LeakyBucket::new(Quota::per_minute(1)).queue(1_000), clock);
     assert!(line.check(&()).is_allowed());
     line
 }
 
-/// One that gives up late gives back what still counts of its own call, and nothing that has come back by itself.
-fn gives_up_late<A: Algorithm>(algorithm: A) {
+/// Checks that a call cancelled late gives back what still counts of its own charge, and nothing that has
+/// come back by itself.
+fn is_cancelled_late<A: Algorithm>(algorithm: A) {
     let clock = ManualClock::new();
     clock.set(SECOND * 1_000);
     let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
@@ -397,20 +404,21 @@ fn gives_up_late<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn a_call_that_gives_up_late_takes_no_units_from_others_of_a_token_bucket() {
-    gives_up_late(TokenBucket::new(Quota::per_second(3)));
+fn a_call_cancelled_late_takes_no_units_from_others_of_a_token_bucket() {
+    is_cancelled_late(TokenBucket::new(Quota::per_second(3)));
 }
 
 #[test]
-fn a_call_that_gives_up_late_takes_no_units_from_others_of_a_window() {
-    gives_up_late(FixedWindow::new(Quota::per_second(3)));
-    gives_up_late(FixedWindow::new(Quota::per_second(3)).aligned());
-    gives_up_late(SlidingWindow::new(Quota::per_second(3)));
-    gives_up_late(SlidingLog::new(Quota::per_second(3)));
-    gives_up_late(SlidingCounter::new(Quota::per_second(3)));
+fn a_call_cancelled_late_takes_no_units_from_others_of_a_window() {
+    is_cancelled_late(FixedWindow::new(Quota::per_second(3)));
+    is_cancelled_late(FixedWindow::new(Quota::per_second(3)).aligned());
+    is_cancelled_late(SlidingWindow::new(Quota::per_second(3)));
+    is_cancelled_late(SlidingLog::new(Quota::per_second(3)));
+    is_cancelled_late(SlidingCounter::new(Quota::per_second(3)));
 }
 
-/// Random lives: calls join the line and give up, others pass. Those that passed stay within the limit in any period.
+/// Random runs: calls are queued and cancelled, others are admitted. Those that were admitted stay within the
+/// limit in any period.
 fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
     for seed in 0..300 {
         let mut random = Random::new(seed);
@@ -445,17 +453,17 @@ fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
 
 /// Its unit of the fast limit is back long before that of the slow one.
 #[test]
-fn a_call_that_gives_up_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
+fn a_call_cancelled_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
     let pair = (TokenBucket::new(Quota::per_second(3)), FixedWindow::new(Quota::per_day(1_000)));
-    gives_up_late(pair.clone());
-    gives_up_late((pair.1.clone(), pair.0.clone()));
-    gives_up_late((FixedWindow::new(Quota::per_second(3)), SlidingLog::new(Quota::per_day(1_000))));
-    gives_up_late(pair.0.block_for(SECOND * 100).after(5));
+    is_cancelled_late(pair.clone());
+    is_cancelled_late((pair.1.clone(), pair.0.clone()));
+    is_cancelled_late((FixedWindow::new(Quota::per_second(3)), SlidingLog::new(Quota::per_day(1_000))));
+    is_cancelled_late(pair.0.block_for(SECOND * 100).after(5));
 }
 
-/// A clock set back since makes nobody younger: time for a key is the latest reading it has seen.
+/// A clock set back later makes no charge newer: time for a key is the latest reading it has seen.
 #[test]
-fn a_call_that_gives_up_after_the_clock_was_set_back_takes_no_units_from_others() {
+fn a_call_cancelled_after_the_clock_was_set_back_takes_no_units_from_others() {
     fn holds<A: Algorithm>(algorithm: A) {
         let clock = ManualClock::new();
         clock.set(SECOND * 100);
@@ -522,10 +530,10 @@ fn with_any_cancelled_waiter_admitted_calls_stay_within_a_window() {
     served_within(SlidingWindow::new(Quota::per_second(4)), 4);
 }
 
-/// Given up at the very instant, it is as if it had never come; but that of a sliding window the oldest units come back, so that others stay
-/// longer.
+/// Cancelled at the very instant, a call leaves no trace; but of a sliding window the oldest units come back,
+/// so that others stay longer.
 #[test]
-fn a_call_that_gives_up_at_once_leaves_no_trace() {
+fn a_call_cancelled_at_once_leaves_no_trace() {
     fn holds<A: Algorithm>(algorithm: A, oldest: bool) {
         for seed in 0..200 {
             let mut random = Random::new(seed);
@@ -547,7 +555,7 @@ fn a_call_that_gives_up_at_once_leaves_no_trace() {
                     "seed {seed}: {algorithm:?}"
                 );
                 if oldest {
-                    // So that both go on with the same.
+                    // Both go on with the same clock.
                     other.reset(&());
                     alone.reset(&());
                 } else {
@@ -562,9 +570,9 @@ fn a_call_that_gives_up_at_once_leaves_no_trace() {
     holds(SlidingLog::new(Quota::per_second(9)), true);
 }
 
-/// Who stands before whom is the same for all keys of a request, whichever line is asked first.
+/// The order of calls is the same for all keys of a request, whichever queue is asked first.
 #[tokio::test(start_paused = true)]
-async fn calls_with_lines_of_their_own_and_one_in_common_all_leave() {
+async fn calls_with_queues_of_their_own_and_one_in_common_are_all_released() {
     let common = RateLimiter::new(queue());
     let own = RateLimiter::new(LeakyBucket::new(Quota::per_second(2)).queue(100));
     let by_user = from_fn(|user: &u64| Some(*user));
@@ -583,13 +591,14 @@ async fn calls_with_lines_of_their_own_and_one_in_common_all_leave() {
     }
     for (n, at) in calls.join_all().await {
         let (nth, own) = (INTERVAL * n as u32, MS * 500 * (n / 4) as u32);
-        // The first of each user finds its own line free; the slot it takes there is its arrival, not its turn in the common one.
+        // The first of each user finds its own queue free; the slot it takes there is its arrival, not its
+        // scheduled time in the common one.
         assert_eq!(at, nth.max(own), "{n}");
     }
 }
 
 #[test]
-fn a_refusal_tells_when_both_would_let_it_join() {
+fn a_denial_reports_when_both_would_accept_it() {
     let clock = ManualClock::new();
     let line = limiter(LeakyBucket::new(Quota::per_second(10)).queue(1), &clock);
     let bucket = limiter(TokenBucket::new(Quota::per_second(4).burst(3)), &clock);
@@ -609,7 +618,7 @@ fn a_refusal_tells_when_both_would_let_it_join() {
     };
     assert_eq!(refused(&mut service), None);
     assert_eq!(refused(&mut service), None);
-    // The line is full for 100 ms; the bucket has one more.
+    // The queue is full for 100 ms; the bucket has one more.
     let wait = refused(&mut service).unwrap().retry_after().unwrap();
     assert_eq!(wait, INTERVAL);
     clock.advance(wait - Duration::from_nanos(1));

@@ -22,7 +22,7 @@ use crate::support::{Answer as Got, PolledByHand};
 
 const LATE: Duration = Duration::from_millis(50);
 
-/// A store as one on another machine would be: it wants keys as text, and answers later.
+/// A store as one on another machine would be: its keys are text, and it answers later.
 #[derive(Debug)]
 struct Remote<A: Algorithm> {
     there: RateLimiter<A>,
@@ -66,7 +66,7 @@ fn remote(quota: Quota, fails: bool) -> RateLimiter<TokenBucket, Remote<TokenBuc
 
 type Http = Request<Full<Bytes>>;
 
-/// The layer around an HTTP service that counts its calls.
+/// Returns the layer around an HTTP service that counts its calls.
 fn http(
     limiter: RateLimiter<TokenBucket, Remote<TokenBucket>>,
 ) -> (
@@ -99,7 +99,7 @@ fn grpc() -> Http {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_is_waited_for_and_then_the_call_passes_or_not() {
+async fn a_slow_store_is_awaited_and_decides_the_call() {
     let (service, calls) = http(remote(Quota::per_hour(1), false));
     let start = Instant::now();
     let mut call = PolledByHand::new(service.clone().oneshot(get("/")));
@@ -122,7 +122,7 @@ async fn a_slow_store_is_waited_for_and_then_the_call_passes_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_limited_does_not_wait_for_the_store() {
+async fn an_unlimited_call_does_not_wait_for_the_store() {
     let limiter = remote(Quota::per_hour(1), true);
     let (service, calls) = http(limiter.clone());
     let start = Instant::now();
@@ -145,7 +145,7 @@ async fn a_store_that_fails_is_503_and_not_the_callers_fault() {
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
         );
         assert_eq!(problem["status"], 503);
-        // What broke, and where, is no business of the caller's.
+        // The cause of the failure is not shown to the caller.
         assert!(!answer.text().contains("192.0.2.1"), "{answer:?}");
         assert!(!answer.has("ratelimit"), "{answer:?}");
     }
@@ -187,7 +187,7 @@ async fn services_that_are_not_http_get_the_stores_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_given_up_at_any_poll_reaches_neither_the_service_nor_the_next_caller() {
+async fn a_call_cancelled_at_any_poll_reaches_neither_the_service_nor_the_next_caller() {
     for polls in 0..3 {
         let (service, calls) = http(remote(Quota::per_hour(1), false));
         let mut call = PolledByHand::new(service.clone().oneshot(get("/")));

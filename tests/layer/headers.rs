@@ -1,4 +1,4 @@
-//! What clients of several limits are told: each policy once, under a name of its own, and the longest wait.
+//! Reports to clients of several limits: each policy once, under a name of its own, and the longest wait.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn ask(app: &Router) -> Answer {
     Answer::read(app.clone().oneshot(Request::new(Body::empty())).await.unwrap()).await
 }
 
-/// Name, quota and window of each policy, in order.
+/// Returns the name, quota and window of each policy, in order.
 fn policies(answer: &Answer) -> Vec<(String, u64, u64)> {
     let items = answer.items("ratelimit-policy").into_iter();
     let policies: Vec<_> = items.map(|item| (item.name.clone(), item.get("q"), item.get("w"))).collect();
@@ -38,7 +38,7 @@ fn policies(answer: &Answer) -> Vec<(String, u64, u64)> {
     policies
 }
 
-/// Name, what remains, and the window, of each that is told of.
+/// Returns the name, the remaining units, and the window of each reported limit.
 fn left(answer: &Answer) -> Vec<(String, u64, Option<u64>)> {
     let items = answer.items("ratelimit").into_iter();
     items.map(|item| (item.name.clone(), item.get("r"), item.parameters.get("t").copied())).collect()
@@ -55,7 +55,7 @@ fn named<const N: usize>(names: [&str; N]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_tuple_tells_all_its_limits_and_how_the_nearest_stands() {
+async fn a_tuple_reports_all_its_limits_and_the_state_of_the_nearest() {
     let clock = ManualClock::new();
     let three = (
         TokenBucket::new(Quota::per_second(4)),
@@ -97,7 +97,7 @@ async fn a_tuple_tells_all_its_limits_and_how_the_nearest_stands() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn joined_layers_tell_each_their_own_under_their_own_name() {
+async fn joined_layers_each_report_their_own_limit_under_their_own_name() {
     use crate::support::{self, Server, Version};
     use tower_throttle::key::PeerIp;
 
@@ -119,7 +119,7 @@ async fn joined_layers_tell_each_their_own_under_their_own_name() {
         assert_eq!((answer.status.as_u16(), policies(&answer)), (200, both.to_vec()));
         assert_eq!(left(&answer), of_both(3 - n, 1, 5 - n, 60));
     }
-    // The address has nothing left; all have: each is told as it stands.
+    // The address has nothing left; all have: each is reported as it is.
     let answer = call().await;
     assert_eq!((answer.status.as_u16(), policies(&answer)), (429, both.to_vec()));
     assert_eq!(left(&answer), of_both(0, 1, 2, 60));
@@ -166,7 +166,7 @@ async fn policies_without_a_name_are_numbered_however_they_are_joined() {
 }
 
 #[tokio::test]
-async fn no_name_comes_twice_whatever_it_is() {
+async fn no_name_appears_twice() {
     let long = "x".repeat(256);
     let taken = format!("{}-2", "x".repeat(254));
     let cases: [([&str; 4], [&str; 4]); 6] = [
@@ -191,7 +191,7 @@ async fn no_name_comes_twice_whatever_it_is() {
     }
 }
 
-/// Whoever waits as long as was told is let in at once, and whoever comes a second earlier is not.
+/// A call that waits for the reported time is admitted at once, and a call a second earlier is not.
 async fn obeyed<A: Algorithm, B: Algorithm>(rules: impl Fn(Quota, Quota) -> (A, B)) {
     for seed in 0..60 {
         let mut random = Random::new(seed);
@@ -256,7 +256,7 @@ async fn a_cost_that_fits_one_limit_only_gets_no_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_waited_is_told_of_both() {
+async fn a_queued_call_reports_both_limits() {
     let line = LeakyBucket::new(Quota::per_second(10)).queue(3);
     let layers = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_minute(60)))
         .name("budget")
@@ -273,7 +273,7 @@ async fn one_that_waited_is_told_of_both() {
 }
 
 #[tokio::test]
-async fn a_layer_that_does_not_limit_a_request_says_nothing_of_it() {
+async fn a_layer_that_does_not_limit_a_request_reports_nothing() {
     let clock = ManualClock::new();
     let window = |limit| limiter(FixedWindow::new(Quota::per_minute(limit)), &clock);
     let nobody = from_fn(|_: &Request<Body>| None::<()>);
@@ -298,7 +298,7 @@ async fn a_layer_that_does_not_limit_a_request_says_nothing_of_it() {
 
 #[test]
 fn an_item_is_read_as_it_is_written() {
-    // The helper these tests rest on.
+    // The helper that these tests rely on.
     let item = Item::read(r#""a\"b";q=1;w=2"#);
     assert_eq!((item.name.as_str(), item.get("q"), item.get("w")), ("a\"b", 1, 2));
 }

@@ -1,4 +1,5 @@
-//! Several limits at their edges: rules and closures that panic, costs beyond measure, clocks set back, and what must not be said.
+//! Edge cases of several limits: algorithms and closures that panic, costs beyond all limits, clocks set
+//! back, and what must not be printed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,13 +27,13 @@ fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)
 }
 
-/// The answer to a call that need not wait.
+/// Returns the response to a call that need not wait.
 fn ask<S, Req, T>(service: &mut S, request: Req) -> Result<T, Error<()>>
 where
     S: Service<Req, Response = T, Error = Error<()>>,
 {
     let mut call = PolledByHand::new(service.call(request));
-    assert!(call.poll(), "nobody waits");
+    assert!(call.poll(), "no call is queued");
     call.output.unwrap()
 }
 
@@ -42,7 +43,7 @@ macro_rules! served {
     };
 }
 
-/// Panics when it is told to, and counts like a window.
+/// An algorithm that panics on demand, and otherwise counts like a window.
 #[derive(Clone, Debug)]
 struct Moody {
     window: FixedWindow,
@@ -56,7 +57,7 @@ impl Moody {
     }
 
     fn mood(&self) {
-        assert!(!self.angry.load(Ordering::SeqCst), "this rule panics");
+        assert!(!self.angry.load(Ordering::SeqCst), "this algorithm panics");
     }
 }
 
@@ -104,7 +105,7 @@ fn panics(run: impl FnOnce()) {
 }
 
 #[test]
-fn a_rule_that_panics_leaves_the_others_as_they_were_and_no_lock_behind() {
+fn an_algorithm_that_panics_leaves_the_others_unchanged_and_no_lock_held() {
     let clock = ManualClock::new();
     let (moody, angry) = Moody::new(5);
     for moody_first in [true, false] {
@@ -139,9 +140,9 @@ fn a_rule_that_panics_leaves_the_others_as_they_were_and_no_lock_behind() {
     }
 }
 
-/// A rule that panics takes no places with it: new keys still find one.
+/// An algorithm that panics leaks no slots: new keys still find one.
 #[test]
-fn a_rule_that_panics_on_new_keys_loses_no_places() {
+fn an_algorithm_that_panics_on_new_keys_loses_no_slots() {
     let clock = ManualClock::new();
     let (moody, angry) = Moody::new(5);
     let limiter = RateLimiter::builder(moody).clock(clock.clone()).max_keys(10).build();
@@ -213,7 +214,7 @@ fn closures_that_panic_charge_no_key() {
             1
         })
         .tier(|at: &u8, (): &()| {
-            assert!(*at != 5, "no rule");
+            assert!(*at != 5, "no tier");
             FixedWindow::new(hourly(5))
         }),
     );
@@ -253,7 +254,7 @@ fn a_call_without_a_key_for_one_is_charged_by_none() {
 }
 
 #[test]
-fn costs_beyond_measure_are_refused_by_all_or_fit() {
+fn extreme_costs_are_denied_by_all_or_fit() {
     let clock = ManualClock::new();
     let most = Quota::per(u64::MAX, Duration::from_secs(1)).unwrap();
     let (first, second) = (limiter(FixedWindow::new(most), &clock), limiter(TokenBucket::new(most), &clock));
@@ -269,12 +270,13 @@ fn costs_beyond_measure_are_refused_by_all_or_fit() {
     let one = limiter(SlidingCounter::new(most), &clock);
     let layer = RateLimitLayer::with_limiter(Global, one.clone()).cost(|(): &()| u64::MAX - 1);
     let mut twice = served!(layer.clone().and(layer.clone()));
-    // Their sum is taken as the largest cost there is.
+    // Their sum saturates at the largest possible cost.
     assert!(ask(&mut twice, ()).is_ok());
     assert_eq!(one.peek(&()).remaining(), 0);
 }
 
-/// A denial by joined layers is denied at every instant before its wait is over, and allowed then.
+/// Asserts that a denial by joined layers is denied at every instant before its wait is over, and allowed
+/// then.
 fn waits_are_true<A: Algorithm, B: Algorithm>(rules: impl Fn(&mut Random) -> (A, B)) {
     for seed in 0..300 {
         let mut random = Random::new(seed);
@@ -330,7 +332,8 @@ fn the_wait_of_joined_layers_is_true_to_the_nanosecond() {
     });
 }
 
-/// A clock that jumps about admits nothing extra: by the largest readings, no period holds more than the limit.
+/// A clock that jumps about admits nothing extra: by the largest readings, no period holds more than the
+/// limit.
 #[test]
 fn a_clock_that_steps_back_admits_nothing_extra_to_joined_layers_and_tuples() {
     for seed in 0..300 {
@@ -354,7 +357,7 @@ fn a_clock_that_steps_back_admits_nothing_extra_to_joined_layers_and_tuples() {
                 }
                 _ => {
                     clock.set(now);
-                    // Not the reading but the latest that was seen counts.
+                    // The latest reading that was seen counts, not the current one.
                     seen = seen.max(now);
                     if pair.check(&()).is_allowed() {
                         times[0].push(seen);
@@ -375,7 +378,7 @@ fn a_clock_that_steps_back_admits_nothing_extra_to_joined_layers_and_tuples() {
 }
 
 #[test]
-fn what_is_printed_tells_no_key() {
+fn debug_output_shows_no_key() {
     let clock = ManualClock::new();
     let secret = "sesame-9f31";
     let (first, second) = (
@@ -420,7 +423,7 @@ impl Service<String> for Quiet {
 }
 
 #[test]
-fn decisions_are_equal_when_they_say_the_same() {
+fn decisions_with_the_same_values_are_equal() {
     let clock = ManualClock::new();
     // A unit comes each half second, in grains of its own or in nanoseconds.
     let alone = limiter(TokenBucket::new(Quota::per_second(2)), &clock);
@@ -439,9 +442,9 @@ fn decisions_are_equal_when_they_say_the_same() {
     assert_eq!(pair.peek_n(&(), 0), pair.check_n(&(), 0));
 }
 
-/// The state of a call that is dropped while others of its kind go on, over and over: nothing is left behind.
+/// A call that is dropped while others of its kind go on leaves nothing behind, over and over.
 #[test]
-fn a_thousand_calls_that_give_up_leave_an_empty_table() {
+fn a_thousand_cancelled_calls_leave_an_empty_table() {
     let clock = ManualClock::new();
     let (line, bucket) = (
         limiter(LeakyBucket::new(Quota::per_second(10)).queue(2_000), &clock),

@@ -1,4 +1,4 @@
-//! Who is asking, through the layer: users, routes, who is not limited, who is not served, and who has no key.
+//! Keys through the layer: users, routes, unlimited and forbidden callers, and requests without a key.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ pub(crate) fn get(path: &str) -> Http {
     Request::get(path).body(Full::default()).unwrap()
 }
 
-/// From a peer.
+/// Returns a request from a peer.
 pub(crate) fn from(peer: &str) -> Http {
     with_peer(get("/"), peer)
 }
@@ -40,7 +40,7 @@ pub(crate) fn with(mut request: Http, name: &'static str, value: &str) -> Http {
     request
 }
 
-/// So many at once, and nothing back while the test runs.
+/// Returns a limiter that admits `n` at once, and nothing more while the test runs.
 pub(crate) fn at_once(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_day(limit))
 }
@@ -63,7 +63,7 @@ where
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-/// The statuses of requests, one after another.
+/// Returns the statuses of requests, one after another.
 macro_rules! statuses {
     ($layer:expr, $($request:expr),+ $(,)?) => {{
         let layer = &$layer;
@@ -73,7 +73,7 @@ macro_rules! statuses {
 pub(crate) use statuses;
 
 #[tokio::test]
-async fn a_request_without_a_key_is_refused_and_the_body_names_nothing() {
+async fn a_request_without_a_key_is_rejected_and_the_body_names_nothing() {
     let layer = RateLimitLayer::per_ip(Quota::per_second(1));
     let answer = ask(&layer, get("/")).await;
     assert_eq!(answer.status, 500);
@@ -86,7 +86,7 @@ async fn a_request_without_a_key_is_refused_and_the_body_names_nothing() {
 }
 
 #[tokio::test]
-async fn those_without_a_key_may_share_one_budget_or_pass() {
+async fn calls_without_a_key_may_share_one_budget_or_pass() {
     let shared = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);
     assert_eq!(
         statuses!(shared, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4"), from("5.6.7.8")),
@@ -104,7 +104,7 @@ async fn those_without_a_key_may_share_one_budget_or_pass() {
 }
 
 #[tokio::test]
-async fn of_joined_layers_each_does_with_missing_keys_what_it_was_told_to() {
+async fn each_joined_layer_has_its_own_policy_for_missing_keys() {
     let all = || RateLimitLayer::new(Global, at_once(2));
     let rejects = RateLimitLayer::new(PeerIp::new(), at_once(1));
     let watched = rejects.clone();
@@ -117,7 +117,7 @@ async fn of_joined_layers_each_does_with_missing_keys_what_it_was_told_to() {
 }
 
 #[tokio::test]
-async fn callers_without_a_key_go_by_the_limiters_own_rule() {
+async fn callers_without_a_key_are_limited_by_the_limiters_own_algorithm() {
     let layer = RateLimitLayer::new(PeerIp::new(), Tiered::new(at_once(1)))
         .tier(|_: &Http, _| at_once(3))
         .missing_key(MissingKey::Shared);
@@ -181,7 +181,7 @@ async fn a_forbidden_caller_is_rejected_before_anything_is_counted() {
     assert_eq!(statuses!(all.and(layer), from("6.6.6.6"), from("6.6.6.6"), from("1.2.3.4")), [403, 403, 200]);
     assert_eq!(watched.limiter().check(&()).remaining(), 0);
 
-    // Other networks, while it runs.
+    // Other networks, replaced while it runs.
     let layer = RateLimitLayer::new(PeerIp::new().deny(denied.clone()), at_once(1));
     denied.replace(Networks::new(["7.7.7.7"]).unwrap());
     assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [200, 403]);
@@ -201,7 +201,7 @@ async fn a_deny_list_cannot_be_bypassed_by_headers() {
         statuses!(layer, health("6.6.6.6"), health("1.2.3.4"), get("/health"), get("/")),
         [403, 200, 200, 500]
     );
-    // Two lines of it are an error, but of somebody who is not served anyway.
+    // Two field lines are an error, but the caller is forbidden anyway.
     let twice = || with(token("6.6.6.6"), "authorization", "Bearer abc");
     let layer =
         RateLimitLayer::new(first_of((Bearer::new(), peer())), at_once(1)).missing_key(MissingKey::Pass);
@@ -220,7 +220,7 @@ async fn forbidden_by_a_joined_layer_takes_precedence_over_a_missing_key() {
 }
 
 #[tokio::test]
-async fn services_that_are_not_http_are_told_by_an_error() {
+async fn services_that_are_not_http_get_an_error() {
     struct Closed;
     impl KeyExtractor<u32> for Closed {
         type Key = ();
@@ -268,7 +268,7 @@ async fn some_requests_are_not_limited() {
 }
 
 #[tokio::test]
-async fn users_are_told_apart_before_addresses_are() {
+async fn users_are_distinguished_before_addresses_are() {
     #[derive(Clone)]
     struct User(u64);
     let signed_in = |id: u64, peer: &str| {
@@ -314,7 +314,7 @@ async fn parts_of_a_key_stay_apart() {
         ),
         [200, 200, 200, 200, 200, 200, 429]
     );
-    // Of text, too.
+    // Parts of text stay apart, too.
     let limiter = RateLimiter::new(at_once(1));
     assert!(limiter.check(&("a", "bc")).is_allowed());
     assert!(limiter.check(&("ab", "c")).is_allowed());
@@ -386,7 +386,7 @@ async fn proxies_may_be_replaced_while_requests_go_on() {
 }
 
 #[test]
-fn what_a_caller_said_is_not_printed() {
+fn what_a_caller_sent_is_not_printed() {
     let request = with(with(get("/"), "authorization", "Bearer secret"), "cookie", "session=secret");
     let request = with(request, "x-api-key", "secret");
     let keys = (Bearer::new(), Cookie::new("session").unwrap(), Header::new("x-api-key").unwrap());
@@ -400,7 +400,7 @@ fn what_a_caller_said_is_not_printed() {
 }
 
 #[test]
-fn counts_begin_at_nothing() {
+fn counts_begin_at_zero() {
     let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_second(1)));
     assert_eq!(layer.key_stats(), KeyStats::default());
 }
@@ -414,7 +414,7 @@ mod routes {
     use tower_throttle::key::Route;
 
     #[tokio::test]
-    async fn a_route_is_told_as_it_was_written() {
+    async fn a_route_is_reported_as_it_was_written() {
         let hello = || any(|| async { "hello" });
         let inner = Router::new().route("/deep/{id}", hello());
         let layer = RateLimitLayer::new(Route::new(), at_once(1));
@@ -445,8 +445,8 @@ mod routes {
     }
 
     #[tokio::test]
-    async fn paths_are_as_they_were_sent_wherever_the_layer_is() {
-        // What is not limited is `/login` and nothing that ends in it.
+    async fn paths_are_as_sent_wherever_the_layer_is() {
+        // The unlimited path is `/login` and nothing that ends in it.
         let hello = || any(|| async { "hello" });
         let layer = || RateLimitLayer::new(Global, at_once(1)).unless(Paths::new(["/login", "/v1/api/me"]));
         let limited = |router: Router| router.layer(layer());

@@ -1,4 +1,4 @@
-//! Blocking after abuse, where calls wait in line, in tuples, and over HTTP.
+//! Lockout after abuse, where calls are queued, in tuples, and over HTTP.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::PolledByHand;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn reset_lifts_a_block_and_a_refund_does_not() {
+fn reset_lifts_a_lockout_and_a_refund_does_not() {
     let clock = ManualClock::new();
     let rule = TokenBucket::new(Quota::per_second(1)).block_for(SECOND * 60).after(2);
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
@@ -27,7 +27,7 @@ fn reset_lifts_a_block_and_a_refund_does_not() {
 }
 
 #[test]
-fn a_blocked_key_is_kept_until_the_block_is_over() {
+fn a_locked_out_key_is_kept_until_the_lockout_is_over() {
     let clock = ManualClock::new();
     let rule = TokenBucket::new(Quota::per_second(1)).block_for(SECOND * 60).after(1);
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_keys(10).build();
@@ -40,7 +40,7 @@ fn a_blocked_key_is_kept_until_the_block_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_line_keeps_the_place_and_who_comes_is_refused() {
+async fn a_queued_call_keeps_its_slot_and_a_new_call_is_denied() {
     let rule = LeakyBucket::new(Quota::per_second(1)).queue(2).block_for(SECOND * 10).after(2);
     let limiter = RateLimiter::new(rule);
     assert!(limiter.acquire("key").await.is_allowed());
@@ -59,7 +59,7 @@ async fn who_waits_in_line_keeps_the_place_and_who_comes_is_refused() {
 }
 
 #[test]
-fn in_a_tuple_only_the_limit_that_refuses_counts() {
+fn in_a_tuple_only_the_limit_that_denies_counts() {
     let clock = ManualClock::new();
     let minute = FixedWindow::new(Quota::per_minute(3)).block_for(SECOND * 600).after(2);
     let limiter =
@@ -67,7 +67,7 @@ fn in_a_tuple_only_the_limit_that_refuses_counts() {
     for _ in 0..50 {
         let _ = limiter.check("key");
     }
-    assert_eq!(limiter.check("key").retry_after(), Some(SECOND), "the bucket refused, and blocks nobody");
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND), "the bucket denied, and locks no key");
     for _ in 0..2 {
         clock.advance(SECOND);
         assert!(limiter.check("key").is_allowed());
@@ -79,7 +79,7 @@ fn in_a_tuple_only_the_limit_that_refuses_counts() {
 }
 
 #[test]
-fn a_tuple_can_be_blocked_as_a_whole() {
+fn a_tuple_can_be_locked_out_as_a_whole() {
     let clock = ManualClock::new();
     let both = (TokenBucket::new(Quota::per_second(1)), FixedWindow::new(Quota::per_minute(3)));
     let limiter = RateLimiter::builder(both.block_for(SECOND * 600).after(1)).clock(clock.clone()).build();
@@ -89,7 +89,7 @@ fn a_tuple_can_be_blocked_as_a_whole() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn over_http_the_answer_tells_the_rest_of_the_block() {
+async fn over_http_the_response_reports_the_rest_of_the_lockout() {
     use crate::support::{Client1, Server, request};
     use axum::Router;
     use axum::routing::get;
@@ -121,7 +121,7 @@ fn concurrency_beside_a_rate_leaves_the_window_of_the_rate() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
     for _ in 0..3 {
-        // One refusal in each window of a second: never two in one.
+        // One denial in each window of a second: never two in one.
         assert!(limiter.check("a").is_allowed());
         assert!(!limiter.check("a").is_allowed());
         clock.advance(SECOND);
@@ -129,7 +129,7 @@ fn concurrency_beside_a_rate_leaves_the_window_of_the_rate() {
 }
 
 #[test]
-fn concurrency_alone_counts_refusals_for_as_long_as_it_blocks() {
+fn concurrency_alone_counts_denials_for_as_long_as_it_locks_out() {
     let clock = ManualClock::new();
     let rule = Concurrency::per_key(1).block_for(SECOND * 60).after(2);
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();

@@ -1,4 +1,5 @@
-//! The layer around services: alone, joined with others, among tower's own, and in front of stores that answer later.
+//! The layer around services: alone, joined with others, among tower's own, and in front of stores that
+//! answer later.
 
 mod and;
 mod and_with_queue;

@@ -11,7 +11,7 @@ use tower_throttle::{MissingKey, RateLimitLayer};
 
 use crate::keys::{Http, ask, at_once, from, get, statuses, with, with_peer};
 
-/// What no public text may contain: names of headers, products and methods.
+/// Words that no public text may contain: names of headers, products and methods.
 const NAMES: [&str; 14] = [
     "authorization",
     "x-api-key",
@@ -37,7 +37,8 @@ fn assert_names_nothing(text: &str) {
     }
 }
 
-/// Asks a layer with that key, whatever it does with missing keys, once as HTTP and once as gRPC.
+/// Sends a request to a layer with that key, with each policy for missing keys, once as HTTP and once as
+/// gRPC.
 macro_rules! assert_refused {
     ($key:expr, $request:expr, $status:literal, $code:literal, $what:expr) => {{
         for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
@@ -180,7 +181,7 @@ async fn a_caller_that_is_not_served_or_not_limited_is_not_asked_for_a_valid_key
 
 #[tokio::test]
 async fn of_two_mistakes_the_clients_counts() {
-    // Else a caller past the proxy would choose to be let through.
+    // Otherwise a caller past the proxy could choose to be let through.
     let by_both = || (ClientIp::header("x-real-ip").unwrap(), Bearer::new());
     let twice = || lines("authorization", &["Bearer a", "Bearer b"]);
     assert_refused!(by_both(), twice(), 400, "3", "a header is missing, another is there twice");
@@ -188,7 +189,7 @@ async fn of_two_mistakes_the_clients_counts() {
 
 #[tokio::test]
 async fn a_caller_without_a_key_has_an_identity_that_no_key_can_have() {
-    // A `Hash` that is not prefix-free can write any bytes, those of whatever stands for "no key" as well.
+    // A `Hash` that is not prefix-free can write any bytes, also those of the marker for "no key".
     struct Raw(&'static [u8]);
     impl Hash for Raw {
         fn hash<H: Hasher>(&self, state: &mut H) {
@@ -212,7 +213,7 @@ async fn a_caller_without_a_key_has_an_identity_that_no_key_can_have() {
         statuses!(layer, get("/"), get("/magic"), get("/empty"), get("/"), get("/magic"), get("/empty")),
         [200, 200, 200, 429, 429, 429]
     );
-    // A limiter that is asked directly finds a caller by its key.
+    // A limiter that is called directly finds a caller by its key.
     assert!(!layer.limiter().check(&Raw(b"")).is_allowed());
 }
 
@@ -243,7 +244,7 @@ async fn an_absent_extension_is_a_missing_key() {
 }
 
 #[test]
-fn proxies_that_are_everybody_are_refused_with_what_to_change() {
+fn trusting_every_address_is_an_error_with_advice() {
     for (networks, named) in [
         (&["0.0.0.0/0"][..], "0.0.0.0/0"),
         (&["0.0.0.0/1", "128.0.0.0/1"], "0.0.0.0/0"),

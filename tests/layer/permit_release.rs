@@ -1,4 +1,4 @@
-//! What a call held is given back once, whatever becomes of other limits.
+//! A call's permit is released once, whatever becomes of other limits.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::key::Global;
 use tower_throttle::{Decision, ErrorResponder, RateLimitLayer, RateLimiter};
 
-/// A rule that lets all in, counts who leaves, and may panic then.
+/// An algorithm that admits every call, counts releases, and may panic then.
 #[derive(Clone, Debug)]
 struct Door {
     left: Arc<AtomicU64>,
@@ -68,7 +68,7 @@ fn a_call_is_released_once() {
 }
 
 #[tokio::test]
-async fn a_permit_ends_though_another_limit_panics_at_its_end() {
+async fn a_permit_is_released_though_another_limit_panics_on_release() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let layer = RateLimitLayer::new(Global, Door { left: Arc::default(), fragile: true })
         .and(RateLimitLayer::with_limiter(Global, limiter.clone()))

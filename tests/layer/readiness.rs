@@ -1,4 +1,5 @@
-//! The layer among other layers: the readied service is the one that is called, and nothing is spent before that.
+//! The layer among other layers: the readied service is the one that is called, and nothing is charged before
+//! that.
 
 use std::future::Future;
 use std::mem;
@@ -23,7 +24,8 @@ use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, Rat
 
 use crate::support::PolledByHand;
 
-/// A service that panics if an instance is called that was not readied, and notes which instance was.
+/// A service that panics if an instance is called that was not readied, and records which instance was
+/// called.
 #[derive(Debug)]
 struct Probe {
     number: u64,
@@ -34,7 +36,7 @@ struct Probe {
 #[derive(Debug, Default)]
 struct Notes {
     numbers: AtomicU64,
-    /// The instances that were called, in order.
+    /// Returns the instances that were called, in order.
     called: Mutex<Vec<u64>>,
     running: AtomicUsize,
     most_running: AtomicUsize,
@@ -81,7 +83,7 @@ impl Service<String> for Probe {
     }
 }
 
-/// A store that takes its time.
+/// A store that answers after a delay.
 #[derive(Debug)]
 struct Slow<A: Algorithm> {
     limiter: RateLimiter<A>,
@@ -104,17 +106,17 @@ impl<A: Algorithm> Store<A, StoreKey<()>> for Slow<A> {
     }
 }
 
-/// A hundred at once, all admitted.
+/// Admits a hundred at once.
 fn allows() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(100))
 }
 
-/// The first passes, the others are refused.
+/// Admits the first and denies the others.
 fn denies() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(1))
 }
 
-/// All pass, one in 10 ms.
+/// Admits all, one in 10 ms.
 fn queues() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(100)).queue(100)
 }
@@ -123,8 +125,8 @@ fn slow<A: Algorithm>(rule: A) -> RateLimiter<A, Slow<A>> {
     RateLimiter::with_store(rule.clone(), Slow { limiter: RateLimiter::new(rule) })
 }
 
-/// Twenty calls one after another through one instance, then twenty at once through clones of it; how many passed, and how
-/// many were refused.
+/// Makes twenty calls one after another through one instance, then twenty at once through clones of it.
+/// Returns how many were admitted, and how many were denied.
 async fn rounds<S, E>(service: S) -> (usize, usize)
 where
     S: Service<String, Response = String, Error = E> + Clone + Send + 'static,
@@ -148,7 +150,7 @@ where
             Err(error) => count(Err(error)),
         }
     }
-    // What a refused call has reserved stays with this one.
+    // What a denied call has reserved stays with this one.
     drop(same);
     let mut calls = JoinSet::new();
     for n in 0..20 {
@@ -159,7 +161,7 @@ where
     (passed, refused)
 }
 
-/// Runs `$stack` with each limiter there is, at the place of `$limit`.
+/// Runs `$stack` with each kind of limiter, at the position of `$limit`.
 macro_rules! every_limit {
     (|$limit:ident, $probe:ident| $stack:expr, $check:expr) => {{
         let check = $check;
@@ -193,7 +195,7 @@ macro_rules! every_limit {
     }};
 }
 
-/// A limiter's error around a boxed one, boxed.
+/// Boxes a limiter's error around a boxed one.
 fn plain(error: Error<BoxError>) -> BoxError {
     match error {
         Error::Inner(error) => error,
@@ -203,8 +205,8 @@ fn plain(error: Error<BoxError>) -> BoxError {
 }
 
 #[test]
-fn a_limited_service_stands_between_two_whose_errors_are_boxed() {
-    // What tower's own middleware asks of an error, for those of a timeout or a buffer behind the limiter.
+fn a_limited_service_fits_between_two_whose_errors_are_boxed() {
+    // tower's own middleware asks this of an error, for those of a timeout or a buffer behind the limiter.
     fn boxes<E: Into<BoxError>>(error: E) -> String {
         error.into().to_string()
     }
@@ -219,7 +221,7 @@ fn all_forty(limit: &str, (passed, refused): (usize, usize), calls: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn alone_it_calls_what_was_readied() {
+async fn alone_it_calls_the_readied_instance() {
     every_limit!(|limit, probe| ServiceBuilder::new().layer(limit).service(probe), all_forty);
 }
 
@@ -293,7 +295,7 @@ async fn it_works_between_timeouts_that_are_not_reached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_load_shedding_no_call_waits_for_a_place() {
+async fn beside_load_shedding_no_call_waits_for_a_slot() {
     every_limit!(
         |limit, probe| ServiceBuilder::new()
             .layer(LoadShedLayer::new())
@@ -301,7 +303,7 @@ async fn beside_load_shedding_no_call_waits_for_a_place() {
             .layer(limit)
             .service(probe),
         |limit: &str, (passed, refused): (usize, usize), calls: usize| {
-            // One after another all come through; of those at once the first, while it is under way.
+            // One after another all are admitted; of those at once the first, while it is in flight.
             let expected = if limit.ends_with("denies") { (1, 39) } else { (21, 19) };
             assert_eq!((passed, refused), expected, "{limit}");
             assert_eq!(calls, passed, "{limit}");
@@ -310,7 +312,7 @@ async fn beside_load_shedding_no_call_waits_for_a_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_above_frees_the_places_of_those_it_gives_up() {
+async fn a_timeout_above_frees_the_slots_of_the_calls_it_cancels() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(100);
     let limiter = RateLimiter::new(bucket);
     let probe = Probe::new();
@@ -339,12 +341,12 @@ async fn the_instance_that_was_readied_is_the_one_that_is_called() {
     // Admitted at once: this very instance. It is not cloned.
     service.ready().await.unwrap().call(String::new()).await.unwrap();
     assert_eq!((notes.called.lock().unwrap().clone(), service.get_ref().number), (vec![0], 0));
-    // It waits: the readied instance goes with the call, and a clone that is not ready takes its place.
+    // It waits: the readied instance goes with the call, and a clone that is not ready replaces it.
     let waits = service.ready().await.unwrap().call(String::new());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (1, false));
     let waits_too = service.ready().await.unwrap().call(String::new());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (2, false));
-    // Refused: what was readied stays.
+    // Denied: the readied instance stays.
     assert!(service.ready().await.unwrap().call(String::new()).await.is_err());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (2, true));
     let (first, second) = tokio::join!(waits, waits_too);
@@ -353,7 +355,7 @@ async fn the_instance_that_was_readied_is_the_one_that_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_reaches_the_service_in_the_order_of_the_line() {
+async fn queued_calls_reach_the_service_in_order() {
     let probe = Probe::new();
     let service = ServiceBuilder::new()
         .map_err(plain)
@@ -366,7 +368,7 @@ async fn a_call_that_waits_reaches_the_service_in_the_order_of_the_line() {
     for n in 0..30_u128 {
         let served = served.clone();
         let noted = service.clone().map_result(move |answer: Result<String, BoxError>| {
-            // Three milliseconds it was under way.
+            // It was in flight for three milliseconds.
             served.lock().unwrap().push((n, start.elapsed().as_millis() - 3));
             answer
         });
@@ -378,7 +380,7 @@ async fn a_call_that_waits_reaches_the_service_in_the_order_of_the_line() {
 }
 
 #[tokio::test]
-async fn asking_whether_it_is_ready_spends_nothing() {
+async fn poll_ready_charges_nothing() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_hour(1))).clock(clock).build();
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
@@ -395,24 +397,24 @@ async fn asking_whether_it_is_ready_spends_nothing() {
 }
 
 #[tokio::test]
-async fn a_refused_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
+async fn a_denied_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
     let layer = RateLimitLayer::new(Global, denies()).responder(ErrorResponder);
     let service =
         ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1)).service(Probe::new());
     let mut first = service.clone();
     assert!(first.ready().await.unwrap().call(String::new()).await.is_ok());
     assert!(first.ready().await.unwrap().call(String::new()).await.is_err());
-    // The one place is taken by an instance that is idle; as documented.
+    // The one slot is taken by an instance that is idle; as documented.
     let mut second = service.clone();
     assert!(!PolledByHand::new(second.ready()).poll());
-    // It is of use for its own next call, and free once it is gone.
+    // It is of use for its own next call, and free once the instance is dropped.
     assert!(first.ready().await.is_ok());
     drop(first);
     assert!(second.ready().await.is_ok());
 }
 
 #[tokio::test]
-async fn what_is_not_ready_stays_so_and_wakes_once() {
+async fn a_service_that_is_not_ready_stays_so_and_wakes_once() {
     let (mut service, mut handle) = tower_test::mock::spawn_with(|mock: tower_test::mock::Mock<(), ()>| {
         RateLimitLayer::new(Global, allows()).responder(ErrorResponder).layer(mock)
     });

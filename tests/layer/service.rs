@@ -1,4 +1,4 @@
-//! The layer around services that are not HTTP, and what its types promise.
+//! The layer around services that are not HTTP, and the guarantees of its types.
 
 use std::error::Error as _;
 use std::fmt;
@@ -18,7 +18,7 @@ use tower_throttle::middleware::{
 };
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
-/// Lines of a protocol: `<user> <what>`.
+/// Returns the user of a line of a protocol, `<user> <command>`, as its key.
 fn by_user() -> impl KeyExtractor<String, Key = String> + Copy {
     from_fn(|line: &String| line.split(' ').next().filter(|user| *user != "root").map(str::to_owned))
 }
@@ -59,13 +59,13 @@ async fn a_service_of_strings_is_limited_by_an_error_value() {
 }
 
 #[tokio::test]
-async fn an_inner_failure_comes_as_one() {
+async fn an_inner_failure_is_returned_as_one() {
     let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2))).responder(ErrorResponder);
     let service = layer.layer(service_fn(shout));
     let error = service.clone().oneshot("ann fail".to_owned()).await.unwrap_err();
     let Error::Inner(inner) = &error else { panic!("{error:?}") };
     assert_eq!(inner.to_string(), "it failed");
-    // It stands in the inner one's place.
+    // The inner failure replaces the response.
     assert_eq!(error.to_string(), "it failed");
     // It was admitted, so it was charged.
     assert!(service.clone().oneshot("ann".to_owned()).await.is_ok());
@@ -93,7 +93,7 @@ async fn a_service_that_is_not_ready_fails_as_an_inner_one() {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_had_is_an_error_of_its_own() {
+async fn a_key_that_cannot_be_determined_is_an_error_of_its_own() {
     #[derive(Clone)]
     struct Broken;
     impl KeyExtractor<String> for Broken {
@@ -109,7 +109,7 @@ async fn a_key_that_cannot_be_had_is_an_error_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_are_not_http_wait_in_line_too() {
+async fn calls_that_are_not_http_are_queued_too() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(2);
     let layer = RateLimitLayer::new(Global, bucket).responder(ErrorResponder);
     let service = layer.layer(service_fn(shout));
@@ -130,7 +130,7 @@ async fn calls_that_are_not_http_wait_in_line_too() {
 fn is_shared<T: Send + Sync + Clone + Unpin + fmt::Debug + 'static>(_: &T) {}
 fn is_sent<T: Send>(_: &T) {}
 
-/// The type, as users write it.
+/// Returns the type as users write it.
 fn limiter() -> RateLimitLayer<PeerIp, TokenBucket> {
     RateLimitLayer::per_ip(Quota::per_second(1))
 }
@@ -174,7 +174,7 @@ impl Service<Request<Empty<Bytes>>> for Plain {
     }
 }
 
-/// Every type on the way has a name.
+/// A chain in which every type has a name.
 struct App {
     service: RateLimit<Plain, Policy<Global, TokenBucket>, HttpResponder>,
 }
@@ -203,7 +203,7 @@ async fn bodies_may_differ_and_errors_stay_what_they_are() {
     assert!(serde_json::from_slice::<serde_json::Value>(&body).is_ok());
 }
 
-/// What a library does that is generic over the limit.
+/// A function of a library that is generic over the limit.
 #[derive(Clone)]
 struct Held<K, A: Algorithm> {
     layer: RateLimitLayer<K, A>,
@@ -224,7 +224,7 @@ async fn a_struct_holds_a_layer_of_any_key_and_algorithm() {
 }
 
 #[tokio::test]
-async fn a_layer_is_named_costed_and_answered_for_in_any_order() {
+async fn a_name_a_cost_and_a_response_are_set_in_any_order() {
     let quota = || TokenBucket::new(Quota::per_hour(2));
     let cost = |line: &String| line.len() as u64;
     let layers = [
@@ -242,7 +242,7 @@ async fn a_layer_is_named_costed_and_answered_for_in_any_order() {
     }
 }
 
-/// Says in its answer what it was told.
+/// A responder whose response shows what was reported to it.
 #[derive(Clone)]
 struct Telling;
 
@@ -282,7 +282,7 @@ fn said(reports: &[PolicyReport<'_>]) -> String {
 }
 
 #[tokio::test]
-async fn a_responder_of_ones_own_makes_the_answers() {
+async fn a_custom_responder_makes_the_responses() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(1))).clock(clock).build();
     let layer = RateLimitLayer::with_limiter(by_user(), limiter).name("mine").responder(Telling);
@@ -293,7 +293,7 @@ async fn a_responder_of_ones_own_makes_the_answers() {
     assert_eq!(call("root").await.unwrap(), "ROOT, ");
 }
 
-/// One crate, one engine, three kinds of service.
+/// One crate, one limiter, three kinds of service.
 #[cfg(all(feature = "axum", feature = "tonic"))]
 #[tokio::test]
 async fn the_same_limiter_limits_axum_tonic_and_strings() {
@@ -323,14 +323,14 @@ async fn the_same_limiter_limits_axum_tonic_and_strings() {
 }
 
 #[tokio::test]
-async fn a_service_gives_back_what_it_wraps() {
+async fn a_service_returns_what_it_wraps() {
     let service = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(1))).layer(Plain);
     let _: &Plain = service.get_ref();
     let _: Plain = service.into_inner();
 }
 
 #[test]
-fn a_future_says_little_of_itself() {
+fn debug_output_of_a_future_is_short() {
     let future = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(1)))
         .layer(Plain)
         .call(Request::new(Empty::new()));

@@ -1,4 +1,4 @@
-//! A limiter that is closed answers those who wait and those who come, at once; and nothing is left behind.
+//! A closed limiter answers queued and new calls at once, and leaves nothing behind.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -32,7 +32,7 @@ fn quota() -> Quota {
 }
 
 trait Now: Future + Sized {
-    /// What it ends with at its first poll.
+    /// Polls it once and returns its output.
     fn now(self) -> Self::Output {
         let mut hand = PolledByHand::new(self);
         assert!(hand.poll(), "it waits");
@@ -42,7 +42,7 @@ trait Now: Future + Sized {
 
 impl<F: Future> Now for F {}
 
-/// A closed decision says so, and nothing else.
+/// Asserts that a closed decision says so, and nothing else.
 fn assert_closed(decision: &Decision) {
     assert!(decision.is_closed() && !decision.is_allowed(), "{decision:?}");
     assert_eq!((decision.retry_after(), decision.remaining()), (None, 0), "{decision:?}");
@@ -61,7 +61,8 @@ fn limited(answer: Result<(), Error<Infallible>>) -> Decision {
     }
 }
 
-/// Three wait: by `acquire`, by `acquire_permit`, in a layer where that waits. All are answered when a clone is closed, and so is who comes.
+/// Checks that three queued calls (by `acquire`, by `acquire_permit`, and in a layer that queues) are
+/// answered when a clone is closed, and so are new calls.
 fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
     let clock = ManualClock::new();
     let limiter = limiter(rule.clone(), &clock);
@@ -94,12 +95,12 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
         assert_closed(&limiter.acquire(key).now());
         assert_closed(&limiter.acquire_n(key, 7).now());
         assert_closed(&limiter.acquire_permit(key).now().unwrap_err());
-        // What costs nothing passes, as ever.
+        // A cost of 0 is admitted, as always.
         assert!(limiter.check_n(key, 0).is_allowed() && limiter.peek_n(key, 0).is_allowed());
         assert!(limiter.acquire_n(key, 0).now().is_allowed());
     }
     assert_closed(&limited(service.call(()).now()));
-    // For ever: whatever the time, the rule, and who is closed twice.
+    // It stays closed, whatever the time and the algorithm, and if it is closed twice.
     limiter.close();
     clock.advance(Duration::from_secs(1_000_000));
     limiter.replace(rule.clone());
@@ -113,7 +114,7 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
 }
 
 #[test]
-fn those_who_wait_and_those_who_come_are_answered_whatever_the_rule() {
+fn queued_and_new_calls_are_answered_with_every_algorithm() {
     let leaky = || LeakyBucket::new(quota()).queue(9);
     let one = || Concurrency::per_key(1).total(9).queue(9);
     answers_all(leaky(), true);
@@ -131,7 +132,7 @@ fn those_who_wait_and_those_who_come_are_answered_whatever_the_rule() {
     answers_all(Tiered::new(leaky()), true);
     answers_all(one().block_for(Duration::from_secs(9)).after(500), true);
     answers_all((leaky(), one()).block_for(Duration::from_secs(9)).after(500), true);
-    // Whose rule was not told to let calls wait: by `acquire` only.
+    // Algorithms that are not configured to queue in a layer: by `acquire` only.
     let patient = |limit| Quota::per_hour(limit).burst(2);
     let rule = TokenBucket::new(patient(2));
     let clock = ManualClock::new();
@@ -144,7 +145,8 @@ fn those_who_wait_and_those_who_come_are_answered_whatever_the_rule() {
     assert_closed(&waits.output.unwrap());
 }
 
-/// Calls that wait in one of two lines are answered when either is closed, and the other has back what it was charged.
+/// A call that waits in one of two queues is answered when either is closed, and the other limit is refunded
+/// its charge.
 #[test]
 fn a_call_rejected_on_close_has_charged_no_joined_limit() {
     for close_the_line in [true, false] {
@@ -174,7 +176,7 @@ fn a_call_rejected_on_close_has_charged_no_joined_limit() {
         }
         assert_eq!((bucket.peek(&()).remaining(), one.peek(&()).remaining()), (4, 3));
         assert_eq!((line.queued(), other.queued()), (0, 0));
-        // Who comes is refused, and charges nobody; whatever the others say.
+        // New calls are denied and charge no key, whatever the other limits say.
         assert_closed(&limited(service.call(()).now()));
         assert_eq!((bucket.peek(&()).remaining(), one.peek(&()).remaining()), (4, 3));
         let _all = [(); 3].map(|()| one.try_acquire_permit(&()).unwrap());
@@ -184,16 +186,16 @@ fn a_call_rejected_on_close_has_charged_no_joined_limit() {
     }
 }
 
-/// One that is closed after the call was let in by it, while it waits in another's line: the call goes on.
+/// A call that a limit has admitted before it was closed goes on while it waits in another's queue.
 #[test]
-fn what_was_admitted_before_stays_so() {
+fn calls_admitted_before_stay_admitted() {
     let clock = ManualClock::new();
     let limiter = limiter(LeakyBucket::new(Quota::per_second(1)).queue(9), &clock);
     assert!(limiter.check("a").is_allowed());
     let [mut first, mut second] = [(); 2].map(|()| PolledByHand::new(limiter.acquire("a")));
     assert!(!first.poll() && !second.poll());
     clock.advance(Duration::from_secs(1));
-    // Its turn has come, though nobody has told it.
+    // Its scheduled time has come, though it has not been polled.
     limiter.close();
     assert!(first.run() && first.output.unwrap().is_allowed());
     assert!(second.run());
@@ -201,10 +203,10 @@ fn what_was_admitted_before_stays_so() {
 }
 
 #[test]
-fn permits_go_on_and_are_given_back() {
+fn permits_stay_valid_and_are_released() {
     let rule = Concurrency::per_key(2).total(2);
     let limiter = RateLimiter::new(rule.clone());
-    // Of the same total.
+    // A permit of the same total.
     let other = RateLimiter::new(rule);
     let [first, second] = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
     limiter.close();
@@ -226,7 +228,7 @@ fn on_close_allow_admits_without_counting() {
         let mut waits = PolledByHand::new(limiter.acquire("a"));
         assert!(!waits.poll());
         limiter.close();
-        // Who has waited is answered, too.
+        // Waiters are answered, too.
         assert!(waits.run() && waits.output.unwrap().is_closed());
         let before = limiter.peek("a");
         let mut all = Vec::new();
@@ -259,7 +261,7 @@ fn on_close_allow_admits_without_counting() {
     passes((Concurrency::per_key(1).total(8).queue(9), TokenBucket::new(Quota::per_hour(9)).queue(9)));
 }
 
-/// Nobody who enters meanwhile is left waiting.
+/// No call that arrives meanwhile is left waiting.
 #[test]
 fn closing_while_calls_arrive_leaves_no_waiter_behind() {
     const THREADS: usize = 8;
@@ -321,9 +323,9 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
     }
 }
 
-/// A permit that ends while its limiter is closed, from the waker of one that waits.
+/// A permit that is dropped while its limiter is closed, from the waker of a queued call.
 #[test]
-fn closing_in_a_full_table_answers_those_in_shared_buckets() {
+fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
     let rule = Concurrency::per_key(1).queue(9);
     let limiter = RateLimiter::builder(rule)
         .clock(ManualClock::new())
@@ -340,7 +342,7 @@ fn closing_in_a_full_table_answers_those_in_shared_buckets() {
     (0..60).for_each(|key| assert_closed(&limiter.acquire(&key).now()));
 }
 
-// ---- what callers get ----
+// ---- responses to callers ----
 
 type Asks = Request<()>;
 
@@ -374,7 +376,7 @@ fn http_callers_get_503_and_grpc_callers_unavailable() {
         assert!(call.run());
         all.push(call.output.take().unwrap().unwrap());
     }
-    // And who comes.
+    // New calls are answered, too.
     for content_type in ["text/plain", "application/grpc"] {
         all.push(alone.call(ask(content_type)).now().unwrap());
         all.push(joined.call(ask(content_type)).now().unwrap());
@@ -400,7 +402,7 @@ fn http_callers_get_503_and_grpc_callers_unavailable() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn requests_in_line_are_answered_over_sockets_and_the_server_goes_on() {
+async fn queued_requests_are_answered_over_sockets_and_the_server_goes_on() {
     use crate::support::{self, Server, VERSIONS, request, send};
     use axum::{Router, routing::get};
     for version in VERSIONS {

@@ -1,5 +1,5 @@
-//! Refused requests over HTTP/1.x whose bodies nothing has read: the answer says that the connection ends, unless the
-//! body is drained.
+//! Denied requests over HTTP/1.x with an unread body: the response says that the connection closes, unless
+//! the body is drained.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -37,7 +37,7 @@ fn used_up() -> RateLimiter<FixedWindow> {
 
 type Answer = Response<ResponseBody<Full<Bytes>>>;
 
-/// A service that refuses everything.
+/// Returns a service that denies everything.
 fn refusing<B, R>(
     responder: R,
 ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone
@@ -119,7 +119,7 @@ impl http_body::Body for Upload {
 }
 
 #[tokio::test]
-async fn a_refusal_over_http_1_of_a_request_with_a_body_closes_the_connection() {
+async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
     let close = &["close"][..];
     for (headers, expected) in [
         (vec![(CONTENT_LENGTH, "1")], close),
@@ -154,7 +154,7 @@ async fn an_admitted_request_and_one_without_a_limit_keep_their_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_that_closes_by_itself_says_so_once() {
+async fn a_response_that_closes_by_itself_has_one_connection_header() {
     for (own, expected) in [
         ("close", vec!["close"]),
         ("Upgrade, Close", vec!["Upgrade, Close"]),
@@ -167,14 +167,14 @@ async fn an_answer_that_closes_by_itself_says_so_once() {
         let answer = refusing(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
         assert_eq!(connection(&answer), expected);
 
-        // What it said itself stays, if the body is drained, too.
+        // A header of its own stays, if the body is drained, too.
         let drained = refusing(responder.drain(KIB, HALF_A_SECOND));
         let answer = drained.oneshot(post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::from("x"))).await.unwrap();
         assert_eq!(connection(&answer), [own]);
     }
 }
 
-/// What a body is drained for: whether the connection is kept, how many frames were read, and how long it took.
+/// Drains a body. Returns whether the connection is kept, how many frames were read, and how long it took.
 async fn drained(max_bytes: u64, headers: &[(HeaderName, &str)], body: Upload) -> (bool, usize, Duration) {
     let service = refusing(HttpResponder::new().body(BodyFormat::PlainText).drain(max_bytes, HALF_A_SECOND));
     let start = Instant::now();
@@ -198,7 +198,7 @@ async fn a_body_is_drained_up_to_both_bounds() {
     assert_eq!(drained(200 * KIB - 1, chunked, upload(200)).await, (false, 200, at_once));
     assert_eq!(drained(8 * KIB, chunked, upload(200)).await, (false, 9, at_once));
     assert_eq!(drained(0, chunked, upload(0)).await, (true, 0, at_once));
-    // It is known beforehand that these are too long.
+    // It is known in advance that these are too long.
     assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8193")], upload(9)).await, (false, 0, at_once));
     assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8192")], upload(8)).await, (true, 8, at_once));
     // The client has sent nothing, and need not.
@@ -227,8 +227,8 @@ async fn over_http_2_and_without_a_body_nothing_is_drained() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_bodies_are_drained_at_the_same_time() {
-    // So many timers are more than tokio lets one task look at in one turn.
+async fn the_number_of_bodies_drained_at_the_same_time_is_bounded() {
+    // These are more timers than tokio polls for one task at once.
     unconstrained(async {
         let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
         let mut never_ending = || {
@@ -257,7 +257,7 @@ async fn only_so_many_bodies_are_drained_at_the_same_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_refused_while_it_waits_is_drained_then() {
+async fn a_request_denied_while_queued_is_drained_then() {
     let clock = ManualClock::new();
     let queue = LeakyBucket::new(Quota::per_second(1)).queue(1);
     let limiter = RateLimiter::builder(queue).clock(clock).build();
@@ -279,7 +279,7 @@ async fn a_request_that_is_refused_while_it_waits_is_drained_then() {
 }
 
 #[test]
-fn where_nothing_is_drained_nothing_is_asked_of_the_body() {
+fn without_draining_the_body_is_not_polled() {
     struct NoBody;
     let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(1)));
     let inner = service_fn(|_: Request<NoBody>| ready(Ok::<_, Infallible>(Response::new(()))));

@@ -1,8 +1,8 @@
-//! The layer with a queue among tower's own layers, which reserve, hand over and give up: in random schedules nobody sleeps for ever, and
-//! nothing that was reserved is lost.
+//! The layer with a queue among tower's own layers, which reserve, hand over and cancel: in random schedules
+//! no wakeup is lost, and nothing that was reserved is lost.
 //!
-//! The time is tokio's, paused: a `ManualClock` wakes all who wait with each step, and so hides who was forgotten. What a schedule polls, it
-//! polls as an executor would, when the waker was woken.
+//! The time is tokio's, paused: a `ManualClock` wakes all waiters with each step, and so hides lost wakeups.
+//! A schedule polls as an executor would, when the waker was woken.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -31,13 +31,13 @@ use crate::support::{Alarm, PolledByHand, Random};
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(4);
 
-/// Schedules for each stack; there are ten stacks.
+/// The number of schedules for each stack; there are ten stacks.
 const SCHEDULES: u64 = 1_000;
 
 type Job = usize;
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<Job, BoxError>> + Send + 'a>>;
 
-/// A service of jobs, as all in a stack are.
+/// The service of jobs that every member of a stack is.
 trait Jobs: Service<Job, Response = Job, Error = BoxError, Future: Send> + Clone + Send + 'static {}
 
 impl<S> Jobs for S where
@@ -45,32 +45,32 @@ impl<S> Jobs for S where
 {
 }
 
-/// What is known of a call.
+/// The record of a call.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     made: Instant,
-    /// When it came to the layer.
+    /// The time of its arrival at the layer.
     came: Option<Instant>,
-    /// When the layer called what is behind it.
+    /// The time at which the layer called the inner service.
     left: Option<Instant>,
     refused: bool,
 }
 
-/// What is seen of a stack from outside of the layer: in front of it, behind it, and at the very back.
+/// The observations of a stack from outside of the layer: in front of it, behind it, and at the very back.
 #[derive(Debug)]
 struct World {
     calls: Vec<Call>,
-    /// In the order in which they came to the layer.
+    /// The calls in the order in which they arrived at the layer.
     came: Vec<Job>,
     places: usize,
-    /// The line as it is to be, and its next slot, if everybody who is woken is polled at once.
+    /// The expected queue and its next slot, if every woken task is polled at once.
     exact: bool,
     line: VecDeque<Job>,
     next: Instant,
-    /// Whether the service at the back is ready, and who waits for it.
+    /// The readiness of the service at the back, and the tasks that wait for it.
     open: bool,
     callers: Vec<Waker>,
-    /// Calls that the service at the back works on, and how many there may be.
+    /// The calls that the service at the back works on, and how many there may be.
     working: BTreeMap<Job, Work>,
     most: usize,
     /// From now on it answers at once.
@@ -84,7 +84,7 @@ struct Work {
 }
 
 impl World {
-    /// A call comes to the layer.
+    /// Records that a call arrives at the layer.
     fn comes(&mut self, job: Job) {
         let now = Instant::now();
         self.came.push(job);
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// The layer calls what is behind.
+    /// Records that the layer calls the inner service.
     fn leaves(&mut self, job: Job) {
         let now = Instant::now();
         let again = self.calls[job].left.replace(now);
@@ -110,18 +110,18 @@ impl World {
         }
     }
 
-    /// A call is over, whatever came of it.
+    /// Records that a call is over, whatever its result.
     fn ends(&mut self, job: Job) {
         self.line.retain(|other| *other != job);
     }
 
-    /// Nobody is left in line whose slot has come.
-    fn assert_nobody_is_late(&self) {
+    /// Asserts that no call is queued whose slot has come.
+    fn assert_no_call_is_late(&self) {
         let late = self.line.front().filter(|_| self.next <= Instant::now());
-        assert!(!self.exact || late.is_none(), "{late:?} is still in line");
+        assert!(!self.exact || late.is_none(), "{late:?} is still queued");
     }
 
-    /// Whether each call that left had a slot of its own by then, in the order in which they came.
+    /// Asserts that each released call had a slot of its own by then, in the order of arrival.
     fn assert_slots(&self) {
         let mut free = None;
         for job in &self.came {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// How many have come to the layer, and how many have left it.
+    /// Returns how many calls have arrived at the layer, and how many have left it.
     fn progress(&self) -> (usize, usize) {
         (self.came.len(), self.calls.iter().filter(|call| call.left.is_some()).count())
     }
@@ -152,7 +152,7 @@ impl Shared {
     }
 }
 
-/// What is at the back of a stack: it answers when told to.
+/// The service at the back of a stack: it answers on command.
 #[derive(Debug)]
 struct Backend {
     world: Shared,
@@ -223,7 +223,7 @@ enum Side {
     Back,
 }
 
-/// Stands in front of the layer and behind it, and looks.
+/// A recorder in front of the layer and behind it.
 #[derive(Debug)]
 struct Probe<S> {
     service: S,
@@ -290,7 +290,7 @@ struct Builder {
     parts: Parts,
 }
 
-/// What a stack consists of, to be looked at beside it.
+/// The parts of a stack that are observed beside it.
 #[derive(Default)]
 struct Parts {
     /// The limits on concurrency, and how many permits each has.
@@ -298,7 +298,7 @@ struct Parts {
     /// The buffers' tasks.
     workers: Vec<PolledByHand<Pin<Box<dyn Future<Output = ()>>>>>,
     sheds: bool,
-    /// How long a call may take: with the wait in line, and without it.
+    /// The time limits of a call: with the time in the queue, and without it.
     in_all: Option<Duration>,
     behind: Option<Duration>,
 }
@@ -330,13 +330,13 @@ impl Builder {
         buffer
     }
 
-    /// In front of the layer.
+    /// Adds a layer in front of the rate limit.
     fn in_time<S: Jobs>(&mut self, service: S) -> impl Jobs + use<S> {
         self.parts.in_all = Some(self.patience);
         Timeout::new(service, self.patience)
     }
 
-    /// Behind the layer.
+    /// Adds a layer behind the rate limit.
     fn soon<S: Jobs>(&mut self, service: S) -> impl Jobs + use<S> {
         self.parts.behind = Some(self.patience);
         Timeout::new(service, self.patience)
@@ -350,7 +350,7 @@ impl Builder {
 
 type Stack = BoxCloneService<Job, Job, BoxError>;
 
-/// Someone who calls: a clone of the stack.
+/// A caller: a clone of the stack.
 struct Caller {
     stack: Stack,
     alarm: Arc<Alarm>,
@@ -381,7 +381,7 @@ impl Caller {
         };
     }
 
-    /// As its task would: when it was woken.
+    /// Polls as its task would: when it was woken.
     fn run(&mut self) {
         while self.state == Readiness::Asked && self.alarm.rang() {
             self.ask();
@@ -389,7 +389,7 @@ impl Caller {
     }
 }
 
-/// What became of calls, over all schedules of a stack: whether they have looked at anything.
+/// The outcomes of calls over all schedules of a stack: they show that the schedules have tested anything.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     answered: usize,
@@ -457,7 +457,7 @@ impl<'a> Schedule<'a> {
         self.world.lock().exact
     }
 
-    /// One of those, at random.
+    /// Picks one of those, at random.
     fn pick(&mut self, count: usize) -> Option<usize> {
         (count > 0).then(|| self.random.below(count as u64) as usize)
     }
@@ -479,7 +479,7 @@ impl<'a> Schedule<'a> {
         self.calls.push((job, PolledByHand::new(caller.stack.call(job))));
     }
 
-    /// Runs everybody who was woken, until nobody is.
+    /// Polls every woken task until none is woken.
     fn settle(&mut self) {
         let awake = |caller: &Caller| caller.state == Readiness::Asked && caller.alarm.is_set();
         loop {
@@ -499,25 +499,26 @@ impl<'a> Schedule<'a> {
                 break;
             }
         }
-        self.world.lock().assert_nobody_is_late();
+        self.world.lock().assert_no_call_is_late();
     }
 
-    /// Once everybody who was woken has run, nothing comes of polling the others: or they should have been
-    /// woken. But for a buffer's task: nobody wakes it when a call that it holds is given up.
-    fn assert_nobody_sleeps_through(&mut self) {
+    /// Asserts that polling the other tasks changes nothing once every woken task has run: otherwise they
+    /// should have been woken. The exception is a buffer's task: it is not woken when a call that it holds is
+    /// cancelled.
+    fn assert_no_lost_wakeup(&mut self) {
         let before = self.world.lock().progress();
         for caller in self.callers.iter_mut().filter(|caller| caller.state == Readiness::Asked) {
             caller.ask();
-            assert_eq!(caller.state, Readiness::Asked, "a caller sleeps through its turn");
+            assert_eq!(caller.state, Readiness::Asked, "a caller missed its wakeup");
         }
         for (job, call) in &mut self.calls {
-            assert!(!call.poll(), "{job} sleeps through its turn");
+            assert!(!call.poll(), "{job} missed its wakeup");
             let now = self.world.lock().progress();
-            assert_eq!(now, before, "{job} sleeps through its turn");
+            assert_eq!(now, before, "{job} missed its wakeup");
         }
     }
 
-    /// Takes those who have an answer away, and looks at it.
+    /// Removes the calls that have a response, and checks it.
     fn reap(&mut self) {
         let world = self.world.lock();
         self.calls.retain_mut(|(job, call)| {
@@ -622,7 +623,7 @@ impl<'a> Schedule<'a> {
                 woken.into_iter().for_each(Waker::wake);
             }
             13 => {
-                // Some of those who were woken.
+                // Polls some of the woken tasks.
                 let luck = self.random.word();
                 let lucky = |at: usize| luck >> (at % 64) & 1 == 1;
                 let workers = self.parts.workers.iter_mut();
@@ -638,7 +639,7 @@ impl<'a> Schedule<'a> {
             }
             14 => {
                 self.settle();
-                self.assert_nobody_sleeps_through();
+                self.assert_no_lost_wakeup();
             }
             _ => {
                 let by = self.random.below(16) as u32;
@@ -651,8 +652,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// From here on everybody does what is to be done: whoever is ready calls once more, and what is called answers. So many
-    /// intervals later, all are gone.
+    /// Lets every caller and service do its work from here on: what is ready calls once more, and what is
+    /// called answers. A number of intervals later, all are done.
     async fn end(&mut self) {
         drop(self.root.take());
         let mut woken = {
@@ -675,7 +676,7 @@ impl<'a> Schedule<'a> {
             if self.calls.is_empty() && self.callers.is_empty() {
                 break;
             }
-            self.assert_nobody_sleeps_through();
+            self.assert_no_lost_wakeup();
             let asleep: Vec<_> = self.calls.iter().map(|(job, _)| job).collect();
             assert!(
                 start.elapsed() < enough,
@@ -696,7 +697,11 @@ impl<'a> Schedule<'a> {
         }
         advance(INTERVAL).await;
         let places = self.world.lock().places as u64;
-        assert_eq!(self.limiter.acquire_n(&(), 0).await.remaining(), places + 1, "someone is left in line");
+        assert_eq!(
+            self.limiter.acquire_n(&(), 0).await.remaining(),
+            places + 1,
+            "a call is left in the queue"
+        );
     }
 }
 
@@ -727,10 +732,10 @@ impl Drop for Witness {
     }
 }
 
-/// Random schedules of a stack, and what they came to.
+/// Runs random schedules of a stack, and returns their outcomes.
 async fn schedules(build: fn(&mut Builder) -> Stack) -> Tally {
     let mut tally = Tally::default();
-    // All in one task: tokio's own types would rest after some polls.
+    // All run in one task: tokio's own types would yield after some polls.
     unconstrained(async {
         for seed in 0..SCHEDULES {
             let _witness = Witness(seed);

@@ -1,4 +1,4 @@
-//! How many calls wait in `acquire`, how long, and what those that are refused report.
+//! The number of calls that wait in `acquire`, how long they wait, and what denied ones report.
 
 use std::future::Future;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn ten_tasks_wait_for_a_bucket_with_a_burst_of_one() {
     assert_eq!(ended, expected);
 }
 
-/// How many of 50 calls wait once the algorithm admits none at once.
+/// Returns how many of 50 calls wait once the algorithm admits none at once.
 fn waiting_of_fifty<A: Algorithm>(algorithm: A) -> usize {
     let (limiter, _clock) = limiter(algorithm);
     use_up(&limiter, "key");
@@ -120,12 +120,12 @@ fn a_tuple_has_the_shortest_queue_that_one_of_its_members_sets() {
 }
 
 #[test]
-fn one_key_may_take_every_place_of_the_total() {
+fn one_key_may_take_every_slot_of_the_total() {
     let (limiter, clock) = limiter_of(TokenBucket::new(two_a_second().burst(1)), 3);
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire("a"))).collect();
-    // Its own next call finds a place as soon as its first one has left, and another key's is admitted then.
+    // Its own next call finds a slot as soon as its first one has left, and another key's is admitted then.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
     clock.set(MS * 500 - Duration::from_nanos(1));
@@ -135,14 +135,14 @@ fn one_key_may_take_every_place_of_the_total() {
     calls.push(queued(limiter.acquire("a")));
     let decision = denied(limiter.acquire("a"));
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(MS * 500), 0));
-    // Where other keys take all places, a call must be admitted at once.
+    // Where other keys take all slots, a call must be admitted at once.
     use_up(&limiter, "b");
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire_n("c", 2)).retry_after(), None, "never fits");
 }
 
 #[test]
-fn where_the_total_is_full_retry_after_says_when_there_is_a_place() {
+fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(5).max_wait(MS * 150);
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
@@ -152,16 +152,16 @@ fn where_the_total_is_full_retry_after_says_when_there_is_a_place() {
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(MS * 50), 0));
     clock.set(MS * 50);
     let _second = queued(limiter.acquire("a"));
-    // The total is full: a place is free at 100 ms, and the wait short enough at 150 ms.
+    // The total is full: a slot is free at 100 ms, and the wait short enough at 150 ms.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 100));
-    // It leaves on time: a slot that is long overdue would move the schedule.
+    // It is released on time: a slot that is long overdue would move the schedule.
     clock.set(MS * 100);
     assert!(first.run());
     clock.set(MS * 150 - Duration::from_nanos(1));
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(Duration::from_nanos(1)));
     clock.set(MS * 150);
     let _third = queued(limiter.acquire("a"));
-    // The oldest is dropped only where its own queue is full.
+    // The oldest is evicted only where its own queue is full.
     let rule = TokenBucket::new(two_a_second().burst(1)).queue(5).overflow(QueueOverflow::DropOldest);
     let (limiter, _clock) = limiter_of(rule, 2);
     use_up(&limiter, "a");
@@ -169,7 +169,8 @@ fn where_the_total_is_full_retry_after_says_when_there_is_a_place() {
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
 }
 
-/// A call waits up to `patience` at most: refused at every instant before `retry_after`, and queued at it.
+/// Asserts that a call that waits at most `patience` is denied at every instant before `retry_after`, and
+/// queued at it.
 fn is_kept<A: Algorithm>(name: &str, algorithm: A) {
     let (limiter, clock) = limiter(algorithm);
     use_up(&limiter, "key");
@@ -222,9 +223,9 @@ fn an_algorithm_with_a_shorter_max_wait_keeps_it() {
 }
 
 #[test]
-fn what_acquire_within_reports_counts_calls_with_the_same_patience() {
+fn the_report_of_acquire_within_counts_calls_with_the_same_max_wait() {
     let (limiter, _clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9));
-    // One at once, and those that leave at 100, 200 and 300 ms.
+    // One at once, and those that are released at 100, 200 and 300 ms.
     let decision = start(limiter.acquire_within("key", MS * 300)).output.unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining()), (true, 3));
     let _calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire_within("key", MS * 300))).collect();
@@ -234,7 +235,7 @@ fn what_acquire_within_reports_counts_calls_with_the_same_patience() {
 }
 
 #[test]
-fn a_call_for_a_permit_gives_up_after_its_duration() {
+fn a_call_for_a_permit_is_denied_after_its_duration() {
     let (limiter, clock) = limiter(Concurrency::per_key(1));
     let permit = limiter.try_acquire_permit("key").unwrap();
     assert!(start(limiter.acquire_permit_within("key", Duration::ZERO)).output.unwrap().is_err());

@@ -1,4 +1,4 @@
-//! Giving up: whoever leaves takes nothing along, and nobody who stays is forgotten.
+//! Cancel safety: a cancelled call keeps no charge, and no remaining waiter is forgotten.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -23,12 +23,12 @@ const MS: Duration = Duration::from_millis(1);
 const MICROSECOND: Duration = Duration::from_micros(1);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Ten a second, and a line that is long enough.
+/// Returns a limit of ten a second with a queue that is long enough.
 fn bucket() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(1_000)
 }
 
-/// Slots that are overdue by up to five milliseconds are released at once: here, five of them.
+/// Slots that are overdue by up to five milliseconds are used at once: here, five of them.
 fn thousand_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(1_000)).queue(1_000)
 }
@@ -38,7 +38,7 @@ fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
     (RateLimiter::builder(bucket()).clock(clock.clone()).build(), clock)
 }
 
-/// A limiter whose first call has just passed, so that the next leaves in 100 ms.
+/// Returns a limiter whose first call has just been admitted, so that the next is released in 100 ms.
 fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
     let (limiter, clock) = manual();
     assert!(limiter.check(&()).is_allowed());
@@ -51,8 +51,9 @@ fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBuck
     call
 }
 
-/// Of a hundred in line every third gives up, at a random time; the rest leave in order, one per interval.
-async fn every_third_gives_up(seed: u64, aborted: bool) {
+/// Cancels every third of a hundred queued calls at a random time; the rest are released in order, one per
+/// interval.
+async fn every_third_is_cancelled(seed: u64, aborted: bool) {
     let limiter = RateLimiter::new(bucket());
     let mut random = Random::new(seed);
     let start = Instant::now();
@@ -96,16 +97,16 @@ async fn every_third_gives_up(seed: u64, aborted: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_every_third_loses_patience_the_rest_leaves_one_per_interval() {
+async fn when_every_third_times_out_the_rest_is_released_one_per_interval() {
     for seed in 0..500 {
-        every_third_gives_up(seed, false).await;
+        every_third_is_cancelled(seed, false).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_every_third_is_aborted_the_rest_leaves_one_per_interval() {
+async fn when_every_third_is_aborted_the_rest_is_released_one_per_interval() {
     for seed in 500..1_000 {
-        every_third_gives_up(seed, true).await;
+        every_third_is_cancelled(seed, true).await;
     }
 }
 
@@ -127,7 +128,7 @@ fn an_acquire_dropped_at_any_poll_has_charged_nothing_unless_it_was_ready() {
         let (polled, ready) = (call.polls, call.output.is_some());
         let mut behind = waiting(&limiter);
         call.abandon();
-        // Nobody gives up a place: it is as if the call had never been.
+        // No slot is freed: it is as if the call had never been made.
         while !behind.run() {
             clock.advance(MS);
             time += MS;
@@ -145,7 +146,7 @@ fn an_acquire_dropped_at_any_poll_has_charged_nothing_unless_it_was_ready() {
     }
 }
 
-/// A service that takes three polls, and counts its calls and those that came to an end.
+/// A service that takes three polls, and counts the calls that began and those that finished.
 #[derive(Clone, Default)]
 struct Slow {
     begun: Arc<AtomicUsize>,
@@ -189,7 +190,7 @@ fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
         let slow = Slow::default();
         let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
         let mut service = layer.layer(slow.clone());
-        // It takes its place in line with the call.
+        // It is queued with the call.
         let mut call = PolledByHand::new(service.call(()));
         let mut behind = waiting(&limiter);
         let mut time = Duration::ZERO;
@@ -208,7 +209,7 @@ fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
             clock.advance(MS);
             time += MS;
         }
-        assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "nobody else called");
+        assert_eq!(slow.begun.load(Ordering::SeqCst), begun, "no other call began");
         assert_eq!(slow.ended.load(Ordering::SeqCst), usize::from(ready));
         (begun, ready, time)
     };
@@ -216,7 +217,7 @@ fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
     while !run(polls).1 {
         polls += 1;
     }
-    // Five pending in line; the one that calls, and three more.
+    // Five queued calls that are pending; the one that is dropped, and three more.
     assert_eq!(polls, 9);
     for before in 0..=polls {
         let called = before >= 6;
@@ -232,10 +233,10 @@ fn an_unobserved_release_goes_to_the_next_waiter() {
     let mut second = waiting(&limiter);
     let mut third = waiting(&limiter);
     clock.advance(INTERVAL);
-    // It finds the first one's turn come, and releases it.
+    // It finds that the first one's scheduled time has come, and releases it.
     assert!(!second.run());
     first.abandon();
-    assert!(second.run(), "the turn is the second one's now");
+    assert!(second.run(), "the slot belongs to the second one now");
     assert!(!third.run());
     clock.advance(INTERVAL);
     assert!(third.run());
@@ -257,7 +258,7 @@ fn a_release_goes_back_although_others_were_denied_meanwhile() {
         let (limiter, clock) = busy();
         let mut call = waiting(&limiter);
         clock.advance(INTERVAL);
-        // Any touch releases the call whose turn has come.
+        // Any access releases the call whose scheduled time has come.
         let mut touch = PolledByHand::new(limiter.acquire_n(&(), 0));
         assert!(touch.poll());
         let _ = other(&limiter);
@@ -293,7 +294,7 @@ async fn a_waiter_that_moves_to_another_task_is_woken_there() {
     for call in &mut calls {
         // The one before it is gone by then.
         advance(INTERVAL).await;
-        assert!(call.alarm.rang(), "it sleeps through its turn");
+        assert!(call.alarm.rang(), "it missed its wakeup");
         assert!(call.poll());
     }
     assert_eq!(old.map(|alarm| alarm.times()), before, "the old task is left in peace");
@@ -320,7 +321,7 @@ async fn a_waiter_released_by_another_call_is_woken_at_once() {
     let mut line = [(); 6].map(|()| waiting(&limiter));
     line[1].abandon();
     line[2].abandon();
-    // Whoever stood behind one that gave up was woken for it, and slept on; the first one's task is stuck.
+    // The call behind a cancelled one was woken for it and is pending again; the first one's task is stuck.
     assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [false, false, true, true, false, false]);
     advance(MS * 3).await;
     assert!(!limiter.check(&()).is_allowed());
@@ -335,7 +336,7 @@ async fn a_waiter_released_by_another_call_is_woken_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_was_never_polled_is_not_in_line() {
+async fn an_acquire_that_was_never_polled_is_not_queued() {
     let limiter = RateLimiter::new(bucket());
     assert!(limiter.check(&()).is_allowed());
     let unpolled = limiter.acquire(&());
@@ -344,7 +345,7 @@ async fn an_acquire_that_was_never_polled_is_not_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_never_polled_holds_those_behind_back_by_less_than_an_interval() {
+async fn a_response_that_is_never_polled_delays_the_next_waiters_by_less_than_an_interval() {
     let limiter = RateLimiter::new(bucket());
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
     let mut service = layer.layer(Slow::default());
@@ -365,7 +366,7 @@ async fn a_response_that_is_never_polled_holds_those_behind_back_by_less_than_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_task_is_stuck_holds_those_behind_back_by_less_than_an_interval() {
+async fn a_waiter_whose_task_is_stuck_delays_the_next_waiters_by_less_than_an_interval() {
     let limiter = RateLimiter::new(bucket());
     assert!(limiter.check(&()).is_allowed());
     let start = Instant::now();
@@ -384,18 +385,18 @@ async fn a_waiter_whose_task_is_stuck_holds_those_behind_back_by_less_than_an_in
     leaves.abandon();
     let mut seen = calls.join_all().await;
     seen.sort_unstable();
-    // The stuck one's turn is at 100 ms. It is released when the next one's timer ends at 200 ms, overdue as after a
-    // stall: so the others' turns are from 295 ms on.
+    // The stuck one's scheduled time is 100 ms. It is released when the next one's timer ends at 200 ms,
+    // overdue as after a stall: so the others are released from 295 ms on.
     assert_eq!(seen, (2..10).map(|n| (n, INTERVAL * (n + 1) - MS * 5)).collect::<Vec<_>>());
     drop(stuck);
 }
 
 #[test]
-fn random_lives_of_eight_handles_leave_no_waiter_behind() {
+fn random_operations_of_eight_handles_leave_no_waiter_behind() {
     for seed in 0..10_000 {
         let mut random = Random::new(seed);
         let (limiter, clock) = busy();
-        // One arrives at most as fast as one leaves, so that the line gets short as well.
+        // One arrives at most as fast as one is released, so that the queue gets short as well.
         let mut handles: [Option<PolledByHand<Acquire<LeakyBucket>>>; 8] = Default::default();
         let mut time = Duration::ZERO;
         let mut admitted = Vec::new();
@@ -428,7 +429,7 @@ fn random_lives_of_eight_handles_leave_no_waiter_behind() {
                 _ => {}
             }
         }
-        // Whoever moved has not been polled since; a real task would.
+        // A moved call has not been polled since; a real task would poll it.
         for handle in &mut handles {
             if handle.as_mut().is_some_and(PolledByHand::poll) {
                 note(handle.take().unwrap().output.unwrap());
@@ -436,7 +437,7 @@ fn random_lives_of_eight_handles_leave_no_waiter_behind() {
         }
         // Not one more than there were slots.
         assert!(admitted.len() as u128 <= time.as_nanos() / INTERVAL.as_nanos(), "seed {seed}");
-        // From here on one leaves per interval, each woken by itself.
+        // From here on one is released per interval, each woken by itself.
         let mut before = None;
         while handles.iter().any(Option::is_some) {
             let mut waited = Duration::ZERO;
@@ -444,7 +445,7 @@ fn random_lives_of_eight_handles_leave_no_waiter_behind() {
             while left == 0 {
                 clock.advance(MS * 5);
                 waited += MS * 5;
-                assert!(waited <= INTERVAL, "seed {seed}: somebody is stuck");
+                assert!(waited <= INTERVAL, "seed {seed}: a call is stuck");
                 for handle in &mut handles {
                     if handle.as_mut().is_some_and(PolledByHand::run) {
                         *handle = None;
@@ -481,7 +482,7 @@ impl<W: Fn() + Send + Sync, D: Fn() + Send + Sync> Drop for Trap<W, D> {
     }
 }
 
-/// Fails, instead of hanging, when `run` locks itself out.
+/// Fails, instead of hanging, if `run` deadlocks.
 fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -494,7 +495,7 @@ fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// What may run in a waker: anything that touches the same key and the same clock.
+/// Does anything in a waker that touches the same key and the same clock.
 fn anything(limiter: &RateLimiter<LeakyBucket>, clock: &ManualClock) -> impl Fn() + Send + Sync + use<> {
     let (limiter, clock) = (limiter.clone(), clock.clone());
     let own = Mutex::new(Some(waiting(&limiter)));
@@ -517,7 +518,7 @@ fn poll_with(call: &mut Pin<Box<Acquire<LeakyBucket>>>, waker: Waker) -> bool {
 
 #[test]
 fn a_waker_may_do_anything_when_it_is_dropped() {
-    // Replaced by another; dropped with its future; dropped when the future is ready.
+    // It is replaced by another; dropped with its future; dropped when the future is ready.
     for way in 0..3 {
         without_a_deadlock(move || {
             let (limiter, clock) = busy();
@@ -541,7 +542,7 @@ fn a_waker_may_do_anything_when_it_is_dropped() {
 
 #[test]
 fn a_waker_may_do_anything_when_it_is_woken() {
-    // By the clock; by one that leaves the place before it; by a reset.
+    // It is woken by the clock; by the call before it that is cancelled; by a reset.
     for way in 0..3 {
         without_a_deadlock(move || {
             let (limiter, clock) = busy();
@@ -568,7 +569,7 @@ fn a_future_may_be_dropped_by_its_own_waker() {
         let trap = {
             let own = own.clone();
             let woken = move || {
-                // Out of the lock first: a future that is dropped may wake its waker.
+                // The future is dropped outside the lock: a future that is dropped may wake its waker.
                 let call = own.lock().unwrap().take();
                 drop(call);
             };
@@ -579,17 +580,17 @@ fn a_future_may_be_dropped_by_its_own_waker() {
         *own.lock().unwrap() = Some(call);
         clock.advance(INTERVAL);
         assert!(own.lock().unwrap().is_none());
-        // It was dropped before it was told, so it has charged nothing.
+        // It was dropped before it observed its release, so it has charged nothing.
         assert!(limiter.check(&()).is_allowed());
     });
 }
 
-/// Waits for its turn, but gives up after some polls.
+/// A call that waits to be released, but is cancelled after some polls.
 struct Patient {
     call: Pin<Box<Acquire<LeakyBucket>>>,
     polls: u64,
     entered: Option<Arc<AtomicUsize>>,
-    /// How many polls there were of all, and of how many nothing more is to come.
+    /// The number of polls in all, and the number of tasks that are done.
     seen: Arc<[AtomicUsize; 2]>,
 }
 
@@ -619,12 +620,13 @@ impl Future for Patient {
     }
 }
 
-/// Many tasks on several threads wait for one key, while another thread moves the clock interval by interval, to the last slot
-/// and no further. The decisions of those that stayed, and how long a newcomer would have to wait then.
+/// Lets many tasks on several threads wait for one key, while another thread moves the clock interval by
+/// interval, to the last slot and no further. Returns the decisions of those that stayed, and how long a new
+/// call would have to wait then.
 fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
-    // Nobody is overdue by more than five milliseconds, however late a thread is.
+    // No call is overdue by more than five milliseconds, however late a thread is.
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(1_000_000)).queue(1_000);
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -641,7 +643,7 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
         let call = Patient { call, polls, entered: Some(entered.clone()), seen: seen.clone() };
         calls.spawn_on(call, runtime.handle());
     }
-    // All come at one instant.
+    // All arrive at one instant.
     while entered.load(Ordering::SeqCst) < tasks {
         thread::yield_now();
     }
@@ -652,7 +654,8 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
             for _ in 1..tasks {
                 let polls = seen[0].load(Ordering::SeqCst);
                 clock.advance(MICROSECOND);
-                // Patience is counted in polls: on a machine that is busy elsewhere, the hour must not be over before anybody was polled.
+                // The limit on waiting is counted in polls: on a machine that is busy elsewhere, the hour
+                // must not be over before any task was polled.
                 while seen[0].load(Ordering::SeqCst) == polls && seen[1].load(Ordering::SeqCst) < tasks {
                     thread::yield_now();
                 }
@@ -663,14 +666,14 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
         }
     });
     let joined = runtime.block_on(async { timeout(Duration::from_secs(60), calls.join_all()).await });
-    let decisions = joined.unwrap_or_else(|_| panic!("seed {seed}: somebody is stuck"));
+    let decisions = joined.unwrap_or_else(|_| panic!("seed {seed}: a call is stuck"));
     moving.join().unwrap();
     let admitted = decisions.into_iter().flatten().collect();
     (admitted, limiter.peek(&()).retry_after().unwrap_or_default())
 }
 
 #[test]
-fn on_many_threads_as_many_leave_as_there_are_slots() {
+fn on_many_threads_as_many_calls_are_released_as_there_are_slots() {
     for seed in 0..10 {
         let (mut admitted, next) = stress(seed, 300, false);
         admitted.sort_by_key(Decision::delay);
@@ -703,7 +706,7 @@ fn on_many_threads_cancelled_calls_leave_no_waiter_behind() {
 }
 
 #[test]
-fn a_runtime_that_ends_takes_its_waiters_along() {
+fn a_runtime_that_ends_cancels_its_waiters() {
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_hour(1)).queue(10));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -713,7 +716,7 @@ fn a_runtime_that_ends_takes_its_waiters_along() {
         }
         tokio::task::yield_now().await;
         let mut refused = PolledByHand::new(limiter.acquire(&()));
-        assert!(refused.poll() && !refused.output.unwrap().is_allowed(), "the line is full");
+        assert!(refused.poll() && !refused.output.unwrap().is_allowed(), "the queue is full");
     });
     drop(runtime);
     let other = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -726,8 +729,8 @@ fn a_runtime_that_ends_takes_its_waiters_along() {
 }
 
 #[test]
-fn an_alarm_of_ones_own_is_counted() {
-    // The helper these tests rest on: it is woken when it is to be, and only then.
+fn a_custom_alarm_is_counted() {
+    // The helper that these tests rely on: it is woken when it should be, and only then.
     let alarm = Alarm::new();
     assert!(!alarm.rang());
     Waker::from(alarm.clone()).wake();

@@ -12,12 +12,13 @@ use tower_throttle::algorithm::{Algorithm, Concurrency, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
-/// Never used up, and on a clock that stands still.
+/// Returns a limiter that is never used up, on a clock that stands still.
 fn plenty() -> RateLimiter<TokenBucket> {
     RateLimiter::builder(TokenBucket::new(Quota::per_day(u64::MAX))).clock(ManualClock::new()).build()
 }
 
-/// After how many calls of two tasks that loop over them a sleep of 10 ms has ended; `None`: not after `MOST`.
+/// Returns after how many calls of two tasks that loop over them a sleep of 10 ms has ended; `None`: not
+/// after `MOST`.
 fn calls_until_a_sleep_ends<A: Algorithm>(limiter: &RateLimiter<A>) -> Option<u64> {
     const MOST: u64 = 1_000_000;
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
@@ -64,7 +65,7 @@ fn a_call_without_budget_has_charged_nothing_and_is_polled_again() {
                 charged += 1;
                 assert!(charged < 100_000, "no budget is consumed");
             }
-            // Without budget: dropped, it has charged nothing, and no place in a queue is taken.
+            // Without budget: dropped, it has charged nothing, and no slot in a queue is taken.
             assert_eq!(limiter.peek("key").remaining(), u64::MAX - charged);
             let held = RateLimiter::new(Concurrency::per_key(1));
             let _permit = held.try_acquire_permit("key").unwrap();

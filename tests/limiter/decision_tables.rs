@@ -1,4 +1,4 @@
-//! Each algorithm as a table to read: at that time, a call of that cost, gets that answer.
+//! Each algorithm as a table to read: the time, the cost of a call, and its decision.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ const S: u64 = 1_000 * MS;
 const DAY: u64 = 86_400 * S;
 const MAX: u64 = u64::MAX;
 
-/// What a caller is told.
+/// The decision that a caller gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    /// Admitted; so many remain.
+enum Outcome {
+    /// Admitted, with this many units remaining.
     Yes(u64),
-    /// Denied; so many remain, and it fits after so many nanoseconds.
+    /// Denied, with this many units remaining; it fits after this many nanoseconds.
     No(u64, u64),
-    /// Denied for ever; so many remain.
+    /// Denied for ever, with this many units remaining.
     Never(u64),
 }
 
-use Told::{Never, No, Yes};
+use Outcome::{Never, No, Yes};
 
-fn reported(decision: Decision) -> Told {
+fn reported(decision: Decision) -> Outcome {
     match (decision.is_allowed(), decision.retry_after()) {
         (true, None) => Yes(decision.remaining()),
         (false, Some(wait)) => No(decision.remaining(), wait.as_nanos() as u64),
@@ -34,8 +34,8 @@ fn reported(decision: Decision) -> Told {
     }
 }
 
-/// Asks one key, row by row: at, cost, what is told.
-fn table<A: Algorithm>(algorithm: A, rows: &[(u64, u64, Told)]) {
+/// Checks one key, row by row: time, cost, expected decision.
+fn table<A: Algorithm>(algorithm: A, rows: &[(u64, u64, Outcome)]) {
     let start = Nanos(rows[0].0);
     let mut state = algorithm.new_state(start, start);
     for (number, (at, cost, expected)) in (1..).zip(rows) {
@@ -127,7 +127,7 @@ fn token_bucket_when_the_clock_steps_back() {
     table(TokenBucket::new(per(10, S)), &within);
     let beyond = [
         (10 * S, 8, Yes(2)),
-        // Further, the level stays and time goes on from there.
+        // Further behind, the level stays and time goes on from there.
         (9 * S - NS, 3, No(2, 100 * MS)),
         (9 * S + 100 * MS - NS, 3, Yes(0)),
         (0, 1, No(0, 100 * MS)),
@@ -145,7 +145,7 @@ fn token_bucket_that_starts_empty() {
 #[test]
 fn fixed_window_and_its_edge() {
     let rows = [
-        // Nothing that takes nothing begins a window.
+        // A call of cost 0 begins no window.
         (0, 0, Yes(4)),
         (0, 5, Never(4)),
         (200 * MS, 1, Yes(3)),
@@ -243,11 +243,11 @@ fn sliding_window_over_time() {
         (300 * MS, 1, No(0, 700 * MS)),
         (S - NS, 1, No(0, NS)),
         (S, 1, Yes(0)),
-        // What came at 100 and at 250 ms lies in one slice.
+        // Units charged at 100 and at 250 ms are in one slice.
         (S, 2, No(0, 250 * MS)),
         (1_250 * MS - NS, 1, No(0, NS)),
         (1_250 * MS, 2, Yes(0)),
-        // What came at 300 ms is back at 1,500 ms: within a slice of its period.
+        // A unit charged at 300 ms is back at 1,500 ms: within a slice of its period.
         (1_300 * MS, 1, No(0, 200 * MS)),
         (1_500 * MS - NS, 1, No(0, NS)),
         (1_500 * MS, 3, No(2, 500 * MS)),
@@ -267,7 +267,7 @@ fn sliding_window_has_no_boundary_problem() {
         (2 * S - NS, 1, No(0, NS)),
         (2 * S, 4, Yes(0)),
     ];
-    // One slice is the coarsest: what came at S - 1 ns is back at 2 S, not at 2 S - 1 ns.
+    // One slice is the coarsest: a unit charged at S - 1 ns is back at 2 S, not at 2 S - 1 ns.
     table(SlidingWindow::new(per(4, S)).slices(1), &rows);
     let fine = [(0, 1, Yes(3)), (S - NS, 3, Yes(0)), (S, 1, Yes(0)), (S, 1, No(0, S)), (2 * S, 4, Yes(0))];
     table(SlidingWindow::new(per(4, S)).slices(1_000), &fine);
@@ -324,7 +324,7 @@ fn leaky_bucket_that_is_checked() {
         (0, 1, Yes(0)),
         (0, 0, Yes(0)),
         (0, 1, No(0, 100 * MS)),
-        // Any cost fits, and holds the next back.
+        // Any cost fits, and delays the next call.
         (0, MAX, No(0, 100 * MS)),
         (100 * MS - NS, 1, No(0, NS)),
         (100 * MS, 3, Yes(0)),
@@ -376,7 +376,7 @@ fn leaky_bucket_near_the_end_of_time() {
     table(LeakyBucket::new(per(2, S)), &rows);
 }
 
-/// The next slot lies beyond what a clock can tell. It never comes; so nothing may pass.
+/// The next slot lies beyond the last reading of a clock. It never comes; so no call may be admitted.
 #[test]
 fn leaky_bucket_at_the_end_of_time() {
     let bucket = LeakyBucket::new(per(1, S));
@@ -393,7 +393,7 @@ fn leaky_bucket_when_the_clock_steps_back() {
         (9 * S, 1, No(0, S + 100 * MS)),
         (10 * S + 100 * MS - NS, 1, No(0, NS)),
         (10 * S + 100 * MS, 5, Yes(0)),
-        // Set back, the schedule goes along.
+        // Set back, the schedule moves along.
         (2 * S, 1, No(0, 500 * MS)),
         (2 * S + 500 * MS - NS, 1, No(0, NS)),
         (2 * S + 500 * MS, 1, Yes(0)),

@@ -1,4 +1,5 @@
-//! A full table: floods of invented keys, more honest callers than the table holds, and what each policy makes of them.
+//! A full table: floods of invented keys, more honest callers than the table holds, and the effect of each
+//! policy.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimite
 use crate::support::{PolledByHand, Random};
 
 const MAX_KEYS: usize = 10_000;
-/// As many keys for each place in the table as in the attack that was measured: 370,000 at 100,000.
+/// The number of keys for each slot of the table, as in the attack that was measured: 370,000 at 100,000.
 const INVENTED: u64 = 37_000;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -48,7 +49,7 @@ impl<A: Algorithm> Scene<A> {
         Self { limiter, clock, now: Duration::ZERO, in_progress: VecDeque::new() }
     }
 
-    /// Calls in progress end that were admitted a second ago.
+    /// Ends the calls in progress that were admitted a second ago.
     fn advance(&mut self, duration: Duration) {
         self.now += duration;
         self.clock.advance(duration);
@@ -57,7 +58,7 @@ impl<A: Algorithm> Scene<A> {
         }
     }
 
-    /// Whether a call is admitted. It lasts a second.
+    /// Returns whether a call is admitted. It lasts a second.
     fn call(&mut self, key: u64) -> bool {
         assert!(self.limiter.len() <= MAX_KEYS);
         if !self.limiter.algorithm().needs_release() {
@@ -73,7 +74,7 @@ impl<A: Algorithm> Scene<A> {
     }
 }
 
-/// How many calls were made, and how many of them were refused.
+/// The number of calls that were made, and how many of them were denied.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     calls: u64,
@@ -95,12 +96,13 @@ impl Count {
     }
 }
 
-/// What callers have seen of a flood.
+/// The effect of a flood on callers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flooded {
     newcomers: Count,
     half_an_hour_later: Count,
-    /// Admitted calls of a caller at ten times its limit; and how many there would have been without the flood.
+    /// The admitted calls of a caller at ten times its limit; and how many there would have been without the
+    /// flood.
     abuser: (u64, u64),
 }
 
@@ -109,10 +111,10 @@ const NEWCOMERS: u64 = 1_000_000;
 const LATER: u64 = 2_000_000;
 const INVENTED_KEYS: u64 = 10_000_000;
 
-/// Invented keys come with `requests` each within 5.6 s; among them a thousand newcomers with five requests each, one
-/// a second, and a caller at ten times its limit.
+/// Sends `requests` with each invented key within 5.6 s; among them a thousand new callers with five requests
+/// each, one a second, and a caller at ten times its limit.
 fn flood<A: Algorithm>(algorithm: &A, on_full: Option<OnFull>, requests: u64) -> Flooded {
-    // A little over a second, so that a newcomer's call has ended when the next one is made.
+    // A little over a second, so that a new caller's call has ended when the next one is made.
     const PAUSE: u64 = 7_000;
     const EVERY: u64 = INVENTED / 1_000;
     let (mut scene, mut quiet) = (Scene::new(algorithm, on_full), Scene::new(algorithm, None));
@@ -149,7 +151,7 @@ fn flood<A: Algorithm>(algorithm: &A, on_full: Option<OnFull>, requests: u64) ->
     seen
 }
 
-fn assert_stands_a_flood<A: Algorithm>(algorithm: &A, requests: u64) {
+fn assert_withstands_a_flood<A: Algorithm>(algorithm: &A, requests: u64) {
     let seen = flood(algorithm, None, requests);
     let what = format!("{algorithm:?}, {requests} requests for each key");
     seen.newcomers.assert_below(2, &format!("during the flood, {what}"));
@@ -159,44 +161,45 @@ fn assert_stands_a_flood<A: Algorithm>(algorithm: &A, requests: u64) {
 }
 
 #[test]
-fn a_flood_of_keys_locks_no_newcomer_out() {
-    assert_stands_a_flood(&bucket(), 1);
-    assert_stands_a_flood(&LeakyBucket::new(Quota::per_minute(100)), 1);
-    assert_stands_a_flood(&Concurrency::per_key(2), 1);
+fn a_flood_of_keys_locks_no_new_caller_out() {
+    assert_withstands_a_flood(&bucket(), 1);
+    assert_withstands_a_flood(&LeakyBucket::new(Quota::per_minute(100)), 1);
+    assert_withstands_a_flood(&Concurrency::per_key(2), 1);
 }
 
 #[test]
-fn a_flood_of_keys_locks_no_newcomer_out_of_a_window() {
+fn a_flood_of_keys_locks_no_new_caller_out_of_a_window() {
     for quota in [daily(), Quota::per_minute(100)] {
-        assert_stands_a_flood(&FixedWindow::new(quota), 1);
-        assert_stands_a_flood(&SlidingWindow::new(quota), 1);
-        assert_stands_a_flood(&SlidingCounter::new(quota), 1);
-        assert_stands_a_flood(&SlidingLog::new(quota), 1);
+        assert_withstands_a_flood(&FixedWindow::new(quota), 1);
+        assert_withstands_a_flood(&SlidingWindow::new(quota), 1);
+        assert_withstands_a_flood(&SlidingCounter::new(quota), 1);
+        assert_withstands_a_flood(&SlidingLog::new(quota), 1);
     }
 }
 
 #[test]
-fn a_flood_of_keys_that_are_used_up_locks_no_newcomer_out() {
-    assert_stands_a_flood(&bucket(), 21);
-    assert_stands_a_flood(&FixedWindow::new(Quota::per_day(5)), 6);
-    assert_stands_a_flood(&SlidingCounter::new(Quota::per_minute(5)), 6);
-    assert_stands_a_flood(&SlidingWindow::new(Quota::per_day(5)), 6);
+fn a_flood_of_keys_that_are_used_up_locks_no_new_caller_out() {
+    assert_withstands_a_flood(&bucket(), 21);
+    assert_withstands_a_flood(&FixedWindow::new(Quota::per_day(5)), 6);
+    assert_withstands_a_flood(&SlidingCounter::new(Quota::per_minute(5)), 6);
+    assert_withstands_a_flood(&SlidingWindow::new(Quota::per_day(5)), 6);
 }
 
 #[test]
-fn a_flood_of_keys_locks_no_newcomer_out_where_refusals_block() {
+fn a_flood_of_keys_locks_no_new_caller_out_where_denials_lock_out() {
     let hour = 60 * MINUTE;
     let logins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10);
-    assert_stands_a_flood(&logins, 1);
+    assert_withstands_a_flood(&logins, 1);
     // Each invented key is locked out.
-    assert_stands_a_flood(&logins, 15);
-    assert_stands_a_flood(&bucket().block_for(hour).after(10), 1);
-    assert_stands_a_flood(&SlidingLog::new(daily()).block_for(hour).after(1), 1);
-    assert_stands_a_flood(&Concurrency::per_key(2).block_for(hour).after(10), 1);
-    assert_stands_a_flood(&(bucket(), FixedWindow::new(daily())), 1);
+    assert_withstands_a_flood(&logins, 15);
+    assert_withstands_a_flood(&bucket().block_for(hour).after(10), 1);
+    assert_withstands_a_flood(&SlidingLog::new(daily()).block_for(hour).after(1), 1);
+    assert_withstands_a_flood(&Concurrency::per_key(2).block_for(hour).after(10), 1);
+    assert_withstands_a_flood(&(bucket(), FixedWindow::new(daily())), 1);
 }
 
-/// So many callers for each place in the table, with 50 requests each in `time`, each round in another order.
+/// A number of callers for each slot of the table, with 50 requests each in `time`, each round in another
+/// order.
 fn honest_callers<A: Algorithm>(
     algorithm: &A,
     on_full: Option<OnFull>,
@@ -228,31 +231,32 @@ fn assert_serves_honest_callers<A: Algorithm>(algorithm: &A, time: Duration) {
 }
 
 #[test]
-fn more_honest_callers_than_places_are_served_by_a_daily_window() {
+fn more_honest_callers_than_slots_are_served_by_a_daily_window() {
     assert_serves_honest_callers(&FixedWindow::new(daily()), DAY);
 }
 
 #[test]
-fn more_honest_callers_than_places_are_served_by_a_sliding_counter() {
+fn more_honest_callers_than_slots_are_served_by_a_sliding_counter() {
     assert_serves_honest_callers(&SlidingCounter::new(Quota::per_minute(100)), MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_places_are_served_by_a_bucket() {
+fn more_honest_callers_than_slots_are_served_by_a_bucket() {
     assert_serves_honest_callers(&bucket(), MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_places_are_served_where_calls_in_progress_are_limited() {
+fn more_honest_callers_than_slots_are_served_where_calls_in_progress_are_limited() {
     assert_serves_honest_callers(&Concurrency::per_key(2), 10 * MINUTE);
 }
 
 #[test]
-fn more_honest_callers_than_places_are_served_where_refusals_block() {
+fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
     assert_serves_honest_callers(&FixedWindow::new(daily()).block_for(60 * MINUTE).after(10), DAY);
 }
 
-/// All keys are used alike: a key that goes on calling stays limited, and one that is silent gets its quota once more.
+/// All keys are used alike: a key that goes on calling stays limited, and one that is silent gets its quota
+/// once more.
 #[test]
 fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
     let clock = ManualClock::new();
@@ -268,7 +272,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
             if key % (MAX_KEYS as u64 / 4) == 0 {
                 calling += u64::from(table.check(&1_u64).is_allowed());
             }
-            assert!(table.check(&(INVENTED_KEYS * (seed + 1) + key)).is_allowed(), "nobody is locked out");
+            assert!(table.check(&(INVENTED_KEYS * (seed + 1) + key)).is_allowed(), "no key is locked out");
         }
         silent += u64::from(table.check(&2_u64).is_allowed());
         assert!(calling <= 2 && silent <= 2, "{calling} and {silent}");
@@ -283,7 +287,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
     assert_eq!(table.stats().rejected_when_full, INVENTED - MAX_KEYS as u64 + 1);
 }
 
-/// The least used keys go first: none that is at its limit, and none that is locked out.
+/// The least used keys are evicted first: none that is at its limit, and none that is locked out.
 #[test]
 fn a_key_at_its_limit_is_not_evicted_while_less_used_ones_could_go() {
     let clock = ManualClock::new();
@@ -337,7 +341,7 @@ fn assert_full(denial: &Decision) {
 
 /// A flood within one /48 stops at the limit of the /48, and takes no room from the others.
 #[test]
-fn joined_limits_of_a_64_and_a_48_stand_a_flood_from_one_48() {
+fn joined_limits_of_a_64_and_a_48_withstand_a_flood_from_one_48() {
     type Address = (u64, u64);
     let clock = ManualClock::new();
     let subnets = RateLimiter::builder(FixedWindow::new(daily())).clock(clock.clone()).max_keys(MAX_KEYS);
@@ -364,12 +368,13 @@ fn joined_limits_of_a_64_and_a_48_stand_a_flood_from_one_48() {
     let mut later = Count::default();
     (0..1_000).for_each(|site| later.add(admitted((100_000 + site, 0))));
     later.assert_below(0, "after the flood");
-    // What the limit of the /48 denies evicts nothing.
+    // A call that the limit of the /48 denies evicts nothing.
     assert!(subnets.stats().evicted <= 20_000 + honest.calls + later.calls - MAX_KEYS as u64 + 1);
     assert!(!admitted((1, 7)), "the limit of the /48 holds");
 }
 
-/// Keys of one call do not evict one another, and a call that finds room for some of its keys only charges none.
+/// The keys of one call do not evict one another, and a call that finds room for some of its keys only
+/// charges none.
 #[test]
 fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     type Pair = (u64, u64);
@@ -411,9 +416,9 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     assert!(call.poll() && call.output.unwrap().is_ok());
 }
 
-/// What is shared ends: fresh buckets are dropped, and a lockout stays with the caller who earned it.
+/// Sharing ends: fresh buckets are dropped, and a lockout stays with the caller that caused it.
 #[test]
-fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_nobody_out() {
+fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
     let clock = ManualClock::new();
     let rule = FixedWindow::new(Quota::per_minute(1)).block_for(60 * MINUTE).after(2);
     let builder = RateLimiter::builder(rule).clock(clock.clone()).max_keys(1);
@@ -425,14 +430,14 @@ fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_nobody_out() {
         let _ = limiter.check(&key);
     }
     assert_eq!(limiter.stats().shared, 2_999);
-    // The first is locked out and keeps its place; the buckets are used up, but nobody else is locked out.
+    // The first is locked out and keeps its slot; the buckets are used up, but no other key is locked out.
     assert_eq!(limiter.check(&0_u64).retry_after(), Some(60 * MINUTE));
     let denials = (1..3_000_u64).map(|key| limiter.check(&key));
     assert!(denials.into_iter().all(|denial| denial.retry_after() == Some(MINUTE)));
     clock.advance(MINUTE);
     let admitted = (3_000..3_010_u64).filter(|key| limiter.check(key).is_allowed()).count();
-    assert!(admitted > 0, "the window has ended, and nobody is locked out");
-    // Key 0 is fresh, and so are the buckets: new keys get places of their own and full budgets.
+    assert!(admitted > 0, "the window has ended, and no key is locked out");
+    // Key 0 is fresh, and so are the buckets: new keys get slots of their own and full budgets.
     clock.advance(120 * MINUTE);
     for key in 4_000..4_200_u64 {
         let _ = limiter.check_n(&key, 0);
@@ -451,7 +456,7 @@ fn a_table_that_was_never_full_counts_nothing() {
     assert_eq!((limiter.stats().evicted, limiter.stats().evicted_at_limit), (1, 0));
 }
 
-/// Eight threads with new keys at a full table: its bound holds, and none is refused for want of room.
+/// Eight threads send new keys to a full table: its bound holds, and none is denied for lack of room.
 #[test]
 fn the_bound_holds_under_eight_threads() {
     let limiter = RateLimiter::builder(FixedWindow::new(daily())).max_keys(100).build();
@@ -471,7 +476,8 @@ fn the_bound_holds_under_eight_threads() {
     assert_eq!(limiter.stats().evicted, 40_000 - 100);
 }
 
-/// The table of figures in the guide. `cargo test --test limiter -- --ignored --nocapture figures_for_each_policy`
+/// Prints the table of figures in the guide. `cargo test --test limiter -- --ignored --nocapture
+/// figures_for_each_policy`
 #[test]
 #[ignore = "prints figures and asserts nothing"]
 fn figures_for_each_policy() {

@@ -1,4 +1,4 @@
-//! A day at full load, thirty days of nothing, and then exactly one burst.
+//! A day at full load, thirty days without calls, and then exactly one burst.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
-/// Five a second, and twice as many come.
+/// Five a second, and twice as many arrive.
 const QUOTA: Quota = Quota::per_minute(300).burst(25);
 const TICK: Duration = Duration::from_millis(100);
 const TICKS_A_DAY: u64 = 864_000;
@@ -28,7 +28,7 @@ fn limiter<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
     (RateLimiter::builder(algorithm).clock(clock.clone()).build(), clock)
 }
 
-/// So many are let in during the day, and so many at once after the thirty days.
+/// Checks how many calls are admitted during the day, and how many at once after the thirty days.
 fn checked<A: Algorithm>(algorithm: A, day: RangeInclusive<u64>, burst: u64) {
     let (limiter, clock) = limiter(algorithm);
     let mut admitted = 0;
@@ -75,11 +75,11 @@ fn a_window_of_two_counts_has_its_limit_again() {
 }
 
 #[test]
-fn a_leaky_bucket_that_is_checked_lets_one_pass() {
+fn a_leaky_bucket_that_is_checked_admits_one() {
     checked(LeakyBucket::new(QUOTA), exactly(A_DAY + 1), 1);
 }
 
-/// One second is stored, that is five, and the next is paid by the one after it.
+/// One second is stored, that is five units, and the next is paid by the one after it.
 #[test]
 fn a_smooth_limiter_that_is_checked_has_what_it_stores_and_one() {
     checked(Smooth::bursty(QUOTA), exactly(A_DAY + 1), 6);
@@ -96,7 +96,8 @@ fn poll(call: &mut Call) -> Option<Decision> {
     }
 }
 
-/// The line is full all day. After the thirty days it empties one by one; after thirty more so many pass at once, 25 wait, and no more.
+/// Checks a queue that is full all day. After the thirty days it empties one by one; after thirty more,
+/// `burst` calls are admitted at once, 25 wait, and no more.
 fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let (limiter, clock) = limiter(algorithm);
     let mut line: VecDeque<Call> = VecDeque::new();
@@ -117,7 +118,7 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     assert_eq!(line.len(), 25, "{limiter:?}");
 
     clock.advance(thirty_days());
-    // What was missed is not made up for: one leaves, and the others one by one.
+    // Missed slots are not made up for: one is released, and the others one by one.
     for last in (0..25).rev() {
         let left = line.iter_mut().filter_map(poll).filter(Decision::is_allowed).count();
         assert_eq!(left, 1, "{limiter:?}");
@@ -142,11 +143,11 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
 }
 
 #[test]
-fn a_leaky_bucket_lets_one_pass_and_its_queue_wait() {
+fn a_leaky_bucket_admits_one_and_its_queue_waits() {
     acquired(LeakyBucket::new(QUOTA), 1);
 }
 
 #[test]
-fn a_smooth_limiter_lets_what_it_stores_and_one_pass_and_its_queue_wait() {
+fn a_smooth_limiter_admits_what_it_stores_and_one_and_its_queue_waits() {
     acquired(Smooth::bursty(QUOTA), 6);
 }

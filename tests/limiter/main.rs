@@ -1,4 +1,4 @@
-//! Limiters: who is let in, who waits and who leaves, on one thread and on many. No sockets.
+//! Limiters: admission, waiting and release, on one thread and on many. No sockets.
 
 mod acquire;
 mod cancel_safety;

@@ -1,4 +1,4 @@
-//! Many threads, several keys at once, in every order: exact totals, and nobody waits in a circle.
+//! Many threads, several keys at once, in every order: exact totals, and no deadlock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::support::{PolledByHand, Random};
 
 const THREADS: usize = 8;
 
-/// Runs `test` in a thread of its own: fails, and does not hang, if it does not come to an end.
+/// Runs `test` in a thread of its own: fails, and does not hang, if it does not end.
 fn watched(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let runs = thread::spawn(move || {
@@ -65,14 +65,14 @@ fn key<const AT: usize>(keys: &Keys) -> Option<u64> {
     Some(keys[AT])
 }
 
-/// Whether the service lets it pass; nobody waits.
+/// Returns whether the service admits it; no call is queued.
 fn passes<S: Service<Keys>>(service: &mut S, keys: Keys) -> bool {
     let mut call = PolledByHand::new(service.call(keys));
-    assert!(call.poll(), "nobody waits");
+    assert!(call.poll(), "no call is queued");
     call.output.unwrap().is_ok()
 }
 
-/// `first.and(second)`: by the first and the second of a request's keys.
+/// Returns `first.and(second)`, by the first and the second of a request's keys.
 macro_rules! both {
     ($first:expr, $second:expr) => {{
         let first = RateLimitLayer::with_limiter(from_fn(key::<0> as Key<0>), $first.clone());
@@ -99,7 +99,7 @@ fn tuples_are_exact<A: Algorithm, B: Algorithm>(pair: (A, B), due: u64) {
 }
 
 #[test]
-fn threads_that_draw_on_a_tuple_get_what_its_least_limit_allows() {
+fn threads_charging_a_tuple_get_what_its_smallest_limit_allows() {
     watched(|| {
         tuples_are_exact((TokenBucket::new(hourly(40)), FixedWindow::new(hourly(25))), 25);
         tuples_are_exact((SlidingWindow::new(hourly(17)), SlidingLog::new(hourly(30))), 17);
@@ -107,7 +107,7 @@ fn threads_that_draw_on_a_tuple_get_what_its_least_limit_allows() {
     });
 }
 
-/// How much of each limiter's keys was used, as those count that were let pass.
+/// Returns how much of each limiter's keys was used, counted over the admitted calls.
 #[derive(Default)]
 struct Ledger(Mutex<HashMap<(char, u64), u64>>);
 
@@ -124,7 +124,8 @@ impl Ledger {
     }
 }
 
-/// Two limiters joined in both orders, by keys that cross: thread after thread takes them the other way round.
+/// Two limiters joined in both orders, by keys that cross: thread after thread locks them the other way
+/// round.
 fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
     const KEYS: u64 = 6;
     for seed in 0..30 {
@@ -147,7 +148,7 @@ fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
             assert_eq!(first.peek(&key).remaining(), of_a - in_a, "seed {seed}: {key} of {a:?}");
             assert_eq!(second.peek(&key).remaining(), of_b - in_b, "seed {seed}: {key} of {b:?}");
         }
-        // Nobody was refused whom both would have let pass.
+        // No call was denied that both would have admitted.
         let mut there = both!(first, second);
         for (one, two) in (0..KEYS).flat_map(|one| (0..KEYS).map(move |two| (one, two))) {
             assert!(!passes(&mut there, [one, two, 0]), "seed {seed}: {one} and {two} were left over");
@@ -164,7 +165,7 @@ fn joined_limits_are_neither_exceeded_nor_undercharged_in_any_lock_order() {
     });
 }
 
-/// One limiter three times in a layer, by keys in any order: those that are one are charged as often as they stand there.
+/// One limiter three times in a layer, by keys in any order: equal keys are charged as often as they appear.
 #[test]
 fn one_limiter_several_times_in_a_layer_is_charged_for_each() {
     const KEYS: u64 = 5;
@@ -206,7 +207,7 @@ fn a_layer_joined_with_its_clone_costs_two() {
     assert_eq!(limiter.peek(&7_u64).remaining(), 1);
 }
 
-/// A limiter whose only place is taken, and keys that share a bucket: groups of two.
+/// Returns a limiter whose only slot is taken, and keys that share a bucket: groups of two.
 fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u64; 2]>) {
     let builder = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_keys(1);
     let limiter = builder.on_full(OnFull::ShareBuckets).build();
@@ -235,7 +236,7 @@ fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u
     (limiter, found)
 }
 
-/// Whether two keys without a place share a bucket: what one takes is missing to the other.
+/// Returns whether two keys without a slot share a bucket: what one takes is missing to the other.
 fn same<A: Algorithm>(limiter: &RateLimiter<A>, one: u64, other: u64) -> bool {
     let before = limiter.peek(&other).remaining();
     assert!(limiter.check(&one).is_allowed());
@@ -290,7 +291,8 @@ fn shared_buckets_are_exact_in_any_lock_order() {
     });
 }
 
-/// Keys come and go at a table that is nearly full: nobody passes twice the limit, all come to an end, and no place is lost.
+/// Keys appear and are evicted at a table that is nearly full: no key exceeds twice the limit, all calls end,
+/// and no slot is lost.
 #[test]
 fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
     const LIMIT: u64 = 12;
@@ -330,7 +332,7 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
                     );
                 }
             }
-            // All that was used comes back, and all places are free again.
+            // All that was used comes back, and all slots are free again.
             clock.advance(Duration::from_secs(7_200));
             for key in 1_000..3_000_u64 {
                 let _ = first.check_n(&key, 0);
@@ -341,9 +343,10 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
     });
 }
 
-/// A denial spends nothing, no place either: a flood of keys that another limit refuses does not crowd the table.
+/// A denial charges nothing and takes no slot: a flood of keys that another limit denies does not fill the
+/// table.
 #[test]
-fn a_key_that_another_limit_refuses_takes_no_place() {
+fn a_key_that_another_limit_denies_takes_no_slot() {
     let (first, second) = (frozen(TokenBucket::new(hourly(5)), 3), frozen(FixedWindow::new(hourly(1)), 3));
     let mut service = both!(first, second);
     assert!(passes(&mut service, [0, 0, 0]));
@@ -351,14 +354,14 @@ fn a_key_that_another_limit_refuses_takes_no_place() {
         assert!(!passes(&mut service, [key, 0, 0]));
         assert_eq!((first.len(), second.len()), (1, 1), "{key}");
     }
-    // So there is room for keys of one's own.
+    // So there is room for other keys.
     assert!(passes(&mut service, [1, 1, 0]) && passes(&mut service, [2, 2, 0]));
     assert_eq!((first.peek(&1_u64).remaining(), second.len()), (4, 3));
 }
 
-/// Whatever can be done to a limiter, done at once by threads that hold several keys.
+/// Every operation of a limiter, run at once by threads that lock several keys.
 #[test]
-fn resets_replacements_refunds_looks_and_joined_calls_come_to_an_end() {
+fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
     watched(|| {
         let clock = ManualClock::new();
         let bucket = |n: u64| TokenBucket::new(Quota::per_second(1 + n));
@@ -390,7 +393,7 @@ fn resets_replacements_refunds_looks_and_joined_calls_come_to_an_end() {
                 assert!(first.len() <= 20 && second.len() <= 20);
             }
         });
-        // Nothing is lost: neither places nor locks.
+        // Nothing is lost: neither slots nor locks.
         clock.advance(Duration::from_secs(100));
         for key in 1_000..3_000_u64 {
             let _ = (first.check_n(&key, 0), second.check_n(&key, 0));
@@ -401,7 +404,7 @@ fn resets_replacements_refunds_looks_and_joined_calls_come_to_an_end() {
 
 type Call = Pin<Box<dyn Future<Output = bool>>>;
 
-/// A call that takes its place in line at once.
+/// Starts a call that is queued at once.
 fn call<S>(service: &mut S, keys: Keys) -> PolledByHand<Call>
 where
     S: Service<Keys, Future: 'static>,
@@ -410,9 +413,9 @@ where
     PolledByHand::new(Box::pin(async move { call.await.is_ok() }))
 }
 
-/// Lines and budgets, joined in both orders: each that waits is let go or gives up, and nobody is left behind.
+/// Queues and budgets, joined in both orders: each waiter is released or cancelled, and none is left behind.
 #[test]
-fn waiting_calls_of_two_lines_in_both_orders_all_come_to_an_end() {
+fn waiting_calls_of_two_queues_in_both_orders_all_end() {
     watched(|| {
         let clock = ManualClock::new();
         let build = |places| {

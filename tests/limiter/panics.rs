@@ -1,4 +1,4 @@
-//! A rule that panics once takes nobody along.
+//! An algorithm that panics once affects no other call.
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// A Concurrency whose looks panic while `BROKEN`.
+/// A Concurrency whose peeks panic while `BROKEN`.
 #[derive(Clone, Debug)]
 struct Fragile(Concurrency);
 type S = ConcurrencyState;
@@ -135,7 +135,7 @@ impl Wake for Broken {
 
 type Queued<A> = Pin<Box<Acquire<A>>>;
 
-/// Five calls that wait; the wakers of those at `broken` panic.
+/// Starts five calls that wait; the wakers of those at `broken` panic.
 fn five_waiting<A: Algorithm>(limiter: &RateLimiter<A>, broken: &[usize]) -> (Vec<Queued<A>>, Arc<Count>) {
     let woken = Arc::new(Count::default());
     let calls = (0..5).map(|nth| {
@@ -212,6 +212,6 @@ fn a_released_waiter_is_woken_though_the_algorithm_panics() {
     BROKEN.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
     BROKEN.store(false, Ordering::SeqCst);
-    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the line: nobody else will wake it");
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the queue: nothing else will wake it");
     assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_))));
 }

@@ -1,4 +1,4 @@
-//! Calls with priority: they borrow from the next window, wait for it, and never break the limit.
+//! Calls with priority: they borrow from the next window, wait for it, and never exceed the limit.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn without_priority_it_is_the_window_itself() {
         let cost = random.below(6);
         let expected = plain.check_n("key", cost);
         let mut call = PolledByHand::new(lending.acquire_n("key", cost));
-        assert!(call.run(), "nobody waits");
+        assert!(call.run(), "no call is queued");
         let reported = |decision: Decision| {
             let spans = (decision.retry_after(), decision.reset_after(), decision.delay());
             (decision.is_allowed(), decision.limit(), decision.remaining(), spans)
@@ -86,7 +86,7 @@ fn without_priority_it_is_the_window_itself() {
     }
 }
 
-/// Whatever comes: the limit holds in each period, all who wait get their turn in order, and what is told is true.
+/// Random calls: the limit holds in each period, all waiters are released in order, and the reports are true.
 fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
     for seed in 0..300 {
         let clock = ManualClock::new();
@@ -97,7 +97,7 @@ fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
             let step = random.below(150);
             now += step;
             clock.advance(MS * step as u32);
-            // Whoever has left has left when it says.
+            // Each released call was released at the reported time.
             waiting.retain_mut(|(cost, came, call): &mut (u64, u64, PolledByHand<Acquire<Priority<A>>>)| {
                 let left = call.run();
                 if left {
@@ -117,7 +117,7 @@ fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
                 (false, true) => waiting.push((cost, now, call)),
                 (false, false) => panic!("an ordinary call does not wait"),
                 (true, _) if call.output.unwrap().is_allowed() => {
-                    assert!(waiting.is_empty(), "nobody overtakes");
+                    assert!(waiting.is_empty(), "no call overtakes");
                     admitted.push((now, cost));
                 }
                 (true, _) => {}
@@ -135,7 +135,7 @@ fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
         }
         clock.advance(SECOND * 3);
         for (.., call) in &mut waiting {
-            assert!(call.run(), "seed {seed}: nobody is stuck");
+            assert!(call.run(), "seed {seed}: no call is stuck");
             clock.advance(SECOND * 3);
         }
     }
@@ -151,7 +151,7 @@ fn the_limit_holds_for_every_caller() {
 }
 
 #[test]
-fn a_refusal_of_a_call_with_priority_tells_when_it_is_let_wait() {
+fn a_denied_call_with_priority_learns_when_it_may_be_queued() {
     let clock = ManualClock::new();
     let limiter = limiter(SlidingLog::new(four_a_second()).priority(50), &clock);
     for _ in 0..4 {
@@ -164,7 +164,7 @@ fn a_refusal_of_a_call_with_priority_tells_when_it_is_let_wait() {
         let mut call = first(limiter, 1);
         call.run().then(|| call.output.unwrap().retry_after().unwrap())
     };
-    // The first of those who wait leaves at 1 s, and then there is a place.
+    // The first waiter is released at 1 s, and then there is a slot.
     assert_eq!(retry(&limiter), Some(MS * 600));
     clock.advance(MS * 599);
     assert_eq!(retry(&limiter), Some(MS));
@@ -173,7 +173,7 @@ fn a_refusal_of_a_call_with_priority_tells_when_it_is_let_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_is_told_which_requests_have_priority() {
+async fn a_layer_takes_the_priority_of_requests_from_a_closure() {
     let layer = RateLimitLayer::new(Global, SlidingWindow::new(four_a_second()).priority(50))
         .priority(|path: &&str| *path == "/pay")
         .responder(ErrorResponder);
@@ -194,7 +194,7 @@ fn more_than_the_whole_window_cannot_be_borrowed() {
 }
 
 #[test]
-fn who_borrows_waits_no_longer_than_the_window_was_told() {
+fn borrowing_calls_wait_no_longer_than_the_max_wait_of_the_window() {
     let rule = FixedWindow::new(Quota::per_hour(4)).max_wait(SECOND).priority(50);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
     assert!(limiter.check_n("a", 4).is_allowed());

@@ -1,4 +1,4 @@
-//! Giving back what was taken: never more, and nothing that has come back by itself.
+//! Refunds: never more than was charged, and nothing that has come back by itself.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::{Random, TickingClock};
 
-/// One limiter on a clock that stands still, and one on a clock that advances at each reading.
+/// Returns one limiter on a clock that stands still, and one on a clock that advances at each reading.
 fn limiters<A: Algorithm>(algorithm: &A) -> [(RateLimiter<A>, TickingClock); 2] {
     TickingClock::both().map(|clock| {
         clock.set(Duration::from_secs(1_000));
@@ -19,7 +19,7 @@ fn limiters<A: Algorithm>(algorithm: &A) -> [(RateLimiter<A>, TickingClock); 2] 
 }
 
 #[test]
-fn what_was_just_taken_comes_back_whole() {
+fn a_charge_just_made_is_refunded_in_full() {
     fn holds<A: Algorithm>(algorithm: A) {
         for (limiter, clock) in limiters(&algorithm) {
             for pause in [0, 1, 137, 250, 999, 1_000, 1_333, 2_500] {
@@ -43,7 +43,7 @@ fn what_was_just_taken_comes_back_whole() {
 }
 
 #[test]
-fn a_key_never_has_more_than_one_never_seen() {
+fn a_key_never_has_more_than_a_fresh_one() {
     fn holds<A: Algorithm>(algorithm: A) {
         for (limiter, clock) in limiters(&algorithm) {
             let most = limiter.peek("other").remaining();
@@ -55,7 +55,7 @@ fn a_key_never_has_more_than_one_never_seen() {
             }
             let kept = limiter.len();
             limiter.refund("never seen", 5);
-            assert!(limiter.len() <= kept, "a refund remembers nobody");
+            assert!(limiter.len() <= kept, "a refund stores no key");
         }
     }
     let quota = Quota::per_second(10);
@@ -87,9 +87,9 @@ fn a_refund_after_the_window_has_ended_changes_nothing() {
     holds(TokenBucket::new(quota));
 }
 
-/// With the oldest given back first, what is left still counts until its own time.
+/// With the oldest given back first, the remaining units still count until their own time.
 #[test]
-fn what_remains_taken_is_the_newest() {
+fn the_newest_units_remain_charged() {
     for (limiter, clock) in limiters(&SlidingLog::new(Quota::per_second(4))) {
         for _ in 0..4 {
             assert!(limiter.check("key").is_allowed());
@@ -107,15 +107,15 @@ fn what_remains_taken_is_the_newest() {
     }
 }
 
-/// No window of one period ever holds more than the limit of what was taken and not given back.
+/// No window of one period ever holds more than the limit, of units that were charged and not given back.
 #[test]
-fn sliding_windows_stay_strict_whatever_is_given_back() {
+fn sliding_windows_stay_strict_with_any_refund() {
     fn holds(algorithm: impl Algorithm) {
         let mut random = Random::new(0);
         for _ in 0..500 {
             let mut now = 1_000_000;
             let mut state = algorithm.new_state(Nanos(now), Nanos(now));
-            // What was admitted and not given back: any of it may be what the refund was meant for.
+            // The units admitted and not given back: any of them may be what the refund was meant for.
             let mut kept: Vec<u64> = Vec::new();
             for _ in 0..64 {
                 now += random.below(400);
@@ -141,7 +141,7 @@ fn sliding_windows_stay_strict_whatever_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_lets_those_who_wait_go_sooner() {
+async fn a_refund_releases_waiters_sooner() {
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)));
     let heavy = limiter.acquire_n("key", 5).await;
     assert!(heavy.is_allowed());
@@ -157,7 +157,7 @@ async fn a_refund_lets_those_who_wait_go_sooner() {
 }
 
 #[test]
-fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_forgotten() {
+fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_evicted() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(60)).start_empty();
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -165,13 +165,13 @@ fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_forgotten(
     assert!(limiter.check_n("key", 10).is_allowed());
     limiter.refund("key", 60);
     assert_eq!(limiter.peek("key").remaining(), 60);
-    // Other keys come, which cleans the table of keys that are full and have not been used for a while.
+    // Other keys arrive, which cleans the table of keys that are full and have not been used for a while.
     clock.advance(Duration::from_secs(15));
     for other in 0..20 {
         assert!(limiter.check(&other).is_allowed());
     }
     assert_eq!(limiter.peek("key").remaining(), 60, "one never seen has 25");
-    // When one never seen is full as well, it is.
+    // When a fresh one is full as well, it is.
     clock.advance(Duration::from_secs(60));
     for other in 20..60 {
         assert!(limiter.check(&other).is_allowed());

@@ -1,4 +1,4 @@
-//! What is released by hand, and who gives up or is dropped for nothing: totals stay what they are.
+//! Releases by hand, and cancelled or evicted calls: totals stay exact.
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,7 +12,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Ending what was never begun must not make room for others.
+/// Ending a call that was never begun must not make room for others.
 #[test]
 fn a_release_of_a_key_that_holds_nothing_leaves_the_total_alone() {
     let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
@@ -32,9 +32,9 @@ fn over_release_does_not_affect_total() {
     assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
 }
 
-/// The oldest gives way to a newcomer, or keeps its place.
+/// The oldest is evicted for a new call, or keeps its slot.
 #[test]
-fn the_oldest_keeps_its_place_if_the_total_has_no_room_for_the_newcomer() {
+fn the_oldest_keeps_its_slot_if_the_total_has_no_room_for_the_new_call() {
     let rule = Concurrency::per_key(10).total(12).queue(1).overflow(QueueOverflow::DropOldest);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
     assert!(limiter.check_n("a", 10).is_allowed());
@@ -43,7 +43,7 @@ fn the_oldest_keeps_its_place_if_the_total_has_no_room_for_the_newcomer() {
     let mut newcomer = Box::pin(limiter.acquire_n("a", 3));
     let refused = poll(&mut newcomer);
     assert!(matches!(refused, Poll::Ready(decision) if !decision.is_allowed()), "10 + 3 > 12");
-    assert!(poll(&mut oldest).is_pending(), "nobody has taken its place");
+    assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
 }
 
 #[test]
@@ -56,12 +56,12 @@ fn a_call_that_may_not_wait_evicts_no_waiter() {
     limiter.replace(rule(Duration::ZERO));
     let mut newcomer = Box::pin(limiter.acquire("a"));
     assert!(poll(&mut newcomer).is_ready(), "it does not wait");
-    assert!(poll(&mut oldest).is_pending(), "nobody has taken its place");
+    assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
 }
 
-/// By the rule that a call came by.
+/// A call leaves the total of the tier that it was made with.
 #[test]
-fn a_call_by_a_rule_of_its_own_leaves_the_total_of_that_rule() {
+fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {
     let paid = Concurrency::per_key(5).total(1);
     let limiter = RateLimiter::new(Tiered::new(Concurrency::per_key(5)));
     assert!(limiter.check_by(&paid, "a", 1).is_allowed());
@@ -74,7 +74,7 @@ fn a_call_by_a_rule_of_its_own_leaves_the_total_of_that_rule() {
 }
 
 #[test]
-fn a_permit_leaves_the_total_that_it_was_counted_in_though_the_rule_was_replaced() {
+fn a_permit_leaves_the_total_that_it_was_counted_in_though_the_algorithm_was_replaced() {
     let limiter = RateLimiter::new(Concurrency::per_key(5).total(5));
     let old = limiter.try_acquire_permit("a").unwrap();
     limiter.replace(Concurrency::per_key(5).total(1));
@@ -83,9 +83,9 @@ fn a_permit_leaves_the_total_that_it_was_counted_in_though_the_rule_was_replaced
     assert!(limiter.try_acquire_permit("c").is_err(), "one is in progress that counts in the new total");
 }
 
-/// A clock that steps back adds at most one period to a wait; of this rule, which has none, nothing.
+/// A clock that steps back adds at most one period to a wait; for this algorithm, which has none, nothing.
 #[test]
-fn a_clock_that_steps_back_does_not_prolong_the_patience_of_who_waits() {
+fn a_clock_that_steps_back_does_not_prolong_max_wait() {
     let clock = ManualClock::new();
     clock.set(Duration::from_secs(3_600));
     let rule = Concurrency::per_key(1).max_wait(Duration::from_secs(1));

@@ -1,4 +1,5 @@
-//! A rule is replaced while calls go on: nobody is reset, locked, lost or told the old quota.
+//! An algorithm is replaced while calls go on: no key is reset, locked out or lost, and none reports the old
+//! quota.
 
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
@@ -36,7 +37,7 @@ fn frozen<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     limiter(algorithm, &ManualClock::new())
 }
 
-/// Runs it with each kind of rule whose units are counted.
+/// Runs a test with each kind of algorithm whose units are counted.
 macro_rules! with_each_kind {
     ($test:ident) => {
         $test(TokenBucket::new);
@@ -49,7 +50,7 @@ macro_rules! with_each_kind {
     };
 }
 
-/// Eight threads call for keys while `replacing` goes on in one more; what each key was let in.
+/// Calls from eight threads while `replacing` goes on in one more; returns what was admitted for each key.
 fn hammered<A: Algorithm>(
     limiter: &RateLimiter<A>,
     keys: usize,
@@ -62,7 +63,7 @@ fn hammered<A: Algorithm>(
             let (counts, start, done) = (&counts, &start, &done);
             scope.spawn(move || {
                 start.wait();
-                // Once more when all is over, so that nothing is left.
+                // One more round when all is over, so that nothing is left.
                 let mut last = false;
                 while !last {
                     last = done.load(Ordering::SeqCst);
@@ -101,7 +102,7 @@ fn a_limit_raised_under_eight_threads_admits_the_difference_to_each_key() {
 fn raised_again_and_again<A: Algorithm>(rule: impl Fn(Quota) -> A + Sync) {
     let limiter = frozen(rule(Quota::per_hour(1)));
     let counts = hammered(&limiter, 25, || {
-        // From several threads, each rule once; the largest comes last.
+        // From several threads, each limit once; the largest comes last.
         thread::scope(|scope| {
             let (limiter, rule) = (&limiter, &rule);
             for _ in 0..3 {
@@ -111,7 +112,8 @@ fn raised_again_and_again<A: Algorithm>(rule: impl Fn(Quota) -> A + Sync) {
         });
         limiter.replace(rule(Quota::per_hour(200)));
     });
-    // A lower one in between cuts what was used, so more than the last can pass; but each key ends with the last one's limit spent.
+    // A lower one in between cuts what was used, so more than the last can pass; but each key ends with the
+    // last one's limit spent.
     assert!(counts.iter().all(|count| *count >= 200), "{counts:?}");
     assert!((0..25_usize).all(|key| limiter.peek(&key).remaining() == 0));
 
@@ -141,7 +143,7 @@ fn a_limit_lowered_under_eight_threads_admits_no_more_than_the_old_and_no_less_t
 }
 
 #[test]
-fn each_call_is_decided_by_one_rule_and_those_after_the_return_by_the_new() {
+fn each_call_is_decided_by_one_algorithm_and_after_the_return_by_the_new_one() {
     let limiter = frozen(FixedWindow::new(Quota::per_hour(1_000_000)));
     let (settled, done) = (AtomicU64::new(1_000_000), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -166,7 +168,7 @@ fn each_call_is_decided_by_one_rule_and_those_after_the_return_by_the_new() {
     });
 }
 
-/// A table without a place for anybody else: what shared buckets have used stays used.
+/// A table without a slot for other keys: what shared buckets have used stays used.
 #[test]
 fn a_full_table_is_replaced_as_a_whole() {
     let clock = ManualClock::new();
@@ -186,11 +188,11 @@ fn a_full_table_is_replaced_as_a_whole() {
         limiter.replace(TokenBucket::new(Quota::per_hour(150)));
         assert_eq!(limiter.len(), kept);
         assert!((0..kept).all(|key| left(&key) == 110) && homeless.iter().all(|key| left(key) == 90));
-        // Those who had shared a bucket and were refused are no better off.
+        // Keys that had shared a bucket and were denied are no better off.
         assert!((1_000..1_400).all(|key| left(&key) == 90));
         limiter.replace(TokenBucket::new(Quota::per_hour(50)));
         assert!((0..kept).all(|key| left(&key) == 10) && homeless.iter().all(|key| left(key) == 0));
-        // A place becomes free, and a shared key takes it along.
+        // A slot becomes free, and a shared key takes its usage along.
         clock.advance(SECOND * 7_200);
         for key in 0..kept {
             let _ = limiter.check_n(&key, 0);
@@ -211,7 +213,7 @@ fn a_full_table_is_raised_under_eight_threads() {
             assert!(limiter.check(key).is_allowed());
         }
         let counts = hammered(&limiter, 600, || limiter.replace(SlidingLog::new(Quota::per_hour(15 + seed))));
-        // Each bucket that is shared at all gives just the last rule's limit.
+        // Each bucket that is shared at all admits exactly the limit of the last replacement.
         let (buckets, rest) =
             (counts.iter().sum::<u64>() / (15 + seed), counts.iter().sum::<u64>() % (15 + seed));
         assert_eq!(rest, 0, "{counts:?}");
@@ -219,7 +221,7 @@ fn a_full_table_is_raised_under_eight_threads() {
     }
 }
 
-/// Fails if it is polled over and over: with paused time nothing else would ever happen.
+/// Fails if it is polled over and over: with paused time nothing else would ever run.
 async fn patient<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);
     poll_fn(|cx| {
@@ -230,7 +232,8 @@ async fn patient<F: Future>(future: F) -> F::Output {
     .await
 }
 
-/// Five wait at ten a second; at 50 ms the rate is another. When each leaves, in milliseconds.
+/// Queues five calls at ten a second; at 50 ms the rate changes. Returns when each is released, in
+/// milliseconds.
 async fn leave_at<A: Algorithm>(old: A, new: A) -> Vec<u128> {
     let limiter = RateLimiter::new(old);
     let (start, mut calls) = (Instant::now(), JoinSet::new());
@@ -254,24 +257,24 @@ fn queue(limit: u64) -> LeakyBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_leave_at_the_new_rate_when_it_is_raised() {
+async fn waiters_are_released_at_the_new_rate_when_it_is_raised() {
     // Half an interval is left of the first one's.
     assert_eq!(leave_at(queue(10), queue(100)).await, [0, 55, 65, 75, 85, 95]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_leave_at_the_new_rate_when_it_is_lowered() {
+async fn waiters_are_released_at_the_new_rate_when_it_is_lowered() {
     assert_eq!(leave_at(queue(10), queue(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_keep_their_places_though_there_are_fewer() {
+async fn waiters_stay_queued_though_the_queue_is_shorter() {
     assert_eq!(leave_at(queue(10), queue(20).queue(1)).await, [0, 75, 125, 175, 225, 275]);
     assert_eq!(leave_at(queue(10), queue(20).queue(0).max_wait(MS)).await, [0, 75, 125, 175, 225, 275]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_equal_rule_changes_nothing_for_those_who_wait() {
+async fn an_equal_algorithm_changes_nothing_for_waiters() {
     assert_eq!(leave_at(queue(10), queue(10)).await, [0, 100, 200, 300, 400, 500]);
     let smooth = || Smooth::bursty(Quota::per_second(10)).queue(20);
     assert_eq!(leave_at(smooth(), smooth()).await, [0, 100, 200, 300, 400, 500]);
@@ -284,9 +287,10 @@ async fn smooth_waits_at_the_new_rate_too() {
     assert_eq!(leave_at(smooth(10), smooth(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
 }
 
-/// Replaced to and fro at random times, with some that give up: in order, none lost, none stuck.
+/// The rate is replaced to and fro at random times, with some cancelled calls: in order, none lost, none
+/// stuck.
 #[tokio::test(start_paused = true)]
-async fn whatever_the_rates_all_leave_in_order() {
+async fn waiters_are_released_in_order_at_any_rates() {
     for seed in 0..100 {
         let mut random = Random::new(seed);
         let limiter = RateLimiter::new(queue(10).queue(100));
@@ -317,16 +321,16 @@ async fn whatever_the_rates_all_leave_in_order() {
     }
 }
 
-/// Slots that are overdue when the rule is replaced belong to those who wait for them.
+/// Slots that are overdue when the algorithm is replaced belong to the calls that wait for them.
 #[test]
-fn an_equal_rule_takes_no_slots_that_are_overdue() {
+fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
     let leave = |replaced: bool| {
         let clock = ManualClock::new();
         let limiter = limiter(queue(10), &clock);
         assert!(limiter.check(&()).is_allowed());
         let mut line: Vec<_> = (0..4).map(|_| PolledByHand::new(limiter.acquire(&()))).collect();
         assert!(line.iter_mut().all(|call| !call.poll()));
-        // Nobody was polled meanwhile: their timers are late.
+        // No call was polled meanwhile: their timers are late.
         clock.advance(MS * 250);
         if replaced {
             limiter.replace(queue(10));
@@ -347,9 +351,9 @@ fn an_equal_rule_takes_no_slots_that_are_overdue() {
     assert_eq!(leave(true), leave(false));
 }
 
-/// Who waits at a slower rate sleeps until the turn: it is not asked over and over.
+/// A call that waits at a slower rate sleeps until it is released: it is not polled over and over.
 #[test]
-fn those_who_wait_sleep_on_when_the_rate_is_lowered() {
+fn waiters_sleep_on_when_the_rate_is_lowered() {
     let clock = ManualClock::new();
     let limiter = limiter(queue(10), &clock);
     assert!(limiter.check(&()).is_allowed());
@@ -373,7 +377,7 @@ fn those_who_wait_sleep_on_when_the_rate_is_lowered() {
     assert_eq!(left, [(0, 550), (1, 1_550), (2, 2_550), (3, 3_550)]);
 }
 
-/// A waker may run anything, whoever wakes it: also what asks for the rule.
+/// A waker may run anything, whichever call wakes it: also code that asks for the algorithm.
 struct Asks {
     limiter: RateLimiter<LeakyBucket>,
     times: AtomicU64,
@@ -391,7 +395,7 @@ impl Wake for Asks {
 }
 
 #[test]
-fn a_waker_that_asks_for_the_rule_is_answered() {
+fn a_waker_may_ask_for_the_algorithm() {
     let (done, ended) = mpsc::channel();
     thread::spawn(move || {
         let limiter = limiter(queue(10), &ManualClock::new());
@@ -405,10 +409,10 @@ fn a_waker_that_asks_for_the_rule_is_answered() {
         let _ = done.send(asks.times.load(Ordering::SeqCst));
     });
     let woken = ended.recv_timeout(Duration::from_secs(20)).expect("the waker is stuck");
-    assert!(woken > 0, "its turn has moved up");
+    assert!(woken > 0, "its scheduled time has moved up");
 }
 
-/// The spans and counts of a key, looked at in several ways.
+/// Returns the spans and counts of a key, peeked at in several ways.
 fn looks<A: Algorithm>(limiter: &RateLimiter<A>) -> Vec<tower_throttle::Decision> {
     [0, 1, 2, 5, 9].map(|cost| limiter.peek_n("key", cost)).into()
 }
@@ -437,7 +441,7 @@ fn unchanged<A: Algorithm>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn an_equal_rule_changes_nothing() {
+fn an_equal_algorithm_changes_nothing() {
     with_each_kind!(unchanged);
     unchanged(|quota| TokenBucket::new(quota).start_empty());
     unchanged(LeakyBucket::new);
@@ -461,7 +465,7 @@ fn never_seen<A: Algorithm>(rule: impl Fn(Quota) -> A) {
         clock.set(MS * then as u32);
         limiter.replace(new.clone());
         clock.advance(MS * later as u32);
-        // As one that was there all the time and never used anything.
+        // It is like a key that was there all the time and never used anything.
         let nanos = |ms: u64| Nanos(ms * 1_000_000);
         let mut state = old.new_state(nanos(created_at), nanos(then));
         new.migrate(&mut state, &old, nanos(then));
@@ -473,7 +477,7 @@ fn never_seen<A: Algorithm>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn a_key_never_seen_is_as_one_that_was_idle_all_the_time() {
+fn a_fresh_key_is_like_one_that_was_idle_all_the_time() {
     with_each_kind!(never_seen);
     never_seen(|quota| TokenBucket::new(quota).start_empty());
     never_seen(LeakyBucket::new);
@@ -484,7 +488,7 @@ fn a_key_never_seen_is_as_one_that_was_idle_all_the_time() {
 type Body = Empty<&'static [u8]>;
 
 #[tokio::test]
-async fn the_fields_tell_the_new_quota_once_it_holds() {
+async fn headers_report_the_new_quota_once_it_is_in_effect() {
     let (clock, pair) = (ManualClock::new(), |limit| {
         (TokenBucket::new(Quota::per_minute(limit)), FixedWindow::new(Quota::per_hour(limit * 5)))
     });

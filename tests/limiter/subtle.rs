@@ -1,5 +1,5 @@
-//! What must hold of rules made of rules, of lines, and of calls that are decided together: single cases that once did not, what is told
-//! against what then happens, lines by replay, models by hand, and everything at once.
+//! Combined algorithms, queues, and calls that are decided together: single cases that once failed, reports
+//! against what then happens, queues by replay, models by hand, and everything at once.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -50,7 +50,7 @@ const fn secs(n: u64) -> Duration {
 }
 
 #[test]
-fn refused_tier_lets_two_go_at_once() {
+fn denied_tier_admits_two_at_once() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -63,7 +63,7 @@ fn refused_tier_lets_two_go_at_once() {
 }
 
 #[test]
-fn refused_check_by_moves_no_line() {
+fn denied_check_by_moves_no_queue() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -129,7 +129,7 @@ fn abandon_does_not_lift_a_block() {
 }
 
 #[test]
-fn released_in_a_block_is_told_nothing_remains() {
+fn released_in_a_lockout_reports_nothing_remaining() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(3).block_for(secs(5)).after(1);
     let (clock, limiter) = on(rule);
     assert!(now(limiter.acquire("k")).is_allowed());
@@ -187,7 +187,7 @@ fn tiered_tuple_counts_in_each_member() {
     assert!(limiter.check_by(&free, "k", 1).is_allowed());
     assert!(limiter.check_by(&paid, "k", 90).is_allowed());
     _clock.advance(secs(1));
-    // 91 were used today since it was first asked by `free`.
+    // 91 were used today since it was first called with `free`.
     assert_eq!(limiter.check_by(&free, "k", 1).remaining(), 8);
 }
 
@@ -202,7 +202,7 @@ fn replacing_the_default_tier_keeps_what_it_used() {
 }
 
 #[test]
-fn a_tier_that_is_as_good_as_new_stays_so() {
+fn a_fresh_tier_stays_fresh() {
     let minute = FixedWindow::new(Quota::per_minute(10));
     let hour = FixedWindow::new(Quota::per_hour(100));
     let other = FixedWindow::new(Quota::per_hour(101));
@@ -214,7 +214,7 @@ fn a_tier_that_is_as_good_as_new_stays_so() {
     assert!(limiter.peek_by(&minute, "k").is_allowed());
     let _ = limiter.check_by(&other, "k", 0);
     let peek = limiter.peek_by(&minute, "k");
-    assert!(peek.is_allowed(), "a call of another rule that cost nothing changed it: {peek:?}");
+    assert!(peek.is_allowed(), "a call of another tier that cost nothing changed it: {peek:?}");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn priority_remaining_by_the_same_method() {
 }
 
 #[test]
-fn nine_tiers_forget_the_first() {
+fn nine_tiers_evict_the_first() {
     let big = FixedWindow::new(Quota::per_hour(100));
     let small: Vec<_> = (1..=9).map(|n| FixedWindow::new(Quota::per_hour(n))).collect();
     let (_clock, limiter) = on(Tiered::new(big.clone()));
@@ -287,7 +287,7 @@ fn tiered_priority_waiter_larger_than_the_other_tier() {
     let mut held = waits(limiter.acquire_with_priority("k", 5));
     assert!(!limiter.check_by(&small, "k", 1).is_allowed());
     clock.advance(secs(1));
-    assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the line");
+    assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the queue");
 }
 
 // ---- joint ----
@@ -316,7 +316,7 @@ async fn ok(_: Req) -> Result<(), Infallible> {
 }
 
 #[test]
-fn joint_refused_tier_moves_no_line() {
+fn joint_denied_tier_moves_no_queue() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -335,7 +335,7 @@ fn joint_refused_tier_moves_no_line() {
 }
 
 #[test]
-fn joint_denied_by_another_moves_no_line() {
+fn joint_denied_by_another_moves_no_queue() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(9);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -355,7 +355,7 @@ fn joint_denied_by_another_moves_no_line() {
 }
 
 #[test]
-fn joint_two_lines_the_one_that_has_left_is_given_back() {
+fn joint_two_queues_the_released_one_is_undone() {
     let (clock, windows) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
     let slow =
         RateLimiter::builder(LeakyBucket::new(Quota::per_hour(1)).queue(5)).clock(clock.clone()).build();
@@ -373,7 +373,7 @@ fn joint_two_lines_the_one_that_has_left_is_given_back() {
 }
 
 #[test]
-fn joint_one_refused_request_is_one_refusal() {
+fn joint_one_denied_request_is_one_denial() {
     let (_c, limiter) = on(FixedWindow::new(Quota::per_second(1)).block_for(secs(9)).after(2));
     assert!(limiter.check("k").is_allowed());
     let stack = layer(&limiter).and(layer(&limiter)).responder(ErrorResponder);
@@ -388,7 +388,7 @@ fn joint_one_refused_request_is_one_refusal() {
     );
 }
 
-// ---- truth of what is told, for any rule ----
+// ---- truth of the reports, for any algorithm ----
 
 fn nanos(d: Duration) -> u64 {
     d.as_nanos() as u64
@@ -407,7 +407,7 @@ struct Truth {
     reset: bool,
 }
 
-/// All that a rule tells is true, whatever came before.
+/// Asserts that all that an algorithm reports is true, whatever happened before.
 fn truth<A: Algorithm>(
     name: &str,
     seeds: std::ops::Range<u64>,
@@ -623,7 +623,7 @@ fn tiered_replaced() {
     truth("tiered", 0..N, |r| (0..2).map(|_| Tiered::new(TokenBucket::new(quota(r)))).collect(), ALL);
 }
 
-// ---- lines, by replay ----
+// ---- queues, by replay ----
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -638,7 +638,7 @@ enum Op {
     Settle,
 }
 
-/// How a call with priority enters. By [`RateLimiter::acquire_n`], where the algorithm has none.
+/// A way in which a call with priority enters. By [`RateLimiter::acquire_n`], where the algorithm has none.
 type WithPriority<A> = fn(&RateLimiter<A>, &str, u64) -> Acquire<A>;
 
 struct World<A: Algorithm> {
@@ -714,7 +714,7 @@ impl<A: Algorithm> World<A> {
     }
     fn allows(mut self, rules: &[A], by: u64, op: Op) -> bool {
         self.settle();
-        // Those who wait leave on time: of a window that would be another story.
+        // The waiters are released on time: for a window that would be different.
         let near = by.min(400);
         for _ in 0..near {
             let _ = self.go(rules, Op::Advance(1));
@@ -779,7 +779,7 @@ fn lines<A: Algorithm>(
                 }
                 if let Some(wait) = decision.retry_after() {
                     let wait = nanos(wait);
-                    // To be an error again once H3 is mended.
+                    // To be an error again once H3 is fixed.
                     if wait > 1 << 50 {
                         continue;
                     }
@@ -916,7 +916,7 @@ fn tiered_blocking_counts_refusals_while_others_wait() {
 }
 
 #[test]
-fn cost_zero_in_a_block_tells_index_and_window() {
+fn cost_zero_in_a_lockout_reports_index_and_window() {
     let rule = (TokenBucket::new(Quota::per_second(9)), FixedWindow::new(Quota::per_hour(2)));
     let rule = rule.block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
@@ -928,7 +928,7 @@ fn cost_zero_in_a_block_tells_index_and_window() {
 }
 
 #[test]
-fn cost_zero_in_a_block_window() {
+fn cost_zero_in_a_lockout_window() {
     let rule = TokenBucket::new(Quota::per_second(9)).block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
     assert!(!rule.check(&mut state, Nanos(0), 10).is_allowed());
@@ -936,7 +936,7 @@ fn cost_zero_in_a_block_window() {
     assert_eq!(rule.header_window(&nothing), Some(secs(5)), "{nothing:?}");
 }
 
-/// Everything at once from four threads, with tables that are full: it ends, and nobody waits in a circle.
+/// Runs everything at once from four threads, with tables that are full: it ends without a deadlock.
 #[test]
 fn stress() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -1009,7 +1009,7 @@ fn stress() {
     assert!(a.len() <= 3 && b.len() <= 2 && c.len() <= 2);
 }
 
-/// Whoever asks by several rules: what each tells is true.
+/// Asserts that the reports are true if one key is called with several tiers.
 fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) {
     let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
     for seed in 0..N {
@@ -1076,7 +1076,7 @@ fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) 
 }
 
 #[test]
-fn what_tiers_tell_is_true() {
+fn reports_of_tiers_are_true() {
     tiers("bucket", |r| TokenBucket::new(quota(r)));
     tiers("fixed", |r| FixedWindow::new(quota(r)));
     tiers("log", |r| SlidingLog::new(quota(r)));
@@ -1090,7 +1090,8 @@ fn tiers_blocking() {
     tiers("blocking fixed", |r| block(FixedWindow::new(quota(r)), r));
 }
 
-/// What a block is, by hand: the key's own time, the refusals of a window that begins with the first, and the end of the block.
+/// A lockout, computed by hand: the key's own time, the denials of a window that begins with the first, and
+/// the end of the lockout.
 #[test]
 fn blocking_by_hand() {
     for seed in 0..N {
@@ -1112,7 +1113,7 @@ fn blocking_by_hand() {
                 3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT]))),
                 act => {
                     let (cost, look) = (r.within(0..=7), act == 4);
-                    // Time for the key.
+                    // The time of the key.
                     let mut behind = 0;
                     if now.0 >= last {
                         time += now.0 - last;
@@ -1170,7 +1171,7 @@ fn blocking_by_hand() {
     }
 }
 
-/// No span of a period holds more than the limit, whoever borrows, gives up or is late.
+/// No span of a period holds more than the limit, with calls that borrow, are cancelled or are late.
 #[test]
 fn priority_is_strict() {
     fn run<A: Window>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> Priority<A>) {
@@ -1240,7 +1241,7 @@ fn priority_is_strict() {
     run("counter", 2, |q, p| SlidingCounter::new(q).priority(p));
 }
 
-/// Joined: who is denied, or gives up at once, changes nothing.
+/// A joined call that is denied, or cancelled at once, changes nothing.
 #[test]
 fn joint_denials_and_drops_change_nothing() {
     fn of<A, B, F: Fn(&mut Random) -> (A, B)>(make: F) -> F {
@@ -1313,7 +1314,7 @@ fn joint_denials_and_drops_change_nothing() {
         |r| { (LeakyBucket::new(quota(r)).queue(2), SlidingWindow::new(quota(r)).priority(50)) },
         priority
     );
-    // What was taken from the store of a `Smooth` does not come back, so it is not here.
+    // Charges of the store of a `Smooth` are not refunded, so it is not here.
     run!("fixed, leaky", |r| (FixedWindow::new(quota(r)).aligned(), LeakyBucket::new(quota(r)).queue(1)));
 }
 
@@ -1324,7 +1325,7 @@ fn wild(r: &mut Random) -> Quota {
     if r.one_in(2) { quota.burst(if r.one_in(3) { u64::MAX } else { r.any_size() }) } else { quota }
 }
 
-/// Nothing panics, and a cost of 0 passes.
+/// Asserts that nothing panics, and that a cost of 0 is admitted.
 fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
     for seed in 0..4_000 {
         let r = &mut Random::new(seed);
@@ -1375,7 +1376,7 @@ fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Rando
 }
 
 #[test]
-fn wild_quotas_panic_nowhere() {
+fn extreme_quotas_never_panic() {
     wildly(RateLimiter::acquire_with_priority, |r| {
         (0..2)
             .map(|_| {
@@ -1444,7 +1445,8 @@ fn wild_quotas_panic_nowhere() {
     });
 }
 
-/// Tasks on two threads, with rules that are replaced, keys that are reset, and callers that give up: all end.
+/// Tasks on two threads, with algorithms that are replaced, keys that are reset, and calls that are
+/// cancelled: all end.
 #[test]
 fn no_lost_wakeup() {
     let runtime =

@@ -1,4 +1,4 @@
-//! Many threads, few keys: exactly as many are admitted as the rule allows.
+//! Many threads, few keys: exactly as many calls are admitted as the algorithm allows.
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,9 +14,10 @@ use tower_throttle::{Quota, RateLimiter};
 const THREADS: usize = 8;
 const ROUNDS: usize = 1_000;
 
-/// Calls `round(thread, n)` in every thread at once, and `between(n)` in one of them when all are through.
+/// Calls `round(thread, n)` in every thread at once, and `between(n)` in one of them when all have finished.
 ///
-/// What `between` complains of fails the test at the end: a thread that panicked would leave the others waiting.
+/// An error from `between` fails the test at the end: a thread that panicked would leave the others
+/// waiting.
 fn rounds(
     rounds: usize,
     round: impl Fn(usize, usize) + Sync,
@@ -50,7 +51,7 @@ fn at_most(admitted: u64, due: u64) -> Result<(), String> {
     if admitted <= due { Ok(()) } else { Err(format!("{admitted} admitted, at most {due} due")) }
 }
 
-/// How many of `calls` are let in.
+/// Returns how many of `calls` are admitted.
 fn admitted<A: Algorithm, K: Hash + ?Sized>(limiter: &RateLimiter<A>, key: &K, calls: u64) -> u64 {
     (0..calls).map(|_| u64::from(limiter.check(key).is_allowed())).sum()
 }
@@ -186,7 +187,8 @@ fn a_flood_of_new_keys_gives_no_key_a_second_budget() {
     with_each_algorithm!(flooded, quota());
 }
 
-/// All threads ask until nothing is left, then the clock goes on: each time as much as one caller alone would get.
+/// All threads call until nothing is left, then the clock goes on: each time as much as one caller alone
+/// would get.
 fn saturated<A: Algorithm>(algorithm: A, _capacity: u64) {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
@@ -212,7 +214,7 @@ fn as_time_goes_on_threads_get_what_one_caller_would_get() {
 
 #[test]
 fn while_the_clock_moves_exactly_what_it_brings_is_admitted() {
-    // The burst is never reached, so no token is lost; and nobody can be late by a period.
+    // The burst is never reached, so no token is lost; and no thread can be late by a period.
     let quota = Quota::per(28, Duration::from_secs(240)).unwrap().burst(10_000);
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(quota).start_empty();
@@ -241,7 +243,8 @@ fn while_the_clock_moves_exactly_what_it_brings_is_admitted() {
 
 const PERIOD: u64 = 10;
 
-/// Goes on a nanosecond whenever it is read; and whoever has read it may be held up before acting on it.
+/// A clock that advances a nanosecond at each reading; a thread that has read it may be delayed before acting
+/// on it.
 #[derive(Debug, Default)]
 struct Ticking(AtomicU64);
 
@@ -259,7 +262,7 @@ impl Clock for Ticking {
     }
 }
 
-fn held_up_between_reading_and_acting<A: Algorithm>(algorithm: A, _capacity: u64) {
+fn delayed_between_reading_and_acting<A: Algorithm>(algorithm: A, _capacity: u64) {
     let clock = AnyClock::from(Ticking::default());
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
     let count = AtomicU64::new(0);
@@ -272,11 +275,11 @@ fn held_up_between_reading_and_acting<A: Algorithm>(algorithm: A, _capacity: u64
     );
 }
 
-/// The period is shorter than a thread may be held up, though the clock never steps back.
+/// The period is shorter than a thread may be delayed, though the clock never steps back.
 #[test]
-fn a_thread_that_is_held_up_after_reading_the_clock_admits_nothing_extra() {
+fn a_thread_that_is_delayed_after_reading_the_clock_admits_nothing_extra() {
     with_each_algorithm!(
-        held_up_between_reading_and_acting,
+        delayed_between_reading_and_acting,
         Quota::per(1, Duration::from_nanos(PERIOD)).unwrap()
     );
 }

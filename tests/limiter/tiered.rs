@@ -1,4 +1,4 @@
-//! A rule for each call: what was used stays used, whoever moves where.
+//! A tier for each call: used units stay used, whichever key moves to whichever tier.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -33,12 +33,12 @@ fn tiered<A: Algorithm + PartialEq>(algorithm: A) -> (RateLimiter<Tiered<A>>, Ma
     (limiter(Tiered::new(algorithm), &clock), clock)
 }
 
-/// How many calls of cost 1 are let in at one instant.
+/// Returns how many calls of cost 1 are admitted at one instant.
 fn takes<A: Algorithm + PartialEq>(limiter: &RateLimiter<Tiered<A>>, rule: &A, key: &str) -> u64 {
     (0..).take_while(|_| limiter.check_by(rule, key, 1).is_allowed()).count() as u64
 }
 
-/// Runs it with each kind of rule whose units are counted.
+/// Runs a test with each kind of algorithm whose units are counted.
 macro_rules! with_each_kind {
     ($test:ident) => {
         $test(TokenBucket::new);
@@ -68,7 +68,7 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::new()))
 }
 
-/// Status, name, quota, window and what remains.
+/// Returns the status, name, quota, window and remaining units.
 async fn reported<S, B>(service: &S, user: User) -> (u16, String, u64, u64, u64)
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
@@ -86,7 +86,7 @@ where
 }
 
 #[tokio::test]
-async fn a_user_goes_by_the_tier_of_the_request_and_is_told_its_quota() {
+async fn a_user_gets_the_tier_of_the_request_and_its_quota_in_the_headers() {
     let (free, paid) = (TokenBucket::new(Quota::per_minute(3)), TokenBucket::new(Quota::per_hour(50)));
     let (limiter, _clock) = tiered(free.clone());
     let by_user = Extension::<User, _>::new(|user: &User| user.id);
@@ -146,9 +146,9 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         let left = to - used.min(to);
         let case = format!("seed {seed}: {used} of {from}, then {to}: {new:?}");
         assert_eq!(limiter.peek_by(&new, "key").remaining(), left, "{case}");
-        // A look moves nobody.
+        // A peek moves no key.
         assert_eq!(limiter.peek_by(&old, "key").remaining(), from - used, "{case}");
-        // Neither reset nor locked.
+        // Neither reset nor locked out.
         assert_eq!(takes(&limiter, &new, "key"), left, "{case}");
         let wait = limiter.peek_by(&new, "key").retry_after().unwrap();
         assert!(wait <= 3_600 * 2 * SECOND, "{case}: {wait:?}");
@@ -157,7 +157,7 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn a_user_who_moves_keeps_what_was_used_up_to_what_the_new_tier_can_hold() {
+fn a_user_that_moves_keeps_its_usage_up_to_the_capacity_of_the_new_tier() {
     with_each_kind!(moves);
 }
 
@@ -187,7 +187,7 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
                 false => assert_eq!(called, looked, "{case}"),
             }
             if let Some(wait) = called.retry_after() {
-                // As long as nobody calls, it is true to the nanosecond.
+                // As long as no call arrives, it is true to the nanosecond.
                 clock.advance(wait - Duration::from_nanos(1));
                 assert!(!limiter.peek_by(tier, "key").is_allowed(), "{case}");
                 clock.advance(Duration::from_nanos(1));
@@ -198,7 +198,7 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn a_look_by_a_tier_tells_what_a_call_by_it_would_be_told() {
+fn a_peek_with_a_tier_reports_what_a_call_with_it_would() {
     with_each_kind!(looks);
 }
 
@@ -215,11 +215,11 @@ fn to_and_fro_below<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn who_moves_to_and_fro_with_little_used_keeps_it() {
+fn a_key_that_moves_to_and_fro_keeps_a_small_usage() {
     with_each_kind!(to_and_fro_below);
 }
 
-/// A client that may choose (a login, a search) must not get more out of both rules than of the larger one.
+/// A client that may choose (a login, a search) must not get more out of both tiers than of the larger one.
 fn to_and_fro<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
@@ -232,12 +232,12 @@ fn to_and_fro<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn who_moves_to_and_fro_a_thousand_times_gets_no_more_than_the_larger_tier_allows() {
+fn a_key_that_moves_to_and_fro_a_thousand_times_gets_no_more_than_the_larger_tier_allows() {
     with_each_kind!(to_and_fro);
 }
 
-/// As many rules as an app has routes: none of them forgets what the key has used because others were asked.
-fn many_rules<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
+/// An app has as many tiers as routes: none of them loses what the key has used because others were called.
+fn many_tiers<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (large, small) = (rule(Quota::per_hour(1_000)), rule(Quota::per_hour(10)));
     let (limiter, _clock) = tiered(small.clone());
     let mut admitted = 0;
@@ -251,13 +251,14 @@ fn many_rules<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 }
 
 #[test]
-fn who_asks_by_twenty_rules_gets_no_more_than_the_largest_allows() {
-    with_each_kind!(many_rules);
+fn a_key_with_twenty_tiers_gets_no_more_than_the_largest_allows() {
+    with_each_kind!(many_tiers);
 }
 
-/// A call by the large rule waits in a line and is given up, after the small one was asked: the small one's units are not its.
+/// A call with the large tier is queued and then cancelled, after the small one was called: the small one's
+/// units are not its own.
 #[test]
-fn a_call_by_one_rule_that_gives_up_gives_nothing_back_to_another() {
+fn a_cancelled_call_of_one_tier_refunds_nothing_to_another() {
     let (small, large) = (FixedWindow::new(Quota::per_hour(3)), FixedWindow::new(Quota::per_hour(1_000)));
     let (limiter, clock) = tiered(small.clone());
     let line = self::limiter(LeakyBucket::new(Quota::per_hour(1)).queue(1_000), &clock);
@@ -279,7 +280,7 @@ fn a_call_by_one_rule_that_gives_up_gives_nothing_back_to_another() {
     assert!(logins <= 3, "{logins}, of 3 an hour");
 }
 
-fn refused_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
+fn denied_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
     assert!(limiter.check_by(&large, "key", 900).is_allowed());
@@ -291,7 +292,7 @@ fn refused_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
 
 #[test]
 fn a_denial_by_a_smaller_tier_gives_nothing_back_to_the_larger() {
-    with_each_kind!(refused_by_another);
+    with_each_kind!(denied_by_another);
 }
 
 /// Moves at any time: over any span, never more than the larger tier's burst and what its rate brings.
@@ -319,9 +320,9 @@ fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
     }
 }
 
-/// The same by one who means it: whenever one tier has nothing left, the other is asked.
+/// The same by a caller that does so on purpose: whenever one tier has nothing left, it calls the other.
 #[test]
-fn who_asks_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_allows() {
+fn calling_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_allows() {
     let slow = TokenBucket::new(Quota::per_second(9).burst(10));
     let fast = TokenBucket::new(Quota::per_second(10));
     let (limiter, clock) = tiered(slow.clone());
@@ -334,7 +335,7 @@ fn who_asks_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_al
 }
 
 #[test]
-fn what_was_taken_by_a_tier_comes_back_by_that_tier_and_a_reset_forgets_it() {
+fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
     let (small, large) = (TokenBucket::new(Quota::per_hour(10)), TokenBucket::new(Quota::per_hour(100)));
     let (limiter, _clock) = tiered(small.clone());
     assert!(limiter.check_by(&large, "key", 50).is_allowed());
@@ -348,9 +349,9 @@ fn what_was_taken_by_a_tier_comes_back_by_that_tier_and_a_reset_forgets_it() {
     assert!(limiter.is_empty());
 }
 
-/// Two layers on one limiter and one key, each by a rule of its own: both must allow.
+/// Two layers on one limiter and one key, each with a tier of its own: both must allow.
 #[tokio::test]
-async fn two_rules_on_one_key_must_both_allow() {
+async fn two_tiers_on_one_key_must_both_allow() {
     let (small, large) = (FixedWindow::new(Quota::per_minute(4)), FixedWindow::new(Quota::per_minute(1_000)));
     for small_first in [true, false] {
         let (limiter, _clock) = tiered(small.clone());
@@ -372,7 +373,7 @@ async fn two_rules_on_one_key_must_both_allow() {
 }
 
 #[tokio::test]
-async fn a_chosen_rule_joins_other_layers() {
+async fn a_chosen_tier_joins_other_layers() {
     let (free, paid) = (TokenBucket::new(Quota::per_minute(2)), TokenBucket::new(Quota::per_minute(5)));
     let (limiter, clock) = tiered(free.clone());
     let all = RateLimiter::builder(SlidingLog::new(Quota::per_minute(6))).clock(clock.clone()).build();
@@ -403,7 +404,7 @@ async fn a_chosen_rule_joins_other_layers() {
     assert_eq!(fields(bob).await, (200, vec![5, 6]));
 }
 
-/// Fails if it is polled over and over: with paused time nothing else would ever happen.
+/// Fails if it is polled over and over: with paused time nothing else would ever run.
 async fn patient<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);
     poll_fn(|cx| {
@@ -429,7 +430,7 @@ fn waits<A: Algorithm>(call: Acquire<A>) -> PolledByHand<Acquire<A>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_of_two_tiers_wait_in_one_line_in_order() {
+async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
     let (start, mut calls) = (Instant::now(), JoinSet::new());
     for n in 0..30_u32 {
@@ -437,7 +438,7 @@ async fn calls_of_two_tiers_wait_in_one_line_in_order() {
         calls.spawn(async move { (n, patient(call).await.is_allowed(), start.elapsed()) });
         tokio::task::yield_now().await;
     }
-    // The slower tier has three places, and they are taken.
+    // The slower tier has three slots, and they are taken.
     assert!(!limiter.acquire_by(&slow(), "key", 1).await.is_allowed());
     let mut left = calls.join_all().await;
     left.sort_unstable();
@@ -446,9 +447,9 @@ async fn calls_of_two_tiers_wait_in_one_line_in_order() {
     assert!(limiter.peek_by(&fast(), "key").retry_after().is_some_and(|wait| wait <= 500 * MS));
 }
 
-/// One that waits and one that does not are told of the same rule: that of their own.
+/// A call that waits and one that does not both report the limit of their own tier.
 #[tokio::test(start_paused = true)]
-async fn one_that_waited_is_told_the_limit_of_the_rule_that_it_chose() {
+async fn a_queued_call_reports_the_limit_of_its_tier() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
     let first = limiter.acquire_by(&fast(), "key", 1).await;
     let second = limiter.acquire_by(&fast(), "key", 1).await;
@@ -457,7 +458,7 @@ async fn one_that_waited_is_told_the_limit_of_the_rule_that_it_chose() {
 }
 
 #[test]
-fn a_look_by_a_tier_is_true_while_others_wait() {
+fn a_peek_with_a_tier_is_true_while_others_wait() {
     let reported = |decision: Decision| (decision.is_allowed(), decision.retry_after());
     for (mine, other) in [(slow(), fast()), (fast(), slow())] {
         let (limiter, clock) = tiered(slow());
@@ -469,9 +470,10 @@ fn a_look_by_a_tier_is_true_while_others_wait() {
     }
 }
 
-/// A slower tier comes by while others wait: they leave later, and are not asked over and over until then.
+/// A slower tier is called while others wait: they are released later, and are not polled over and over until
+/// then.
 #[test]
-fn those_who_wait_sleep_on_when_a_slower_tier_comes_by() {
+fn waiters_sleep_on_when_a_slower_tier_is_called() {
     let (limiter, clock) = tiered(fast());
     assert!(limiter.check_by(&fast(), "key", 1).is_allowed());
     let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire_by(&fast(), "key", 1))).collect();
@@ -509,9 +511,9 @@ fn one_kind_of_smooth_follows_another_in_order() {
     }
 }
 
-/// Those whose turn has come leave once, in thought as in deed.
+/// Due waiters are released once, in the simulation as in the queue.
 #[test]
-fn a_look_by_another_rule_beside_a_line_tells_what_a_check_is_told() {
+fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
     let log = |limit| SlidingLog::new(Quota::per(limit, Duration::from_nanos(10)).unwrap()).queue(5);
     let mut beside_a_line = 0;
     for seed in 0..5_000 {
@@ -527,7 +529,7 @@ fn a_look_by_another_rule_beside_a_line_tells_what_a_check_is_told() {
                 call
             })
             .collect();
-        // Some might have left, and have not been asked since.
+        // Some might have been released, and have not been polled since.
         clock.advance(Duration::from_nanos(random.below(30)));
         let seen = limiter.peek_by(&other, "key");
         let reported = limiter.check_by(&other, "key", 1);

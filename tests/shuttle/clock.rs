@@ -1,4 +1,4 @@
-//! Clocks.
+//! Clocks of the models.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -10,15 +10,15 @@ use std::time::Duration;
 use shuttle::sync::Mutex;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 
-/// What the models need of a clock.
+/// The operations that the models need of a clock.
 pub(crate) trait Time: Clock + Clone + Unpin {
     fn new() -> Self;
     fn tick(&self, by: Duration);
-    /// Whether those who wait are woken when their time has come. If not, somebody has to look after them.
+    /// True if waiters are woken when their scheduled time has come. If not, something has to drive them.
     const RINGS: bool;
 }
 
-/// Wakes everybody at each tick.
+/// Wakes every sleeper at each tick.
 impl Time for ManualClock {
     const RINGS: bool = true;
 
@@ -31,7 +31,8 @@ impl Time for ManualClock {
     }
 }
 
-/// A clock whose alarms ring when their time has come and not before, so that it covers up for nobody; or, if it does not ring, never.
+/// A clock whose timers fire at their time and not before, so that it hides no lost wakeup; or, if silent,
+/// never.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timer<const RINGS: bool>(Arc<Mutex<Alarms>>);
 

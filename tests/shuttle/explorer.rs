@@ -1,4 +1,4 @@
-//! Many executions of a model, and keys whose shards are known.
+//! Runs many executions of a model, and finds keys whose shards are known.
 
 use std::env;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::{Clock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
-/// Executions of each model under each of the two schedulers: some 200,000 in all.
+/// The number of executions of each model under each of the two schedulers: some 200,000 in all.
 const EXECUTIONS: usize = 3_000;
 
 pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
@@ -23,7 +23,7 @@ pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send +
     Runner::new(scheduler, config).run(model);
 }
 
-/// Runs the model in many orders: at random, and with few changes of who goes first, which finds what is rare at random.
+/// Runs the model in many orders: at random, and with few preemptions, which finds what is rare at random.
 #[track_caller]
 pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
     let line = Location::caller().line();
@@ -40,7 +40,8 @@ pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
     run(PctScheduler::new_from_seed(2, 3, executions), model);
 }
 
-/// Three keys: the second lives in the shard of the first, the third does not. Under shuttle, all limiters have the same seed.
+/// Returns three keys: the second is in the shard of the first, the third is not. Under shuttle, all limiters
+/// have the same seed.
 pub(crate) fn keys() -> [u64; 3] {
     static KEYS: OnceLock<[u64; 3]> = OnceLock::new();
     *KEYS.get_or_init(|| {
@@ -49,9 +50,9 @@ pub(crate) fn keys() -> [u64; 3] {
     })
 }
 
-/// Whether another thread must wait for a key while one is held.
+/// Returns whether another thread must wait for a key while one is locked.
 pub(crate) fn in_one_shard(one: u64, other: u64) -> bool {
-    /// Read while a key is held: what it does then, it does once.
+    /// A value that is read while a key is locked: what it does then, it does once.
     struct Trap(std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
     impl std::fmt::Debug for Trap {

@@ -1,4 +1,4 @@
-//! Where the calls of a model come, and how they are judged.
+//! Starts the calls of a model and judges their results.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,7 +16,8 @@ use tower_throttle::clock::Nanos;
 use super::clock::Time;
 use super::queue_model::{INTERVAL, Line};
 
-/// Counts the steps of the models, in the order in which they happen. It is none itself: nobody is scheduled by it.
+/// Counts the steps of the models, in the order in which they happen. It is no step itself: it never yields
+/// to the scheduler.
 #[derive(Clone, Default)]
 pub(crate) struct Stamps(Arc<AtomicUsize>);
 
@@ -26,7 +27,7 @@ impl Stamps {
     }
 }
 
-/// A call that was let in: when it came, as far as can be known from outside, and for how long it waited.
+/// An admitted call: when it arrived, as far as can be known from outside, and how long it waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     key: u64,
@@ -45,7 +46,8 @@ impl Passed {
     }
 }
 
-/// Nobody left before the schedule allowed it, nor before one that had joined before it came.
+/// Asserts that no call was released before the schedule allowed it, nor before one that had joined before it
+/// arrived.
 pub(crate) fn judge(passed: &[Passed]) {
     for one in passed {
         for other in passed.iter().filter(|other| other.key == one.key && other.joined.0 < one.joining.0) {
@@ -61,7 +63,7 @@ pub(crate) fn judge(passed: &[Passed]) {
     }
 }
 
-/// How the calls of a model come, and where they report.
+/// A limiter and clock of a model, and the log to which its calls report.
 #[derive(Clone)]
 pub(crate) struct Stage<L, C> {
     pub(crate) line: L,
@@ -70,7 +72,7 @@ pub(crate) struct Stage<L, C> {
 }
 
 impl<L: Line, C: Time> Stage<L, C> {
-    /// The slot at zero of each key is taken.
+    /// Takes the slot at zero of each key.
     pub(crate) fn new(line: impl Fn(C) -> L, keys: &[u64]) -> Self {
         let clock = C::new();
         let line = line(clock.clone());
@@ -78,14 +80,15 @@ impl<L: Line, C: Time> Stage<L, C> {
         Self { line, clock, stamps: Stamps::default() }
     }
 
-    /// A call that waits until it is let in, in a thread. It tells when it stands in line, and when it leaves.
+    /// Starts a call in a thread that waits until it is admitted. It reports when it is queued, and when it
+    /// is released.
     pub(crate) fn stays(&self, key: u64, tells: mpsc::Sender<Step>) -> thread::JoinHandle<Passed> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
             let mut call = Box::pin(line.join(key));
             let now = clock.now();
             let joining = (stamps.next(), now);
-            // The task that takes it up later is another.
+            // The task that polls it later is another one.
             let first = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let stamp = stamps.next();
             let joined_at = (stamp, clock.now());
@@ -94,13 +97,13 @@ impl<L: Line, C: Time> Stage<L, C> {
                 Poll::Ready(delay) => delay,
                 Poll::Pending => block_on(call),
             };
-            // There may be nobody left who wants to know.
+            // The receiver may be gone.
             let _ = tells.send(Step::Left);
             Passed { key, joining, joined: joined_at, delay }
         })
     }
 
-    /// A call that is dropped after some polls, or let in.
+    /// Starts a call that is dropped after some polls, or admitted.
     pub(crate) fn quits(&self, key: u64) -> thread::JoinHandle<Option<Passed>> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
@@ -120,7 +123,7 @@ impl<L: Line, C: Time> Stage<L, C> {
         })
     }
 
-    /// One turn of each key comes. Where no alarm rings, somebody looks after each line.
+    /// Advances the clock to the next slot of each key. Where no timer fires, it drives each queue.
     pub(crate) fn turn(&self, keys: &[u64]) {
         self.clock.tick(INTERVAL);
         if !C::RINGS {
@@ -128,7 +131,7 @@ impl<L: Line, C: Time> Stage<L, C> {
         }
     }
 
-    /// All slots until now are taken, and the next is there in an interval.
+    /// Asserts that all slots until now are taken, and that the next is available in an interval.
     pub(crate) fn ends(&self, keys: &[u64]) {
         for key in keys {
             assert!(!self.line.check(*key), "a slot was not charged");
@@ -141,21 +144,21 @@ impl<L: Line, C: Time> Stage<L, C> {
     }
 }
 
-/// What becomes of those who stay.
+/// The fate of the calls that stay.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Step {
     Joined,
     Left,
 }
 
-/// Waits until so many have told that they took this step.
+/// The number of calls that have reported each step.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Progress {
     joined: usize,
     left: usize,
 }
 
-impl Told {
+impl Progress {
     pub(crate) fn wait(&mut self, reported: &mpsc::Receiver<Step>, joined: usize, left: usize) {
         while self.joined < joined || self.left < left {
             match reported.recv().unwrap() {

@@ -1,18 +1,19 @@
-//! Many orders in which threads may run, tried out one by one: nobody deadlocks, nobody sleeps on, and every unit is counted once.
+//! Runs many orders of threads one by one: no deadlock, no lost wakeup, and every unit is counted once.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tower-throttle-shuttle
 //! ```
 //!
-//! A target directory of its own, so that the flag does not undo other builds. `SHUTTLE_RANDOM_SEED=7` before it tries other
-//! orders, `EXECUTIONS=100000` more of them.
+//! It has a target directory of its own, so that the flag does not invalidate other builds. Set
+//! `SHUTTLE_RANDOM_SEED=7` to try other orders, and `EXECUTIONS=100000` to try more of them.
 //!
-//! What fails prints the line of its model in this file, and its schedule. That is seen again with `REPLAY=<line>:<schedule>` before the
-//! command, and `-- <test>` behind it; the schedule without its line breaks. (Two limiters may need another try: their locks are taken in the order of their
-//! addresses.)
+//! A failure prints the line of its model in this file, and its schedule. To replay it, set
+//! `REPLAY=<line>:<schedule>` before the command and append `-- <test>`; write the schedule without its line
+//! breaks. (Two limiters may need another try: their locks are taken in the order of their addresses.)
 //!
-//! Each model is held against the real thing; and some against *mutants*, small and broken on purpose, which must be found out by the same
-//! checks. Shuttle tries orders of steps. It does not know how processors reorder what is relaxed.
+//! Each model is checked against the real code, and some against *mutants*, small and broken on purpose,
+//! which the same checks must detect. Shuttle tries orders of steps. It does not know how processors reorder
+//! relaxed operations.
 #![cfg(shuttle)]
 
 #[path = "mod.rs"]
@@ -21,8 +22,8 @@ mod schedules;
 use schedules::clock::{Mute, Strict};
 use schedules::explorer::{explore, in_one_shard, keys};
 use schedules::models::{
-    Act, all_or_none, as_many_turns_as_stay, nobody_takes_the_turn, somebody_interferes, the_table_is_full,
-    turns_come_meanwhile, two_lines,
+    Act, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay, slots_come_meanwhile,
+    the_table_is_full, two_queues, unused_release,
 };
 use schedules::mutants::{Budgets, CROSSED, FORGETFUL, GREEDY, HALF, LATE, Mutant, SOUND, TORN, UNFAIR};
 use schedules::queue_model::Real;
@@ -38,45 +39,45 @@ fn keys_are_found_in_one_shard_and_in_two() {
 }
 
 #[test]
-fn those_who_stay_leave_at_the_turns_of_those_who_give_up() {
-    explore(|| as_many_turns_as_stay(Real::new::<Strict>, ONE, 2));
-    explore(|| as_many_turns_as_stay(Real::new::<Mute>, ONE, 2));
-    explore(|| as_many_turns_as_stay(Real::new::<ManualClock>, ONE, 1));
+fn waiters_that_stay_use_the_slots_of_cancelled_ones() {
+    explore(|| as_many_slots_as_waiters_that_stay(Real::new::<Strict>, ONE, 2));
+    explore(|| as_many_slots_as_waiters_that_stay(Real::new::<Mute>, ONE, 2));
+    explore(|| as_many_slots_as_waiters_that_stay(Real::new::<ManualClock>, ONE, 1));
 }
 
 #[test]
 fn no_wakeup_is_lost_while_calls_join_and_are_cancelled() {
-    explore(|| turns_come_meanwhile(Real::new::<Strict>, ONE));
-    explore(|| turns_come_meanwhile(Real::new::<Mute>, ONE));
-    explore(|| turns_come_meanwhile(Real::new::<ManualClock>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<Strict>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<Mute>, ONE));
+    explore(|| slots_come_meanwhile(Real::new::<ManualClock>, ONE));
 }
 
 #[test]
 fn an_unused_release_goes_to_the_next_waiter() {
-    explore(|| nobody_takes_the_turn(Real::new::<Strict>, false));
-    explore(|| nobody_takes_the_turn(Real::new::<Mute>, false));
-    explore(|| nobody_takes_the_turn(Real::new::<Strict>, true));
+    explore(|| unused_release(Real::new::<Strict>, false));
+    explore(|| unused_release(Real::new::<Mute>, false));
+    explore(|| unused_release(Real::new::<Strict>, true));
 }
 
 #[test]
-fn lines_of_two_keys_do_not_disturb_each_other() {
+fn queues_of_two_keys_do_not_disturb_each_other() {
     let [one, alike, apart] = keys();
-    explore(move || as_many_turns_as_stay(Real::new::<Strict>, [one, alike], 1));
-    explore(move || as_many_turns_as_stay(Real::new::<Strict>, [one, apart], 1));
-    explore(move || turns_come_meanwhile(Real::new::<Mute>, [one, alike]));
-    explore(move || turns_come_meanwhile(Real::new::<Mute>, [one, apart]));
+    explore(move || as_many_slots_as_waiters_that_stay(Real::new::<Strict>, [one, alike], 1));
+    explore(move || as_many_slots_as_waiters_that_stay(Real::new::<Strict>, [one, apart], 1));
+    explore(move || slots_come_meanwhile(Real::new::<Mute>, [one, alike]));
+    explore(move || slots_come_meanwhile(Real::new::<Mute>, [one, apart]));
 }
 
 #[test]
 fn concurrent_operations_count_units_exactly() {
-    explore(|| somebody_interferes::<Strict>(Act::Nothing));
-    explore(|| somebody_interferes::<Strict>(Act::Refund));
-    explore(|| somebody_interferes::<Strict>(Act::Reset));
-    explore(|| somebody_interferes::<Strict>(Act::Replace));
-    explore(|| somebody_interferes::<Mute>(Act::Refund));
-    explore(|| somebody_interferes::<Mute>(Act::Reset));
-    explore(|| somebody_interferes::<Mute>(Act::Replace));
-    explore(|| somebody_interferes::<ManualClock>(Act::Replace));
+    explore(|| another_thread_interferes::<Strict>(Act::Nothing));
+    explore(|| another_thread_interferes::<Strict>(Act::Refund));
+    explore(|| another_thread_interferes::<Strict>(Act::Reset));
+    explore(|| another_thread_interferes::<Strict>(Act::Replace));
+    explore(|| another_thread_interferes::<Mute>(Act::Refund));
+    explore(|| another_thread_interferes::<Mute>(Act::Reset));
+    explore(|| another_thread_interferes::<Mute>(Act::Replace));
+    explore(|| another_thread_interferes::<ManualClock>(Act::Replace));
 }
 
 #[test]
@@ -89,53 +90,53 @@ fn two_limits_are_charged_both_or_not_at_all_in_either_order() {
 
 #[test]
 fn calls_in_two_queues_leave_both_or_neither() {
-    explore(|| two_lines::<Strict>(false));
-    explore(|| two_lines::<Strict>(true));
-    explore(|| two_lines::<Mute>(true));
+    explore(|| two_queues::<Strict>(false));
+    explore(|| two_queues::<Strict>(true));
+    explore(|| two_queues::<Mute>(true));
 }
 
 #[test]
-fn new_keys_at_a_full_table_come_to_an_end() {
+fn new_keys_of_a_full_table_never_deadlock() {
     let keys = keys();
     explore(move || the_table_is_full(keys));
 }
 
 #[test]
 fn a_sound_mutant_passes() {
-    explore(|| as_many_turns_as_stay(Mutant::<Strict, SOUND>::new, ONE, 2));
-    explore(|| turns_come_meanwhile(Mutant::<Mute, SOUND>::new, ONE));
-    explore(|| nobody_takes_the_turn(Mutant::<Strict, SOUND>::new, false));
-    explore(|| nobody_takes_the_turn(Mutant::<Strict, SOUND>::new, true));
+    explore(|| as_many_slots_as_waiters_that_stay(Mutant::<Strict, SOUND>::new, ONE, 2));
+    explore(|| slots_come_meanwhile(Mutant::<Mute, SOUND>::new, ONE));
+    explore(|| unused_release(Mutant::<Strict, SOUND>::new, false));
+    explore(|| unused_release(Mutant::<Strict, SOUND>::new, true));
     explore(|| all_or_none(Budgets::<SOUND>::new));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_waker_left_too_late_is_detected() {
-    explore(|| turns_come_meanwhile(Mutant::<Mute, LATE>::new, ONE));
+fn a_waker_registered_too_late_is_detected() {
+    explore(|| slots_come_meanwhile(Mutant::<Mute, LATE>::new, ONE));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn mutant_without_wakeup_on_cancel_is_detected() {
-    explore(|| as_many_turns_as_stay(Mutant::<Strict, FORGETFUL>::new, ONE, 2));
+    explore(|| as_many_slots_as_waiters_that_stay(Mutant::<Strict, FORGETFUL>::new, ONE, 2));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_turn_that_is_lost_is_detected() {
-    explore(|| nobody_takes_the_turn(Mutant::<Strict, GREEDY>::new, false));
+fn a_lost_slot_is_detected() {
+    explore(|| unused_release(Mutant::<Strict, GREEDY>::new, false));
 }
 
 #[test]
 #[should_panic(expected = "overtaken")]
-fn one_that_overtakes_is_detected() {
-    explore(|| as_many_turns_as_stay(Mutant::<Mute, UNFAIR>::new, ONE, 2));
+fn overtaking_is_detected() {
+    explore(|| as_many_slots_as_waiters_that_stay(Mutant::<Mute, UNFAIR>::new, ONE, 2));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn budgets_held_in_the_order_of_their_names_are_detected() {
+fn budgets_locked_in_the_order_of_their_names_are_detected() {
     explore(|| all_or_none(Budgets::<CROSSED>::new));
 }
 
@@ -147,6 +148,6 @@ fn a_budget_that_is_charged_alone_is_detected() {
 
 #[test]
 #[should_panic(expected = "both are charged for those who passed")]
-fn budgets_looked_at_before_they_are_held_are_detected() {
+fn budgets_checked_before_they_are_locked_are_detected() {
     explore(|| all_or_none(Budgets::<TORN>::new));
 }

@@ -1,4 +1,4 @@
-//! Models of what threads do to a limiter at once, and all that they need.
+//! Models of concurrent operations on a limiter, and all that they need.
 
 pub(crate) mod clock;
 pub(crate) mod explorer;

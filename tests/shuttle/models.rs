@@ -1,4 +1,4 @@
-//! What threads do at once, and what must hold then.
+//! Concurrent operations of threads, and what must hold afterwards.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,12 +16,13 @@ use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Strict, Time};
-use super::harness::{Stage, Told, all, judge};
+use super::harness::{Progress, Stage, all, judge};
 use super::queue_model::{INTERVAL, Line, Real, ten_a_second};
 use super::two_limiters::{BUDGETS, Key, Keys, Pair, call};
 
-/// Some join and stay, others give up. As many turns come as have stayed, and no more: all have left then, and no slot is over.
-pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
+/// Some calls join and stay, others are cancelled. As many slots come as calls have stayed, and no more: then
+/// all have been released, and no slot is left over.
+pub(crate) fn as_many_slots_as_waiters_that_stay<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
     stay: u32,
@@ -31,15 +32,15 @@ pub(crate) fn as_many_turns_as_stay<L: Line, C: Time, const KEYS: usize>(
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| (0..stay).map(|_| *key)).collect();
     let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
-    Told::default().wait(&reported, stayers.len(), 0);
-    assert!(all(quit).iter().all(Option::is_none), "no turn has come");
+    Progress::default().wait(&reported, stayers.len(), 0);
+    assert!(all(quit).iter().all(Option::is_none), "no slot has come");
     (0..stay).for_each(|_| stage.turn(&keys));
     judge(&all(stayers));
     stage.ends(&keys);
 }
 
-/// Calls join and give up while turns come.
-pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
+/// Calls join and are cancelled while slots come.
+pub(crate) fn slots_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
 ) {
@@ -51,7 +52,7 @@ pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     let quit: Vec<_> = keys.iter().map(|key| stage.quits(*key)).collect();
     let stayers: Vec<_> = keys.iter().flat_map(|key| [*key; STAY as usize]).collect();
     let stayers: Vec<_> = stayers.into_iter().map(|key| stage.stays(key, tells.clone())).collect();
-    Told::default().wait(&reported, stayers.len(), 0);
+    Progress::default().wait(&reported, stayers.len(), 0);
     ticker.join().unwrap();
     let mut passed: Vec<_> = all(quit).into_iter().flatten().collect();
     (0..STAY).for_each(|_| stage.turn(&keys));
@@ -64,9 +65,9 @@ pub(crate) fn turns_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     }
 }
 
-/// A call is let go and dropped untold, while another joins and a third would pass at once: one of them has its slot, or the next one if that
-/// has come, and not both of them.
-pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
+/// A call is released and dropped before it observes that, while another joins and a third would be admitted
+/// at once: one of them has its slot, or the next one if that has come, and not both of them.
+pub(crate) fn unused_release<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
     let stage = Stage::new(line, &[0]);
     let mut untold = Box::pin(stage.line.join(0));
     assert!(untold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -80,7 +81,7 @@ pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, lat
     let checks = thread::spawn(move || line.check(0));
     let (tells, reported) = mpsc::channel();
     let stays = stage.stays(0, tells);
-    Told::default().wait(&reported, 1, 0);
+    Progress::default().wait(&reported, 1, 0);
     drops.join().unwrap();
     if checks.join().unwrap() {
         stage.turn(&[0]);
@@ -89,18 +90,19 @@ pub(crate) fn nobody_takes_the_turn<L: Line, C: Time>(line: impl Fn(C) -> L, lat
     stage.ends(&[0]);
 }
 
-/// What a second thread does to those who wait.
+/// The operation of a second thread while calls are queued.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Act {
     Nothing,
     Refund,
     Reset,
-    /// By a rule of twice the rate.
+    /// A replacement by twice the rate.
     Replace,
 }
 
-/// Two calls join, a third passes or not, and somebody interferes: units are counted exactly, and each leaves at its turn, looked after by nobody.
-pub(crate) fn somebody_interferes<C: Time>(act: Act) {
+/// Two calls join, a third is admitted or not, and another thread interferes: units are counted exactly, and
+/// each call is released at its scheduled time without being driven.
+pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
     let stage = Stage::new(Real::new::<C>, &[0]);
     let (tells, reported) = mpsc::channel();
     let limiter = stage.line.0.clone();
@@ -114,13 +116,13 @@ pub(crate) fn somebody_interferes<C: Time>(act: Act) {
     let line = stage.line.clone();
     let passed = thread::spawn(move || line.check(0)).join().unwrap();
     acts.join().unwrap();
-    // One of the three had what came back.
+    // One of the three received the refunded unit.
     let came_back = matches!(act, Act::Refund | Act::Reset);
     assert!(came_back || !passed, "there was nothing to pass by");
     let interval = if act == Act::Replace { INTERVAL / 2 } else { INTERVAL };
     let mut gone = usize::from(came_back && !passed);
     let mut due = vec![Duration::ZERO; gone];
-    let mut so_far = Told::default();
+    let mut so_far = Progress::default();
     so_far.wait(&reported, 2, gone);
     for turn in 1.. {
         if gone == 2 {
@@ -143,7 +145,8 @@ pub(crate) fn somebody_interferes<C: Time>(act: Act) {
     assert!(!stage.line.check(0), "a slot was given twice");
 }
 
-/// Three threads take from both, in either order: as many pass as the least of the two allows, and both are charged for those.
+/// Three threads take from both, in either order: as many are admitted as the smaller of the two allows, and
+/// both are charged for those.
 pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
     let pair = pair();
     let threads: Vec<_> = [false, true, true]
@@ -159,8 +162,9 @@ pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
     assert_eq!(passed, BUDGETS[1], "as many pass as the least allows");
 }
 
-/// Calls that wait in two lines at once, and in either order; one of them gives up, before turns come or meanwhile.
-pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
+/// Calls are queued in two queues at once, and in either order; one of them is cancelled, before slots come
+/// or meanwhile.
+pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
     let clock = C::new();
     let build = || RateLimiter::builder(ten_a_second()).clock(clock.clone()).build();
     let lines = [build(), build()];
@@ -193,7 +197,7 @@ pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
         .collect();
     let quits = thread::spawn(move || {
         let mut call = pin!(layers(true).call([0, 0]));
-        // It may pass at once; then it has to be told, or it is not known here that it did.
+        // It may be admitted at once; then that has to be reported, or it is not known here.
         let polls = thread_rng().gen_range(u8::from(meanwhile)..3);
         block_on(poll_fn(|cx| Poll::Ready((0..polls).any(|_| call.as_mut().poll(cx).is_ready()))))
     });
@@ -206,7 +210,7 @@ pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
     }
     stays.iter().for_each(|_| waits.recv().unwrap());
     let passed = quits.join().unwrap();
-    assert!(meanwhile || !passed, "no turn has come");
+    assert!(meanwhile || !passed, "no slot has come");
     turn();
     turn();
     all(stays);
@@ -219,7 +223,7 @@ pub(crate) fn two_lines<C: Time>(meanwhile: bool) {
     assert!(lines.iter().all(|line| !line.check(&0_u64).is_allowed()), "a slot was given twice");
 }
 
-/// New keys come to a table of two: one at a time, two at once in either order, in line, and one is reset.
+/// New keys arrive at a table of two: one at a time, two at once in either order, queued, and one is reset.
 pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let clock = Strict::new();
     let limiter = RateLimiter::builder(ten_a_second())
@@ -231,7 +235,7 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let together = [[alike, apart], [apart, alike]].map(|keys| {
         let limiter = limiter.clone();
         thread::spawn(move || {
-            // It passes, is refused, or waits and gives up.
+            // It is admitted, is denied, or is queued and cancelled.
             let mut call = pin!(call(&limiter, &limiter, keys));
             bounded(&limiter);
             let passed = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true);
@@ -251,14 +255,14 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
         bounded(&limiter);
         passed
     });
-    // Of a new key, one call passes or waits at once, unless the bucket that it shares is empty.
+    // Of a new key, one call is admitted or queued at once, unless the bucket that it shares is empty.
     let other = block_on(limiter.acquire(&(one + 10_000)));
     bounded(&limiter);
     resets.join().unwrap();
     let passed = passed.into_iter().filter(|passed| *passed).count();
     let together = all(together.into()).into_iter().filter(|passed| *passed).count();
     assert!(passed <= 2 && together <= 1, "{passed} and {together} passed, and {other:?}");
-    // All is as new after a while, and all places are free again.
+    // All is fresh after a while, and all slots are free again.
     clock.tick(Duration::from_secs(100));
     for key in 20_000..20_006_u64 {
         let _ = limiter.check_n(&key, 0);

@@ -1,4 +1,4 @@
-//! A line and two budgets that are broken on purpose, or sound.
+//! A queue and two budgets, sound or broken on purpose.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -14,21 +14,21 @@ use super::clock::Time;
 use super::queue_model::{INTERVAL, Line};
 use super::two_limiters::{BUDGETS, Pair};
 
-/// A line of one key, small and plain.
+/// A queue of one key, small and plain.
 pub(crate) struct Mutant<C, const FLAW: u8> {
     clock: C,
     plain: Arc<Mutex<Plain>>,
 }
 
-/// No flaw: what the checks find fault with is not that it is a mutant.
+/// The sound version: it shows that the checks do not fail on a mutant as such.
 pub(crate) const SOUND: u8 = 0;
-/// It looks, lets go, and then leaves its waker.
+/// It checks, releases the lock, and only then registers its waker.
 pub(crate) const LATE: u8 = 1;
-/// One that gives up does not tell the one behind.
+/// A cancelled call does not wake the next waiter.
 pub(crate) const FORGETFUL: u8 = 2;
-/// A release that nobody took takes its slot along.
+/// An unused release loses its slot.
 pub(crate) const GREEDY: u8 = 3;
-/// The last that comes goes first.
+/// The last waiter is released first.
 pub(crate) const UNFAIR: u8 = 4;
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub(crate) struct Waits {
 }
 
 impl Plain {
-    /// Releases everyone whose turn has come. Whom to wake.
+    /// Releases every waiter whose scheduled time has come. Returns the wakers to call.
     fn release(&mut self, now: Nanos) -> Vec<Waker> {
         let mut wake = Vec::new();
         while let Some(first) = self.waiting.front() {
@@ -84,7 +84,7 @@ impl<C: Time, const FLAW: u8> Mutant<C, FLAW> {
         Self { clock, plain: Arc::default() }
     }
 
-    /// Holds the line; wakes, once it does no more.
+    /// Holds the lock of the queue; wakes the waiters after releasing it.
     fn with<R>(&self, change: impl FnOnce(&mut Plain, Nanos) -> R) -> R {
         let mut plain = self.plain.lock().unwrap();
         let now = self.clock.now();
@@ -128,7 +128,7 @@ pub(crate) struct TwinCall<C: Time, const FLAW: u8> {
 }
 
 impl<C: Time, const FLAW: u8> TwinCall<C, FLAW> {
-    /// Leaves, or is told when to ask again.
+    /// Admits the call, or returns when to ask again.
     fn ask(&mut self, waker: &Waker) -> Result<Duration, Nanos> {
         let ticket = &mut self.ticket;
         let answer = self.line.with(|plain, now| {
@@ -212,7 +212,7 @@ impl<C: Time, const FLAW: u8> Drop for TwinCall<C, FLAW> {
             let (next, ahead) = (plain.next, at as u64 * Nanos::from(INTERVAL).0);
             let behind = plain.waiting.get_mut(at)?;
             if FLAW == FORGETFUL {
-                // Nor does it tell later.
+                // It does not wake it later either.
                 behind.alarm = behind.alarm.min(next);
                 return None;
             }
@@ -226,11 +226,11 @@ impl<C: Time, const FLAW: u8> Drop for TwinCall<C, FLAW> {
 #[derive(Clone)]
 pub(crate) struct Budgets<const FLAW: u8>([Arc<Mutex<u64>>; 2]);
 
-/// It holds them in the order in which they are named.
+/// The budgets are locked in the order in which they are named.
 pub(crate) const CROSSED: u8 = 1;
-/// It holds one at a time, and keeps what it took of the first.
+/// The budgets are locked one at a time, and a charge of the first is kept if the second denies.
 pub(crate) const HALF: u8 = 2;
-/// It looks, lets go, and takes.
+/// The budgets are checked, unlocked, and then charged.
 pub(crate) const TORN: u8 = 3;
 
 impl<const FLAW: u8> Budgets<FLAW> {

@@ -1,4 +1,4 @@
-//! A line of calls, as the models see it.
+//! A queue of calls, as the models see it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use super::clock::Time;
 
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Lines of which one call leaves each [`INTERVAL`], as the models see them.
+/// Queues from which one call is released each [`INTERVAL`], as the models see them.
 pub(crate) trait Line: Clone + Send + 'static {
-    /// A call that is let in, with its delay.
+    /// Admits a call and returns its delay.
     type Call: Future<Output = Duration> + Send + 'static;
 
     fn join(&self, key: u64) -> Self::Call;
@@ -41,7 +41,7 @@ impl Line for Real {
         let call = self.0.acquire(&key);
         Box::pin(async move {
             let decision = call.await;
-            assert!(decision.is_allowed(), "there is a place for everybody");
+            assert!(decision.is_allowed(), "there is room for every call");
             decision.delay()
         })
     }

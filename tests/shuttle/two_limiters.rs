@@ -8,16 +8,16 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Mute, Time};
 
-/// Two budgets that are drawn on together: three units of the first, two of the second.
+/// Two budgets that are charged together: three units of the first, two of the second.
 pub(crate) trait Pair: Clone + Send + 'static {
-    /// Takes one of each, or none; the first first, or the other way round.
+    /// Takes one of each or none, in this order or the reverse one.
     fn take(&self, crossed: bool) -> bool;
     fn left(&self) -> [u64; 2];
 }
 
 pub(crate) const BUDGETS: [u64; 2] = [3, 2];
 
-/// Two limiters, by a key each; the two may be one.
+/// Two limiters with a key each; the two may be the same one.
 #[derive(Clone)]
 pub(crate) struct Joined<A: Algorithm, B: Algorithm> {
     first: (RateLimiter<A>, u64),
@@ -27,7 +27,7 @@ pub(crate) struct Joined<A: Algorithm, B: Algorithm> {
 pub(crate) type Keys = [u64; 2];
 pub(crate) type Key = fn(&Keys) -> Option<u64>;
 
-/// A call of `first.and(second)`, by a key each; it is decided, or stands in line, before the first poll.
+/// Starts a call of `first.and(second)` with a key each; it is decided or queued before the first poll.
 pub(crate) fn call<A: Algorithm, B: Algorithm>(
     first: &RateLimiter<A>,
     second: &RateLimiter<B>,

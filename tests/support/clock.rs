@@ -13,7 +13,7 @@ use tower_throttle::clock::{Clock, ManualClock, Nanos};
 pub(crate) struct TickingClock {
     manual: ManualClock,
     ticked: Arc<AtomicU64>,
-    /// In nanoseconds.
+    /// The time in nanoseconds.
     step: u64,
 }
 
@@ -23,12 +23,12 @@ impl TickingClock {
         Self { step: 1, ..Self::still() }
     }
 
-    /// Creates one that stands still unless it is moved.
+    /// Creates a clock that stands still unless it is moved.
     pub(crate) fn still() -> Self {
         Self { manual: ManualClock::new(), ticked: Arc::default(), step: 0 }
     }
 
-    /// Returns one that stands still, and one that does not.
+    /// Returns a clock that stands still, and one that does not.
     pub(crate) fn both() -> [Self; 2] {
         [Self::still(), Self::new()]
     }
@@ -41,7 +41,7 @@ impl TickingClock {
         self.manual.advance(by);
     }
 
-    /// Sets the clock; what it has advanced at readings is on top of that.
+    /// Sets the clock; what it has advanced at readings is added to that.
     pub(crate) fn set(&self, to: Duration) {
         self.manual.set(to);
     }

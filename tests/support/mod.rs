@@ -1,5 +1,5 @@
-//! What the integration tests share: a real server, a real client, a reader of header fields, hand-polled futures, and
-//! random numbers from a seed.
+//! Shared parts of the integration tests: a real server, a real client, a reader of header fields,
+//! hand-polled futures, and random numbers from a seed.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 mod clock;
@@ -46,7 +46,7 @@ impl Drop for Task {
     }
 }
 
-/// A server on a port of its own, gone when dropped.
+/// A server on a port of its own, stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -54,14 +54,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves an app as its users are told to: with the peer's address.
+    /// Serves an app as the documentation says: with the peer's address.
     pub(crate) async fn start(app: axum::Router) -> Self {
         let (listener, address) = listen().await;
         let serve = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>());
         Self { address, _task: Task::spawn(async move { serve.await.unwrap() }) }
     }
 
-    /// Serves an app as its users are told not to: nobody knows the peer's address.
+    /// Serves an app without the peer's address, which the documentation advises against.
     pub(crate) async fn start_without_peers(app: axum::Router) -> Self {
         let (listener, address) = listen().await;
         Self { address, _task: Task::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
@@ -86,7 +86,7 @@ pub(crate) enum Version {
 
 pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
 
-/// A client's connection. Clones of one that speaks HTTP/2 share it.
+/// A client's connection. Clones of an HTTP/2 connection share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Client<S> {
     address: SocketAddr,
@@ -98,7 +98,7 @@ pub(crate) type Client1 = Client<http1::SendRequest<Full<Bytes>>>;
 pub(crate) type Client2 = Client<http2::SendRequest<Full<Bytes>>>;
 
 impl<S> Client<S> {
-    /// Closes the socket, whatever is on its way.
+    /// Closes the socket, whatever is in flight.
     pub(crate) fn close(&self) {
         self.task.0.abort();
     }
@@ -111,7 +111,7 @@ where
     pub(crate) async fn http1(address: SocketAddr) -> Self {
         let (sender, connection) = http1::handshake(TokioIo::new(connect(address).await)).await.unwrap();
         let task = Task::spawn(async move {
-            // A server may close on a refused upload: the answer is what counts.
+            // A server may close on a denied upload: the response is what counts.
             let _ = connection.await;
         });
         Self { address, sender, task: Arc::new(task) }
@@ -151,7 +151,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What a server sends, up to the first read after which it contains `end`.
+/// Reads what a server sends, up to the first read after which it contains `end`.
 pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -163,7 +163,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     }
 }
 
-/// One request over a connection of its own.
+/// Sends one request over a connection of its own.
 pub(crate) async fn send(address: SocketAddr, version: Version, request: Request<Full<Bytes>>) -> Answer {
     match version {
         Version::Http1 => Client1::http1(address).await.send(request).await,
@@ -175,7 +175,7 @@ pub(crate) async fn get(address: SocketAddr, version: Version, path: &str) -> An
     send(address, version, request(Method::GET, path)).await
 }
 
-/// `count` requests at once: over as many connections with HTTP/1.1, over a single one with HTTP/2.
+/// Sends `count` requests at once: over as many connections with HTTP/1.1, over a single one with HTTP/2.
 pub(crate) async fn at_once(address: SocketAddr, version: Version, path: &str, count: usize) -> Vec<Answer> {
     let start = Arc::new(Barrier::new(count));
     let mut tasks = JoinSet::new();
@@ -209,13 +209,13 @@ pub(crate) fn request(method: Method, path: &str) -> Request<Full<Bytes>> {
     Request::builder().method(method).uri(path).body(Full::default()).unwrap()
 }
 
-/// What a client got.
+/// A response as the client received it.
 #[derive(Clone)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Whether the headers were all: the stream ended with them.
+    /// Returns whether the headers were all: the stream ended with them.
     pub(crate) ended_with_headers: bool,
 }
 
@@ -230,7 +230,7 @@ impl Answer {
         Self { status: parts.status, headers: parts.headers, body, ended_with_headers }
     }
 
-    /// The one line of a header.
+    /// Returns the value of a header that has a single line.
     pub(crate) fn header(&self, name: &str) -> &str {
         let mut lines = self.headers.get_all(name).iter();
         let line = lines.next().unwrap_or_else(|| panic!("no {name}: {self:?}"));
@@ -242,7 +242,7 @@ impl Answer {
         self.headers.contains_key(name)
     }
 
-    /// The members of a list field, over all its lines.
+    /// Returns the members of a list field, over all its lines.
     pub(crate) fn items(&self, name: &str) -> Vec<Item> {
         let lines = self.headers.get_all(name).iter();
         lines.map(|line| Item::read(line.to_str().unwrap())).collect()
@@ -261,7 +261,8 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// What a limiter has to say of it, beside the status and the body: names in order, with their values.
+    /// Returns what a limiter adds to a response, beside the status and the body: names in order, with their
+    /// values.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
         let mut reported: Vec<_> = self
@@ -290,7 +291,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Reads the canonical form of one item; anything else panics.
+    /// Reads the canonical form of one item; panics on anything else.
     pub(crate) fn read(text: &str) -> Self {
         let mut chars = text.strip_prefix('"').unwrap_or_else(|| panic!("not quoted: {text}")).chars();
         let mut name = String::new();
@@ -326,7 +327,7 @@ impl Item {
     }
 }
 
-/// A waker that counts, and can be asked whether it was woken since.
+/// A waker that counts its wakeups and knows whether it was woken since the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     woken: AtomicBool,
@@ -338,7 +339,7 @@ impl Alarm {
         Arc::default()
     }
 
-    /// One that counts as woken: a new task is polled once.
+    /// Creates a waker that counts as woken: a new task is polled once.
     pub(crate) fn ringing() -> Arc<Self> {
         let alarm = Self::new();
         alarm.woken.store(true, Ordering::SeqCst);
@@ -349,7 +350,7 @@ impl Alarm {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether it was woken, which it goes on to be.
+    /// Returns whether it was woken, and leaves that unchanged.
     pub(crate) fn is_set(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
@@ -383,7 +384,7 @@ impl<F: Future> PolledByHand<F> {
         Self { future: Some(Box::pin(future)), alarm: Alarm::ringing(), output: None, polls: 0 }
     }
 
-    /// Polls it, woken or not; whether it has ended.
+    /// Polls it, woken or not. Returns whether it is ready.
     pub(crate) fn poll(&mut self) -> bool {
         let waker = Waker::from(self.alarm.clone());
         let Some(future) = &mut self.future else { return true };
@@ -396,7 +397,7 @@ impl<F: Future> PolledByHand<F> {
         self.future.is_none()
     }
 
-    /// Polls it if it was woken; whether it has ended.
+    /// Polls it if it was woken. Returns whether it is ready.
     pub(crate) fn run(&mut self) -> bool {
         while self.alarm.rang() {
             if self.poll() {
@@ -406,7 +407,7 @@ impl<F: Future> PolledByHand<F> {
         self.future.is_none()
     }
 
-    /// It goes on in another task.
+    /// Moves it to another task.
     pub(crate) fn moves(&mut self) -> Arc<Alarm> {
         std::mem::replace(&mut self.alarm, Alarm::new())
     }
@@ -415,7 +416,7 @@ impl<F: Future> PolledByHand<F> {
         self.future = None;
     }
 
-    /// Whether it would be polled.
+    /// Returns whether an executor would poll it.
     pub(crate) fn is_woken(&self) -> bool {
         self.is_pending() && self.alarm.is_set()
     }

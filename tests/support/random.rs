@@ -1,9 +1,9 @@
-//! Random numbers from a seed, so that every failure can be seen again.
+//! Random numbers from a seed, so that every failure can be reproduced.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ops::RangeInclusive;
 
-/// splitmix64.
+/// The generator splitmix64.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -20,7 +20,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
     }
@@ -32,7 +32,7 @@ impl Random {
         }
     }
 
-    /// A number of any size: as many small ones as large ones.
+    /// Returns a number of any size: as many small ones as large ones.
     pub(crate) fn any_size(&mut self) -> u64 {
         let shift = self.below(64);
         (self.word() >> shift).max(1)

@@ -7,12 +7,12 @@ use tower_throttle::clock::Nanos;
 use super::config::Rule;
 use super::model::{Oracle, Verdict};
 use super::operation::Act;
-use super::scenario::{Setup, Told, next_cost};
+use super::scenario::{Reported, Setup, next_cost};
 use crate::support::Random;
 
 pub(crate) const STEPS: usize = 64;
 
-/// What a promise is broken by. The sequence that did it follows.
+/// A broken promise. The sequence that broke it follows.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
@@ -29,15 +29,15 @@ pub(super) struct Sequence<'a, A: Algorithm, O> {
     pub(super) algorithm: A,
     pub(super) oracle: O,
     pub(super) state: A::State,
-    /// Has seen what changes a key, and no more: no denials, no looks, no calls of cost 0.
+    /// A copy that sees only the calls that change a key: no denials, no peeks, no calls of cost 0.
     quiet: A::State,
     now: u64,
-    pub(super) reported: Told,
+    pub(super) reported: Reported,
     pub(super) random: Random,
     trail: Vec<(u64, Act, Decision)>,
 }
 
-/// Runs `sequences` of them; the first that breaks a promise, and how.
+/// Runs `sequences` of them. Returns the first that breaks a promise, and how.
 pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
     sequences: u64,
     setup: impl Fn(u64, &mut Random) -> Setup,
@@ -51,7 +51,7 @@ pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
     })
 }
 
-/// Runs one sequence; tells which promise was broken, and how.
+/// Runs one sequence. Returns which promise was broken, and how.
 pub(crate) fn run<A: Algorithm, O: Oracle>(
     setup: &Setup,
     build: &dyn Fn(&Rule) -> A,
@@ -61,7 +61,7 @@ pub(crate) fn run<A: Algorithm, O: Oracle>(
     let (rule, algorithm) = (setup.rule.clone(), build(&setup.rule));
     let state = algorithm.new_state(Nanos(setup.created_at), Nanos(setup.start));
     let quiet = state.clone();
-    let (now, reported, trail) = (setup.start, Told::default(), Vec::with_capacity(STEPS));
+    let (now, reported, trail) = (setup.start, Reported::default(), Vec::with_capacity(STEPS));
     let mut run =
         Sequence { setup, build, rule, algorithm, oracle, state, quiet, now, reported, random, trail };
     for step in 0..STEPS {
@@ -82,7 +82,7 @@ pub(crate) fn run<A: Algorithm, O: Oracle>(
 impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     fn step(&mut self, at: u64, act: &Act) -> Result<(), String> {
         if at < self.now {
-            // It must know what the clock has shown, or there is no stepping back.
+            // It must know every reading of the clock, or it could not detect a step back.
             let _ = self.algorithm.check(&mut self.quiet, Nanos(self.now), 0);
             let _ = self.algorithm.check(&mut self.quiet, Nanos(at), 0);
         }
@@ -122,8 +122,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             self.oracle.admit(cost);
         }
         self.denials_spent_nothing(&decision, at, cost)?;
-        self.what_it_tells_is_true(&decision, at, cost)?;
-        self.looking_agrees_with_calling(&before, at, cost)?;
+        self.its_reports_are_true(&decision, at, cost)?;
+        self.peeking_agrees_with_calling(&before, at, cost)?;
         self.splitting_changes_nothing(&before, at)
     }
 
@@ -131,16 +131,16 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         let decision = self.algorithm.peek(&mut self.state, Nanos(at), cost);
         self.take_note(at, Act::Look(cost), decision);
         let quiet = self.algorithm.peek(&mut self.quiet.clone(), Nanos(at), cost);
-        ensure!(quiet == decision, "a caller that never hammered is told {quiet:?}");
+        ensure!(quiet == decision, "a caller without denied calls gets {quiet:?}");
         self.verdict_is_right(&decision, cost)?;
-        self.what_it_tells_is_true(&decision, at, cost)?;
+        self.its_reports_are_true(&decision, at, cost)?;
         let state = self.state.clone();
-        self.looking_agrees_with_calling(&state, at, cost)
+        self.peeking_agrees_with_calling(&state, at, cost)
     }
 
     fn take_note(&mut self, at: u64, act: Act, decision: Decision) {
         self.trail.push((at, act, decision));
-        self.reported = Told {
+        self.reported = Reported {
             retry: nanos(decision.retry_after()),
             reset: nanos(Some(decision.reset_after())),
             remaining: decision.remaining(),
@@ -163,7 +163,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     fn denials_spent_nothing(&mut self, decision: &Decision, at: u64, cost: u64) -> Result<(), String> {
         let mut quiet = self.quiet.clone();
         let answer = self.algorithm.check(&mut quiet, Nanos(at), cost);
-        ensure!(answer == *decision, "a caller that never hammered is told {answer:?}");
+        ensure!(answer == *decision, "a caller without denied calls gets {answer:?}");
         if decision.is_allowed() && cost > 0 {
             self.quiet = quiet;
         } else if !decision.is_allowed() {

@@ -1,4 +1,4 @@
-//! The parameters of a rule, and others to replace them by.
+//! The parameters of an algorithm, and others to replace them with.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::Random;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const DAY: u64 = 86_400 * SECOND;
 
-/// Each algorithm takes those that concern it.
+/// The parameters; each algorithm takes those that concern it.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     pub(crate) limit: u64,
@@ -17,9 +17,9 @@ pub(crate) struct Rule {
     pub(crate) burst: u64,
     pub(crate) slices: u64,
     pub(crate) aligned: bool,
-    /// `None`: bursty.
+    /// The warm-up; `None`: bursty.
     pub(crate) warm_up: Option<u64>,
-    /// In 1/1024.
+    /// The cold factor, in 1/1024.
     pub(crate) cold_factor: u64,
 }
 
@@ -32,7 +32,7 @@ impl Rule {
         Self { limit, period, burst, slices, aligned, warm_up, cold_factor }
     }
 
-    /// The ends of what can be said, and what is asked for most: 1 per 30 days, and 10^9 per second.
+    /// Returns extreme and common quotas: 1 per 30 days, and 10^9 per second.
     pub(crate) fn extreme(random: &mut Random) -> Self {
         const LIMITS: [u64; 7] = [1, 1, 2, 1_000_000_000, 1 << 63, u64::MAX - 1, u64::MAX];
         const PERIODS: [u64; 7] = [1, 2, SECOND, SECOND, 30 * DAY, i64::MAX as u64 - 1, i64::MAX as u64];
@@ -49,7 +49,7 @@ impl Rule {
         }
     }
 
-    /// What it may be replaced by.
+    /// Returns the parameters that it may be replaced with.
     pub(crate) fn another(&self, random: &mut Random) -> Self {
         let mut rule = self.clone();
         let kind = random.below(16);

@@ -1,4 +1,4 @@
-//! Whether a decision tells the truth: asked of the model, and tried on copies of the state.
+//! Checks that a decision is true: by the model, and by trying it on copies of the state.
 
 use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
@@ -8,8 +8,8 @@ use super::checker::{Sequence, ensure, nanos};
 use super::model::{Oracle, Verdict};
 
 impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
-    /// Of the state as it is after the decision.
-    pub(super) fn what_it_tells_is_true(
+    /// Checks the state as it is after the decision.
+    pub(super) fn its_reports_are_true(
         &mut self,
         decision: &Decision,
         at: u64,
@@ -24,7 +24,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.algorithm.check(state, Nanos(at), cost)
     }
 
-    /// Whether a copy would be let in.
+    /// Returns whether a copy would be admitted.
     fn lets_in(&self, state: &A::State, at: u64, cost: u64) -> bool {
         self.check(&mut state.clone(), at, cost).is_allowed()
     }
@@ -42,10 +42,10 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             ensure!(!self.lets_in(&self.state, later, cost), "never fits, but was let in later");
             return Ok(());
         };
-        // At its last reading the clock cannot tell a later one.
+        // At its last reading the clock cannot show a later one.
         ensure!(wait > 0 || at == u64::MAX, "denied, but to be retried at once");
         let end = self.setup.end;
-        let too_early = self.lets_in(&self.state, end, cost) && self.oracle_refuses(end, cost);
+        let too_early = self.lets_in(&self.state, end, cost) && self.oracle_denies(end, cost);
         ensure!(!too_early, "let in early, when the clock ends");
         if wait == 0 {
             return Ok(());
@@ -66,12 +66,12 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if self.due(at, wait).is_some() {
             ensure!(self.lets_in(&self.state, in_time, cost), "denied at retry_after");
             ensure!(self.lets_in(&hammering, in_time, cost), "denied at retry_after, having hammered");
-            ensure!(!self.oracle_refuses(in_time, cost), "the rule refuses it at retry_after");
+            ensure!(!self.oracle_denies(in_time, cost), "the rule refuses it at retry_after");
         }
         Ok(())
     }
 
-    /// When a span that was told ends, unless it is told as 584 years or lasts until the clock ends.
+    /// Returns when a reported span ends, unless it is reported as 584 years or lasts until the clock ends.
     fn due(&self, at: u64, reported: u64) -> Option<u64> {
         let due = at.checked_add(reported)?;
         (reported < u64::MAX - 1 && due < u64::MAX && due <= self.setup.end).then_some(due)
@@ -87,7 +87,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.oracle_at(at).verdict(cost) == Verdict::Admit
     }
 
-    fn oracle_refuses(&self, at: u64, cost: u64) -> bool {
+    fn oracle_denies(&self, at: u64, cost: u64) -> bool {
         self.oracle_at(at).verdict(cost) == Verdict::Refuse
     }
 
@@ -143,8 +143,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         Ok(())
     }
 
-    /// A look says what a call would be told, takes nothing, and describes the state as it is.
-    pub(super) fn looking_agrees_with_calling(
+    /// Checks that a peek reports what a call would, charges nothing, and describes the state as it is.
+    pub(super) fn peeking_agrees_with_calling(
         &self,
         state: &A::State,
         at: u64,

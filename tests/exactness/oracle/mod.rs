@@ -1,5 +1,5 @@
-//! Each algorithm against a naive and exact model, over random sequences of calls, looks, refunds and replacements, at times that go on
-//! and step back.
+//! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds and
+//! replacements, at times that go on and step back.
 //!
 //! Every sequence comes from a number, which a failure prints with the whole sequence.
 
@@ -24,14 +24,14 @@ use cases::{
 use checker::{STEPS, first_broken};
 use config::Rule;
 use model::Oracle;
-use scenario::{Setup, Told, next_cost};
+use scenario::{Reported, Setup, next_cost};
 use tower_throttle::algorithm::{Algorithm, SlidingCounter, TokenBucket};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::Random;
 
-/// For each of eleven tests: 220,000 in all.
+/// The number of sequences for each of eleven tests: 220,000 in all.
 const SEQUENCES: u64 = 20_000;
 
 fn holds<A: Algorithm, O: Oracle>(
@@ -45,12 +45,12 @@ fn holds<A: Algorithm, O: Oracle>(
 }
 
 #[test]
-fn a_token_bucket_does_what_the_exact_rule_says() {
+fn a_token_bucket_agrees_with_the_exact_model() {
     holds(Setup::any, token_bucket, bucket);
 }
 
 #[test]
-fn a_token_bucket_that_starts_empty_does_what_the_exact_rule_says() {
+fn a_token_bucket_that_starts_empty_agrees_with_the_exact_model() {
     holds(
         Setup::any,
         |rule| token_bucket(rule).start_empty(),
@@ -59,7 +59,7 @@ fn a_token_bucket_that_starts_empty_does_what_the_exact_rule_says() {
 }
 
 #[test]
-fn a_fixed_window_does_what_the_exact_rule_says() {
+fn a_fixed_window_agrees_with_the_exact_model() {
     holds(Setup::any, fixed_window, fixed);
 }
 
@@ -84,7 +84,7 @@ fn a_sliding_log_is_the_exact_window() {
 }
 
 #[test]
-fn a_sliding_counter_does_what_its_weights_say() {
+fn a_sliding_counter_agrees_with_its_weights() {
     holds(Setup::any, sliding_counter, counter);
 }
 
@@ -114,13 +114,14 @@ fn a_leaky_bucket_keeps_its_distance_at_the_end_of_time() {
     holds(last_days, leaky_bucket, leaky);
 }
 
-/// The price of the weights, and the bound on it: hits at the end of one window count for less at the end of the next.
+/// The price of the weights, and the bound on it: hits at the end of one window count for less at the end of
+/// the next.
 #[test]
-fn around_an_edge_a_sliding_counter_lets_just_under_twice_the_limit_pass() {
+fn around_an_edge_a_sliding_counter_admits_just_under_twice_the_limit() {
     let (second, limit) = (1_000_000_000, 1_000);
     let counter = SlidingCounter::new(Quota::per_second(limit));
     let mut state = counter.new_state(Nanos::ZERO, Nanos::ZERO);
-    // One call opens the window; the rest comes at its last instant.
+    // One call opens the window; the rest arrives at its last instant.
     assert!(counter.check(&mut state, Nanos::ZERO, 1).is_allowed());
     assert!(counter.check(&mut state, Nanos(second - 1), limit - 1).is_allowed());
     let mut passed = limit - 1;
@@ -130,8 +131,9 @@ fn around_an_edge_a_sliding_counter_lets_just_under_twice_the_limit_pass() {
     assert_eq!(passed, 2 * limit - 2, "within one period");
 }
 
-/// The limiter may forget keys, and is asked about several at once; no answer may differ from a state that is never forgotten.
-fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
+/// The limiter may evict keys, and several are called in turn; no decision may differ from a state that is
+/// never evicted.
+fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A) {
     for seed in 0..1_000 {
         let mut random = Random::new(seed);
         let setup = Setup { steps_back: false, ..Setup::mid_life(seed, &mut random) };
@@ -140,14 +142,14 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
         clock.set(Duration::from_nanos(setup.created_at));
         let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
         let mut states: HashMap<u64, A::State> = HashMap::new();
-        // A key that nobody has asked for yet; the rules are replaced for it, too.
+        // A key that has not been called yet; its algorithm is replaced, too.
         let (mut unseen, mut taken): (Option<A::State>, _) = (None, HashSet::new());
-        let (mut now, mut reported) = (setup.start, Told::default());
+        let (mut now, mut reported) = (setup.start, Reported::default());
         for step in 0..STEPS {
             now = setup.next_time(&mut random, &rule, now, reported);
             clock.set(Duration::from_nanos(now));
             let at = Nanos(now);
-            // A stranger each time, so that keys are looked at and forgotten.
+            // A new key each time, so that keys are inspected and evicted.
             let _ = limiter.check(&(1_000 + step));
             if setup.replaces && random.one_in(10) {
                 rule = rule.another(&mut random);
@@ -161,7 +163,7 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
             let state = states.entry(key).or_insert_with(fresh);
             let what = format!("step {step} of {setup:?}, {rule:?} at {now}");
             assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, peek");
-            // Whoever has taken nothing is given nothing.
+            // A key without a charge is refunded nothing.
             if setup.refunds && taken.contains(&key) && random.one_in(5) {
                 algorithm.refund(state, at, cost);
                 limiter.refund(&key, cost);
@@ -172,7 +174,7 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
             if decision.is_allowed() && cost > 0 {
                 taken.insert(key);
             }
-            reported = Told {
+            reported = Reported {
                 retry: decision.retry_after().map_or(0, |wait| wait.as_nanos() as u64),
                 reset: decision.reset_after().as_nanos() as u64,
                 remaining: decision.remaining(),
@@ -182,18 +184,18 @@ fn the_limiter_answers_as_the_rule<A: Algorithm>(build: impl Fn(&Rule) -> A) {
 }
 
 #[test]
-fn the_limiter_answers_as_the_rule_for_every_algorithm() {
-    the_limiter_answers_as_the_rule(token_bucket);
-    the_limiter_answers_as_the_rule(fixed_window);
-    the_limiter_answers_as_the_rule(sliding_window);
-    the_limiter_answers_as_the_rule(sliding_log);
-    the_limiter_answers_as_the_rule(sliding_counter);
-    the_limiter_answers_as_the_rule(leaky_bucket);
-    the_limiter_answers_as_the_rule(|rule| token_bucket(rule).start_empty());
-    the_limiter_answers_as_the_rule(smooth);
+fn the_limiter_decides_as_every_algorithm() {
+    the_limiter_decides_as_the_algorithm(token_bucket);
+    the_limiter_decides_as_the_algorithm(fixed_window);
+    the_limiter_decides_as_the_algorithm(sliding_window);
+    the_limiter_decides_as_the_algorithm(sliding_log);
+    the_limiter_decides_as_the_algorithm(sliding_counter);
+    the_limiter_decides_as_the_algorithm(leaky_bucket);
+    the_limiter_decides_as_the_algorithm(|rule| token_bucket(rule).start_empty());
+    the_limiter_decides_as_the_algorithm(smooth);
 }
 
-/// Asks every millisecond of a day, and compares each time.
+/// Calls every millisecond of a day, and compares each time.
 fn a_day_of(quota: Quota, per_period: u64, period_millis: u64) {
     let bucket = TokenBucket::new(quota);
     let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);

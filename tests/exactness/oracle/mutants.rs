@@ -1,4 +1,4 @@
-//! Broken on purpose: the checker must see each of them.
+//! Mutants, broken on purpose: the checker must detect each of them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tower_throttle::{Decision, Quota};
 
 use super::config::Rule;
 
-/// What is wrong with a mutant.
+/// The fault of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing, but perhaps with its numbers.
+    /// No fault, except perhaps in its numbers.
     None,
     /// A denied call takes a unit as well, if there is one.
     DenialSpends,
@@ -22,15 +22,15 @@ pub(crate) enum Fault {
     RemainingIsOneMore,
     RetryIsShort,
     ResetIsLong,
-    /// A clock that goes back a little moves the key's time on as far.
+    /// A clock that steps back a little moves the key's time on as far.
     BackIsElapsed,
-    /// A new rule begins with new keys.
+    /// A replacement begins with new keys.
     ReplacingResets,
-    /// What is left stays, instead of what was used.
+    /// The remaining units stay, instead of the used ones.
     ReplacingKeepsWhatIsLeft,
 }
 
-/// An algorithm with one thing wrong: its numbers, or what it does.
+/// An algorithm with one fault: in its numbers, or in its operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutant<A> {
     inner: A,
@@ -41,7 +41,7 @@ pub(crate) struct Mutant<A> {
 pub(crate) struct TwinState<S> {
     inner: S,
     seen: u64,
-    /// How much further on its time is.
+    /// The distance by which its time is ahead.
     ahead: u64,
 }
 
@@ -57,13 +57,13 @@ impl<A> Mutant<A> {
 }
 
 impl Mutant<TokenBucket> {
-    /// A token every `period / limit` nanoseconds, rounded down: a little early each time.
+    /// Releases a token every `period / limit` nanoseconds, rounded down: a little early each time.
     pub(crate) fn rounded_down(rule: &Rule) -> Self {
         let interval = rule.period / rule.limit;
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
-    /// A token every `period / limit` nanoseconds, rounded up: it drifts.
+    /// Releases a token every `period / limit` nanoseconds, rounded up: it drifts.
     pub(crate) fn rounded_up(rule: &Rule) -> Self {
         let interval = rule.period.div_ceil(rule.limit);
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
@@ -81,19 +81,19 @@ impl Mutant<TokenBucket> {
 }
 
 impl Mutant<FixedWindow> {
-    /// `<` for `<=` at the end of the window, which so lasts a nanosecond longer.
+    /// Has `<` for `<=` at the end of the window, which thus lasts a nanosecond longer.
     pub(crate) fn late_edge(rule: &Rule) -> Self {
         Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period + 1, rule.burst)))
     }
 
-    /// `<=` for `<`: the window ends a nanosecond early.
+    /// Has `<=` for `<`: the window ends a nanosecond early.
     pub(crate) fn early_edge(rule: &Rule) -> Self {
         Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period - 1, rule.burst)))
     }
 }
 
 impl<A: Algorithm> Mutant<A> {
-    /// The time that it takes for `now`.
+    /// Returns the time that it takes for `now`.
     fn time(&self, state: &mut TwinState<A::State>, now: Nanos) -> Nanos {
         if self.fault == Fault::BackIsElapsed {
             let back = state.seen.saturating_sub(now.0);

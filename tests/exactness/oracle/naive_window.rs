@@ -1,4 +1,5 @@
-//! The exact window once more, written down plainly, so that it can be broken in ways that an algorithm of the crate cannot.
+//! The exact window once more, written plainly, so that it can be broken in ways that an algorithm of the
+//! crate cannot.
 
 use std::time::Duration;
 
@@ -8,15 +9,15 @@ use tower_throttle::clock::Nanos;
 
 use super::config::Rule;
 
-/// What is wrong with it.
+/// The fault of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slip {
     None,
     /// A lower limit leaves what was used above it.
     ReplacingDoesNotClamp,
-    /// A lower limit forgets the newest units instead of the oldest.
+    /// A lower limit drops the newest units instead of the oldest.
     ReplacingDropsTheNewest,
-    /// A shorter period still counts what is older, until something new comes.
+    /// A shorter period still counts what is older, until a new call arrives.
     ReplacingKeepsWhatIsOver,
     /// A refund gives back the newest units instead of the oldest.
     RefundsTheNewest,
@@ -33,7 +34,7 @@ pub(crate) struct Plain {
 pub(crate) struct PlainState {
     last: u64,
     time: u128,
-    /// When, and how many: oldest first.
+    /// The charges, with time and cost: oldest first.
     hits: Vec<(u128, u64)>,
     period: u64,
 }
@@ -43,7 +44,7 @@ impl Plain {
         Self { limit: rule.limit, period: rule.period, slip }
     }
 
-    /// How far the clock is behind.
+    /// Returns how far the clock is behind.
     fn advance(&self, state: &mut PlainState, now: u64) -> u64 {
         let behind = state.last.saturating_sub(now);
         state.time += u128::from(now.saturating_sub(state.last));

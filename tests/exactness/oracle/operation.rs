@@ -1,4 +1,4 @@
-//! What may happen to a key.
+//! The operations on a key.
 
 use super::config::Rule;
 

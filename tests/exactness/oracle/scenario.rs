@@ -1,4 +1,4 @@
-//! What a sequence is about: a rule, a start, and what happens next.
+//! A scenario of a sequence: an algorithm, a start, and the next operations.
 
 use super::config::Rule;
 use super::operation::Act;
@@ -10,19 +10,19 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) rule: Rule,
     pub(crate) created_at: u64,
-    /// When the key is first seen.
+    /// The time at which the key is first seen.
     pub(crate) start: u64,
     /// The last reading the clock may show.
     pub(crate) end: u64,
     pub(crate) steps_back: bool,
     pub(crate) refunds: bool,
     pub(crate) replaces: bool,
-    /// Rules are replaced by extreme ones, and the clock jumps to its ends.
+    /// Algorithms are replaced by extreme ones, and the clock jumps to its ends.
     pub(crate) extreme: bool,
 }
 
 impl Setup {
-    /// Any quota, at any time, with everything that may happen.
+    /// Returns any quota, at any time, with every operation.
     pub(crate) fn any(seed: u64, random: &mut Random) -> Self {
         let rule = Rule::any(random);
         let period = rule.period;
@@ -39,7 +39,7 @@ impl Setup {
         Self { seed, rule, created_at, start, end: u64::MAX, steps_back, refunds, replaces, extreme: false }
     }
 
-    /// As far from the end of time as a schedule can reach.
+    /// Returns the longest distance from the end of time that a schedule can reach.
     pub(crate) fn mid_life(seed: u64, random: &mut Random) -> Self {
         let mut setup = Self::any(seed, random);
         setup.end = u64::MAX >> 2;
@@ -49,7 +49,7 @@ impl Setup {
         setup
     }
 
-    /// Extreme quotas, often at the ends of time.
+    /// Returns extreme quotas, often at the ends of time.
     pub(crate) fn extreme(seed: u64, random: &mut Random) -> Self {
         let rule = Rule::extreme(random);
         let last = random.one_of(&[0, 1, 2, rule.period, rule.period * 2]);
@@ -69,7 +69,7 @@ impl Setup {
         }
     }
 
-    /// Any quota in mid-life, its key being first limited by a `Smooth` of that kind.
+    /// Returns any quota in mid-life, its key being first limited by a `Smooth` of that kind.
     pub(crate) fn smooth(seed: u64, random: &mut Random, warms_up: bool) -> Self {
         let mut setup = Self::mid_life(seed, random);
         let warm_up = setup.rule.warm_up.unwrap_or(setup.rule.period);
@@ -82,17 +82,17 @@ impl Setup {
     }
 }
 
-/// What the latest decision told, for steps that put it to the test.
+/// The values of the latest decision, for steps that put them to the test.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     pub(crate) retry: u64,
     pub(crate) reset: u64,
     pub(crate) remaining: u64,
 }
 
 impl Setup {
-    /// The next reading of the clock.
-    pub(crate) fn next_time(&self, random: &mut Random, rule: &Rule, now: u64, reported: Told) -> u64 {
+    /// Returns the next reading of the clock.
+    pub(crate) fn next_time(&self, random: &mut Random, rule: &Rule, now: u64, reported: Reported) -> u64 {
         if self.extreme && random.one_in(8) {
             let at = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - 1, u64::MAX]);
             return if self.steps_back { at } else { at.max(now) };
@@ -126,7 +126,7 @@ impl Setup {
         now.saturating_add(on).min(self.end)
     }
 
-    pub(crate) fn next_act(&self, random: &mut Random, rule: &Rule, most: u64, reported: Told) -> Act {
+    pub(crate) fn next_act(&self, random: &mut Random, rule: &Rule, most: u64, reported: Reported) -> Act {
         let cost = next_cost(random, most, reported);
         match random.below(14) {
             0 | 1 => Act::Look(cost),
@@ -141,8 +141,8 @@ impl Setup {
     }
 }
 
-/// The next cost; `most` is what fits into an idle key.
-pub(crate) fn next_cost(random: &mut Random, most: u64, reported: Told) -> u64 {
+/// Returns the next cost; `most` is what fits into an idle key.
+pub(crate) fn next_cost(random: &mut Random, most: u64, reported: Reported) -> u64 {
     match random.below(18) {
         0 => 0,
         1..=6 => 1,

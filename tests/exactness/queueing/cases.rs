@@ -1,4 +1,4 @@
-//! Waiting, a sentence at a time.
+//! Single cases of waiting, one promise at a time.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ fn use_up<A: Algorithm>(limiter: &RateLimiter<A>, key: &str) {
 }
 
 #[test]
-fn of_a_backlog_the_kth_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
+fn the_kth_of_a_backlog_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
     for (limit, period, burst) in [
         (3, 10, 1),
         (3, 10, 4),
@@ -75,7 +75,7 @@ fn of_a_backlog_the_kth_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
 }
 
 #[test]
-fn as_nginx_has_it_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_refused_at_once() {
+fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_at_once() {
     // burst=20 delay=8 of 5 a second
     let (limiter, clock) = on(TokenBucket::new(Quota::per_second(5).burst(8)).queue(12));
     let passed = (0..8).map(|_| call(&limiter, "key", 1).output.unwrap());
@@ -92,7 +92,7 @@ fn as_nginx_has_it_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_ref
         clock.advance(ns(1));
         assert!(paced[nth].run(), "number {nth} is late");
         assert_eq!(paced[nth].output.unwrap().delay(), MS * 200 * (nth as u32 + 1));
-        // The place is taken again.
+        // The slot is taken again.
         paced.push(waits(&limiter, "key", 1));
         refusal = Some(MS * 200);
     }
@@ -149,7 +149,7 @@ async fn a_bucket_of_three_a_second_does_not_drift_in_an_hour() {
 }
 
 #[test]
-fn a_fixed_window_lets_as_many_of_the_line_go_as_its_limit_at_each_window() {
+fn a_fixed_window_releases_as_many_waiters_as_its_limit_at_each_window() {
     for (aligned, start, turns) in [(false, 30, [130, 230, 330]), (true, 30, [100, 200, 300])] {
         let rule = FixedWindow::new(quota(3, 100)).queue(9);
         let (limiter, clock) = on(if aligned { rule.aligned() } else { rule });
@@ -167,14 +167,14 @@ fn a_fixed_window_lets_as_many_of_the_line_go_as_its_limit_at_each_window() {
 }
 
 #[test]
-fn one_that_is_heavier_than_what_is_there_holds_back_lighter_ones_behind_it() {
+fn a_call_that_costs_more_than_is_available_delays_cheaper_ones_behind_it() {
     fn look<A: Algorithm>(rule: A) {
         let (limiter, clock) = on(rule);
         assert!(limiter.check_n("key", 2).is_allowed());
         assert_eq!(limiter.peek("key").remaining(), 1);
         let mut heavy = waits(&limiter, "key", 3);
         let mut light = waits(&limiter, "key", 1);
-        // One is there, and neither `acquire` nor `check` gets it.
+        // One token is there, and neither `acquire` nor `check` gets it.
         assert!(!limiter.check("key").is_allowed());
         assert!(!limiter.peek("key").is_allowed());
         for now in 1..100 {
@@ -195,7 +195,7 @@ fn one_that_is_heavier_than_what_is_there_holds_back_lighter_ones_behind_it() {
 }
 
 #[test]
-fn the_oldest_is_dropped_for_the_newest_and_told_when_a_place_is_free() {
+fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
     let rule = TokenBucket::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule);
     use_up(&limiter, "key");
@@ -203,7 +203,7 @@ fn the_oldest_is_dropped_for_the_newest_and_told_when_a_place_is_free() {
     let mut line: Vec<_> = (0..2).map(|_| waits(&limiter, "key", 1)).collect();
     clock.set(ns(4));
     for nth in 2..6 {
-        // Nobody new is refused while an older one waits.
+        // No new call is denied while an older one waits.
         line.push(waits(&limiter, "key", 1));
         assert!(line[nth - 2].run());
         let reported = line[nth - 2].output.unwrap();
@@ -223,7 +223,7 @@ fn the_oldest_is_dropped_for_the_newest_and_told_when_a_place_is_free() {
 }
 
 #[test]
-fn the_oldest_is_dropped_only_for_one_that_is_then_in_time() {
+fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     let rule = LeakyBucket::new(quota(1, 10)).queue(3).max_wait(ns(30)).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule.clone());
     use_up(&limiter, "key");
@@ -232,14 +232,15 @@ fn the_oldest_is_dropped_only_for_one_that_is_then_in_time() {
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     clock.set(ns(30));
     assert!(newest.run() && newest.output.unwrap().is_allowed());
-    // With costs: behind both at 50, in the oldest's stead at 40. At 10 a place is free, but 50 is too late until 20.
+    // With costs: behind both at 50, replacing the oldest at 40. At 10 a slot is free, but 50 is too late
+    // until 20.
     let (limiter, clock) = on(rule.queue(2));
     use_up(&limiter, "key");
     let mut line: Vec<_> = [1, 3].map(|cost| waits(&limiter, "key", cost)).into();
     for (now, retry) in [(0, 20), (9, 11), (10, 10), (19, 1)] {
         clock.set(ns(now));
         assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
-        assert_eq!(line[0].run(), now >= 10, "nobody is dropped for nothing");
+        assert_eq!(line[0].run(), now >= 10, "no call is evicted for nothing");
     }
     clock.set(ns(20));
     assert!(line.iter_mut().all(|call| call.run() && call.output.unwrap().is_allowed()));
@@ -247,7 +248,7 @@ fn the_oldest_is_dropped_only_for_one_that_is_then_in_time() {
 }
 
 #[test]
-fn with_costs_whom_the_oldest_held_back_leave_when_it_is_dropped() {
+fn with_costs_calls_behind_the_oldest_are_released_when_it_is_evicted() {
     let (limiter, clock) =
         on(TokenBucket::new(quota(1, 10).burst(4)).queue(3).overflow(QueueOverflow::DropOldest));
     assert!(limiter.check_n("key", 2).is_allowed());
@@ -255,7 +256,7 @@ fn with_costs_whom_the_oldest_held_back_leave_when_it_is_dropped() {
     let mut newest = waits(&limiter, "key", 2);
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     // Two are there: the second takes one of them.
-    assert!(line[1].run() && line[1].output.unwrap().is_allowed(), "asleep, or held back by nobody");
+    assert!(line[1].run() && line[1].output.unwrap().is_allowed(), "asleep, or delayed by no call");
     assert!(!line[2].run() && !newest.run());
     clock.set(ns(30));
     assert!(line[2].run() && !newest.run());
@@ -301,7 +302,7 @@ fn few<A: Algorithm>(rule: A, max_queued: usize) -> (RateLimiter<A>, ManualClock
 }
 
 #[test]
-fn all_who_wait_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_was_left() {
+fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_left() {
     let rule = || SlidingLog::new(quota(1, 10)).queue(5);
     let (limiter, _clock) = few(rule(), 0);
     use_up(&limiter, "a");
@@ -311,18 +312,18 @@ fn all_who_wait_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_w
     use_up(&limiter, "b");
     let mut one = waits(&limiter, "a", 1);
     assert_eq!(limiter.queued(), 1);
-    // Of its own line and of another's.
+    // A slot of its own queue and of another's.
     assert!(refused(&limiter, "a", 1).retry_after().is_some());
     assert_eq!(refused(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
     assert_eq!(limiter.queued(), 1, "a refusal takes no place");
-    // Given up.
+    // Cancelled.
     one.abandon();
     let mut one = waits(&limiter, "b", 1);
-    // Let go.
+    // Released.
     clock.set(ns(10));
     assert!(one.run());
     let mut one = waits(&limiter, "b", 1);
-    // Let go, though not yet told.
+    // Released, though not yet polled.
     clock.set(ns(20));
     use_up(&limiter, "b");
     let two = waits(&limiter, "b", 1);
@@ -330,7 +331,7 @@ fn all_who_wait_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_w
     assert!(one.run());
     drop(two);
     assert_eq!(limiter.queued(), 0);
-    // Of a line that is reset.
+    // A waiter of a queue that is reset.
     let mut one = waits(&limiter, "b", 1);
     limiter.reset("b");
     assert!(one.run());
@@ -340,14 +341,14 @@ fn all_who_wait_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_w
 }
 
 #[test]
-fn one_that_is_dropped_leaves_its_place_to_the_newest() {
+fn an_evicted_call_leaves_its_slot_to_the_newest() {
     let (limiter, clock) =
         few(FixedWindow::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest), 2);
     use_up(&limiter, "a");
     let mut line: Vec<_> = (0..6).map(|_| waits(&limiter, "a", 1)).collect();
     assert_eq!(limiter.queued(), 2);
     assert!(line[..4].iter_mut().all(|call| call.run() && !call.output.unwrap().is_allowed()));
-    // Another key's find none.
+    // Another key's call finds none.
     use_up(&limiter, "b");
     assert!(refused(&limiter, "b", 1).retry_after().is_some());
     clock.set(ns(10));
@@ -360,7 +361,7 @@ fn one_that_is_dropped_leaves_its_place_to_the_newest() {
 }
 
 #[test]
-fn tiers_stand_in_one_line_in_order() {
+fn tiers_share_one_queue_in_order() {
     let free = TokenBucket::new(quota(1, 100)).queue(5);
     let paid = TokenBucket::new(quota(10, 100)).queue(5);
     let (limiter, clock) = on(Tiered::new(free.clone()));
@@ -369,7 +370,7 @@ fn tiers_stand_in_one_line_in_order() {
     let mut second = PolledByHand::new(limiter.acquire_by(&paid, "key", 1));
     second.poll();
     let mut third = waits(&limiter, "key", 1);
-    assert!(!limiter.check_by(&paid, "key", 1).is_allowed(), "nobody overtakes");
+    assert!(!limiter.check_by(&paid, "key", 1).is_allowed(), "no call overtakes");
     let mut left = [None; 3];
     for now in 1..=400 {
         clock.set(ns(now));
@@ -384,13 +385,13 @@ fn tiers_stand_in_one_line_in_order() {
             }
         }
     }
-    assert!(left.iter().all(Option::is_some), "somebody is stuck: {left:?}");
+    assert!(left.iter().all(Option::is_some), "a call is stuck: {left:?}");
     assert!(left.is_sorted(), "{left:?}");
     assert!(left[2].unwrap() >= 20, "three units of the faster tier: {left:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_layers_that_both_queue_a_request_passes_when_both_let_it() {
+async fn with_two_queueing_layers_a_request_passes_when_both_admit_it() {
     let bucket = TokenBucket::new(Quota::per_second(10).burst(2)).queue(20);
     let window = FixedWindow::new(Quota::per_second(4)).queue(20);
     let (bucket, window) = (RateLimiter::new(bucket), RateLimiter::new(window));
@@ -420,7 +421,7 @@ async fn of_two_layers_that_both_queue_a_request_passes_when_both_let_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_holds_requests_only_if_its_rule_was_told_to() {
+async fn a_layer_holds_requests_only_if_its_algorithm_is_configured_to() {
     async fn held<A: Algorithm>(rule: A) -> bool {
         let layer = RateLimitLayer::new(from_fn(|_: &u32| Some("key")), rule).responder(ErrorResponder);
         let service = layer.layer(service_fn(|n: u32| async move { Ok::<_, Infallible>(n) }));

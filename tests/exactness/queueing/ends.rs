@@ -14,7 +14,7 @@ use crate::support::{PolledByHand, Random};
 
 const HALF: u64 = 1 << 63;
 
-/// In grains: a nanosecond brings `limit`, a token is `period`.
+/// A bucket in grains: a nanosecond brings `limit`, a token is `period`.
 #[derive(Clone)]
 struct Exact {
     limit: BigInt,
@@ -37,7 +37,7 @@ impl Exact {
         }
     }
 
-    /// When a call may leave.
+    /// Returns when a call may be released.
     fn due(&self, cost: u64) -> BigInt {
         let spare = (&self.burst - cost) * &self.period;
         &self.at + (&self.missing - spare).max(BigInt::ZERO)
@@ -93,7 +93,7 @@ fn max_wait_is_kept_though_the_queued_costs_exceed_u64_max() {
 }
 
 #[test]
-fn queued_calls_leave_when_the_exact_bucket_says_at_all_ends() {
+fn queued_calls_are_released_when_the_exact_bucket_says_at_all_ends() {
     type Call = PolledByHand<Acquire<TokenBucket>>;
     let mut waited = 0;
     for seed in 0..3_000 {

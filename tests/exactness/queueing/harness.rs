@@ -1,4 +1,4 @@
-//! A limiter and, beside it, a naive line in front of a naive rule. Whatever happens to the one happens to the other.
+//! A limiter and, beside it, a naive queue in front of a naive algorithm. Every operation is applied to both.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use tower_throttle::{Decision, RateLimiter};
 use super::naive_queue::Naive;
 use crate::support::{PolledByHand, Random};
 
-/// What is wrong with the model, so that it must be found out.
+/// The fault of the model, which must be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slip {
     None,
-    /// Whoever fits goes, whoever stands before it.
+    /// A call that fits is released before an earlier one that does not.
     LighterOvertake,
-    /// The turn of a newcomer is reckoned as if nobody stood before it.
+    /// The scheduled time of a new call is computed as if the queue were empty.
     TurnsForgetTheLine,
-    /// Whoever leaves a line leaves its place taken.
+    /// A released call leaves its slot taken.
     PlacesStayTaken,
-    /// Any turn is a nanosecond too late.
+    /// Every scheduled time is a nanosecond too late.
     ANanosecondLate,
 }
 
-/// How calls may wait.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueConfig {
     pub(crate) places: u64,
@@ -37,12 +37,12 @@ pub(crate) struct QueueConfig {
 pub(crate) struct Line {
     pub(crate) rule: Naive,
     pub(crate) patience: QueueConfig,
-    /// Cost and arrival.
+    /// The cost and arrival of each waiter.
     pub(crate) waiting: VecDeque<(u64, u64)>,
     pub(crate) slip: Slip,
-    /// Places that nobody gave back.
+    /// The slots that were not given back.
     lost: usize,
-    /// How many may wait for all keys together: here, there is one.
+    /// The maximum number of waiters of all keys together: here, there is one key.
     total: usize,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Line {
 pub(crate) enum Fate {
     Passes,
     Waits,
-    /// In the place of the oldest.
+    /// The call replaces the oldest.
     Drops,
     Refused,
 }
@@ -60,7 +60,7 @@ impl Line {
         Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0, total }
     }
 
-    /// When one would leave that comes after those.
+    /// Returns when a call would be released that arrives after the waiters.
     fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
         let (mut rule, mut at) = (self.rule.clone(), now);
         for (cost, arrived) in before {
@@ -76,7 +76,7 @@ impl Line {
         self.turn(self.waiting.iter().skip(gone).copied(), cost, now) <= now + most
     }
 
-    /// What becomes of a call.
+    /// Returns the outcome of a call.
     pub(crate) fn fate(&self, cost: u64, now: u64) -> Fate {
         if cost == 0 || self.waiting.is_empty() && self.rule.fits(cost) {
             return Fate::Passes;
@@ -95,7 +95,7 @@ impl Line {
         }
     }
 
-    /// The first leaves, if its turn has come.
+    /// Releases the first, if its scheduled time has come.
     fn release(&mut self, now: u64) -> Option<usize> {
         if self.slip == Slip::LighterOvertake {
             self.rule.observe(now);
@@ -112,7 +112,7 @@ impl Line {
         })
     }
 
-    /// Everyone leaves whose turn comes until `to`, nobody else coming.
+    /// Releases every waiter whose time comes until `to`, with no other arrivals.
     pub(crate) fn go(&mut self, now: u64, to: u64) {
         let mut at = now;
         while let Some((cost, _)) = self.waiting.front() {
@@ -125,15 +125,15 @@ impl Line {
         while self.release(to).is_some() {}
     }
 
-    /// When something happens next.
+    /// Returns when the next event happens.
     fn next(&self, now: u64) -> Option<u64> {
         self.waiting.front().map(|(cost, _)| self.rule.turn(*cost, now))
     }
 
-    /// How many calls of cost 1 would be let in, one after another.
+    /// Returns how many calls of cost 1 would be admitted, one after another.
     fn remaining(&self, now: u64) -> u64 {
         let mut line = self.clone();
-        // Nobody would be let in in another's place.
+        // A call that replaces another does not count.
         line.patience.drops_oldest = false;
         (0..100)
             .take_while(|_| match line.fate(1, now) {
@@ -151,12 +151,12 @@ impl Line {
     }
 }
 
-/// What is tried at a refusal.
+/// The method that is tried after a denial.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     Check,
     Acquire,
-    /// Having been dropped from the line: until there is a place that nobody must give up.
+    /// An evicted call: it tries until there is a slot for which no other call is evicted.
     Dropped,
 }
 
@@ -165,21 +165,21 @@ pub(crate) struct World<A: Algorithm> {
     clock: ManualClock,
     pub(crate) line: Line,
     pub(crate) now: u64,
-    /// In the order of `line.waiting`.
+    /// The calls, in the order of `line.waiting`.
     calls: VecDeque<PolledByHand<Acquire<A>>>,
-    /// A step of the clock, in nanoseconds.
+    /// The step of the clock, in nanoseconds.
     unit: u64,
-    /// Time goes on by leaps: nobody is polled at its turn.
+    /// Time advances by leaps: no call is polled at its scheduled time.
     late: bool,
     pub(crate) passed: Vec<(u64, u64)>,
     pub(crate) refunded: bool,
-    /// Not of what was missing from the start: nobody has taken it.
+    /// The charges, without what was missing from the start, which no call has taken.
     refunds: bool,
     pub(crate) seen: Seen,
     pub(crate) log: Vec<String>,
 }
 
-/// What came up, so that a test of nothing is noticed.
+/// The events that came up, so that an empty test is noticed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) waited: u64,
@@ -228,7 +228,7 @@ impl<A: Algorithm> World<A> {
                 self.refunded = true;
                 self.settle();
             }
-            // To the nanosecond of a turn, and to the one before it.
+            // To the nanosecond of a scheduled time, and to the one before it.
             13 | 14 => self.advance(self.line.next(self.now).map_or(self.now, |at| at.max(self.now))),
             15 => self.advance(self.line.next(self.now).map_or(self.now, |at| (at - 1).max(self.now))),
             _ => self.advance(self.now + random.below(12) * self.unit + random.below(2)),
@@ -236,7 +236,7 @@ impl<A: Algorithm> World<A> {
         assert_eq!(self.limiter.queued(), self.calls.len());
     }
 
-    /// All who wait leave, and nobody is forgotten.
+    /// Releases all waiters, and checks that none is forgotten.
     pub(crate) fn end(&mut self) {
         while let Some(next) = self.line.next(self.now) {
             self.advance(next);
@@ -261,9 +261,9 @@ impl<A: Algorithm> World<A> {
         self.settle();
     }
 
-    /// Those leave whose turn has come, and nobody else.
+    /// Releases the waiters whose scheduled time has come, and no other.
     fn settle(&mut self) {
-        // In any order, as long as anybody is woken.
+        // In any order, as long as any is woken.
         while self.calls.iter().any(PolledByHand::is_woken) {
             self.calls.iter_mut().for_each(|call| {
                 call.run();
@@ -282,15 +282,16 @@ impl<A: Algorithm> World<A> {
             reported.push(decision.remaining());
             self.seen.waited += 1;
         }
-        // Of several at one instant, each is told how it is after all of them; where those who wait count, how it is with those behind it.
+        // Of several at one instant, each reports the state after all of them; where waiters count, the state
+        // with those behind it.
         let checked = if self.line.rule.has_units() { reported.len() } else { reported.len().min(1) };
         for remaining in reported.into_iter().rev().take(checked) {
             assert_eq!(remaining, self.remaining(), "after having waited");
         }
-        assert!(self.calls.iter().all(PolledByHand::is_pending), "somebody is early at {}", self.now);
+        assert!(self.calls.iter().all(PolledByHand::is_pending), "a call is early at {}", self.now);
     }
 
-    /// By acquire.
+    /// Calls `acquire`.
     fn remaining(&self) -> u64 {
         match self.line.rule.has_units() {
             true if self.line.waiting.is_empty() => self.line.rule.units(self.now),
@@ -320,13 +321,13 @@ impl<A: Algorithm> World<A> {
             (Fate::Drops, _) => {
                 let mut oldest = self.calls.pop_front().unwrap();
                 let (dropped, arrived) = self.line.waiting.pop_front().unwrap();
-                assert!(oldest.run(), "the oldest should be refused, and told");
+                assert!(oldest.run(), "the oldest should be evicted, and woken");
                 let reported = oldest.output.unwrap();
                 self.log.push(format!("dropped, of {dropped}: {reported:?}"));
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
                 self.seen.dropped += 1;
-                // Those may leave whom the oldest held back, and the newcomer with them.
+                // The calls that the oldest delayed may be released, and the new call with them.
                 self.line.waiting.push_back((cost, self.now));
                 self.calls.push_back(call);
                 self.settle();
@@ -369,7 +370,7 @@ impl<A: Algorithm> World<A> {
         assert_eq!(peek.remaining(), if nobody { self.line.rule.units(self.now) } else { 0 });
     }
 
-    /// Refused at every instant before it, and not at it, nobody else coming.
+    /// Asserts that the call is denied at every instant before it, and not at it, with no other arrivals.
     fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");
@@ -389,7 +390,7 @@ impl<A: Algorithm> World<A> {
             }
         };
         assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
-        assert!(!refused(reported), "refused at {reported}, as told, by {method:?} of {cost}");
+        assert!(!refused(reported), "refused at {reported}, as reported, by {method:?} of {cost}");
         let all = random.one_in(40) && reported < 300;
         let mut tried =
             if all { (0..reported).collect() } else { vec![0, reported / 2, reported.saturating_sub(1)] };
@@ -404,7 +405,7 @@ impl<A: Algorithm> World<A> {
         for early in tried.into_iter().filter(|early| *early < reported) {
             assert!(
                 refused(early),
-                "let in after {early}, before {reported} as told, by {method:?} of {cost}"
+                "let in after {early}, before {reported} as reported, by {method:?} of {cost}"
             );
         }
         self.seen.reported += 1;

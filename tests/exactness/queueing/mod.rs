@@ -1,4 +1,5 @@
-//! Waiting for whatever an algorithm gives: who leaves when, who is refused, and what each is told; all of it held against a naive line.
+//! Waiting for each algorithm: when calls are released, which are denied, and what each reports; all of it
+//! checked against a naive queue.
 
 mod cases;
 mod ends;
@@ -10,7 +11,7 @@ mod stall;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use harness::{Line, QueueConfig as Told, Seen, Slip, World};
+use harness::{Line, QueueConfig, Seen, Slip, World};
 use naive_queue::{Bucket, Bursty, Leaky, Naive, window};
 use tower_throttle::Quota;
 use tower_throttle::algorithm::*;
@@ -28,7 +29,7 @@ fn quota(limit: u64, period: u64) -> Quota {
     Quota::per(limit, ns(period)).unwrap()
 }
 
-/// What a rule was told of those who wait.
+/// The queue settings of an algorithm.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     places: Option<u64>,
@@ -43,27 +44,27 @@ impl Wish {
         Self { places, max_wait, drops_oldest: random.one_in(3) }
     }
 
-    /// Of an algorithm whose queue is that long unless it is set.
-    fn of_queue(self, default: u64) -> Told {
+    /// Returns the limits for an algorithm whose queue has `default` slots unless it is set.
+    fn of_queue(self, default: u64) -> QueueConfig {
         let Self { places, max_wait, drops_oldest } = self;
-        Told { places: places.unwrap_or(default), max_wait, drops_oldest }
+        QueueConfig { places: places.unwrap_or(default), max_wait, drops_oldest }
     }
 
-    /// Of any other: any number of calls waits unless the queue is bounded.
-    fn of(self, default: u64) -> Told {
+    /// Returns the limits for any other: any number of calls waits unless the queue is bounded.
+    fn of(self, default: u64) -> QueueConfig {
         let is_set = self.max_wait.is_some() || self.drops_oldest;
         self.of_queue(if is_set { default } else { u64::MAX })
     }
 }
 
-/// Two at once: the shorter line, and the shorter patience.
-fn both(one: Told, other: Told) -> Told {
+/// Returns the limits of two at once: the shorter queue, and the shorter `max_wait`.
+fn both(one: QueueConfig, other: QueueConfig) -> QueueConfig {
     let max_wait = match (one.max_wait, other.max_wait) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
     };
     let drops_oldest = one.drops_oldest && other.drops_oldest;
-    Told { places: one.places.min(other.places), max_wait, drops_oldest }
+    QueueConfig { places: one.places.min(other.places), max_wait, drops_oldest }
 }
 
 macro_rules! reported {
@@ -97,7 +98,7 @@ impl Numbers {
         Self { limit, period, burst, wish: Wish::any(random, period) }
     }
 
-    /// With a whole number of nanoseconds to each unit.
+    /// Returns parameters with a whole number of nanoseconds to each unit.
     fn whole(random: &mut Random) -> Self {
         let mut numbers = Self::any(random);
         numbers.period = numbers.period.next_multiple_of(numbers.limit);
@@ -108,45 +109,45 @@ impl Numbers {
         quota(self.limit, self.period).burst(self.burst)
     }
 
-    fn bucket(&self, empty: bool) -> (TokenBucket, Naive, Told) {
+    fn bucket(&self, empty: bool) -> (TokenBucket, Naive, QueueConfig) {
         let bucket = reported!(TokenBucket::new(self.quota()), self.wish);
         let bucket = if empty { bucket.start_empty() } else { bucket };
         let naive = Bucket::new(self.limit, self.period, self.burst, empty);
         (bucket, Naive::Bucket(naive), self.wish.of(self.burst))
     }
 
-    fn leaky(&self) -> (LeakyBucket, Naive, Told) {
+    fn leaky(&self) -> (LeakyBucket, Naive, QueueConfig) {
         let bucket = reported!(LeakyBucket::new(self.quota()), self.wish);
         (bucket, Naive::Leaky(Leaky::new(self.limit, self.period)), self.wish.of_queue(self.burst))
     }
 
-    fn fixed(&self, aligned: bool) -> (FixedWindow, Naive, Told) {
+    fn fixed(&self, aligned: bool) -> (FixedWindow, Naive, QueueConfig) {
         let rule = reported!(FixedWindow::new(self.quota()), self.wish);
         let rule = if aligned { rule.aligned() } else { rule };
         let naive = Fixed::new(&window(self.limit, self.period, 1, aligned), 0);
         (rule, Naive::Fixed(naive), self.wish.of(self.limit))
     }
 
-    fn sliced(&self, slices: u64) -> (SlidingWindow, Naive, Told) {
+    fn sliced(&self, slices: u64) -> (SlidingWindow, Naive, QueueConfig) {
         let rule = reported!(SlidingWindow::new(self.quota()).slices(slices as usize), self.wish);
         let naive = Sliding::sliced(&window(self.limit, self.period, slices, false), 0);
         (rule, Naive::Sliding(naive), self.wish.of(self.limit))
     }
 
-    fn log(&self) -> (SlidingLog, Naive, Told) {
+    fn log(&self) -> (SlidingLog, Naive, QueueConfig) {
         let rule = reported!(SlidingLog::new(self.quota()), self.wish);
         let naive = Sliding::exact(&window(self.limit, self.period, 1, false), 0);
         (rule, Naive::Sliding(naive), self.wish.of(self.limit))
     }
 
-    fn counter(&self) -> (SlidingCounter, Naive, Told) {
+    fn counter(&self) -> (SlidingCounter, Naive, QueueConfig) {
         let rule = reported!(SlidingCounter::new(self.quota()), self.wish);
         let naive = Counter::new(&window(self.limit, self.period, 1, false), 0);
         (rule, Naive::Counter(naive), self.wish.of(self.limit))
     }
 
-    /// No interval that is not a whole number of nanoseconds; periods of a second, for that is what is stored.
-    fn bursty(&self, random: &mut Random) -> (Smooth, Naive, Told, u64) {
+    /// Every interval is a whole number of nanoseconds; periods of a second, for that is what is stored.
+    fn bursty(&self, random: &mut Random) -> (Smooth, Naive, QueueConfig, u64) {
         let limit = random.one_of(&[1, 2, 4, 5, 8]);
         let wish = Wish::any(random, SECOND);
         let rule = reported!(Smooth::bursty(quota(limit, SECOND)), wish);
@@ -154,7 +155,7 @@ impl Numbers {
     }
 }
 
-/// How a life is led.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
     seed: u64,
@@ -165,7 +166,7 @@ struct Manner {
 fn live<A: Algorithm>(
     manner: Manner,
     random: &mut Random,
-    (rule, naive, reported): (A, Naive, Told),
+    (rule, naive, reported): (A, Naive, QueueConfig),
     unit: u64,
 ) -> World<A> {
     let total = random.one_of(&[10_000, 10_000, 4, 2]);
@@ -179,7 +180,7 @@ fn live<A: Algorithm>(
     world
 }
 
-/// No span of a period holds more than the limit.
+/// Asserts that no span of a period holds more than the limit.
 fn is_strict<A: Algorithm>(world: &World<A>, limit: u64, period: u64) {
     for (nth, (at, _)) in world.passed.iter().enumerate() {
         let units: u64 = world.passed[nth..]
@@ -191,7 +192,7 @@ fn is_strict<A: Algorithm>(world: &World<A>, limit: u64, period: u64) {
     }
 }
 
-/// No span holds more than the burst and what flows in, and that is counted by whole nanoseconds.
+/// Asserts that no span holds more than the burst and the refill, which is counted by whole nanoseconds.
 fn is_within<A: Algorithm>(world: &World<A>, numbers: &Numbers) {
     for (nth, (at, _)) in world.passed.iter().enumerate() {
         let mut units = 0;
@@ -306,7 +307,7 @@ fn lives(which: impl Fn(u64) -> bool, seeds: std::ops::Range<u64>, late: bool) {
 }
 
 #[test]
-fn waiters_are_admitted_as_the_naive_queue_says_and_reports_are_true() {
+fn waiters_are_admitted_as_in_the_naive_queue_and_reports_are_true() {
     lives(|nth| nth < 10, 0..2_000, false);
 }
 
@@ -316,7 +317,7 @@ fn a_waiter_of_two_algorithms_is_admitted_when_both_allow() {
 }
 
 #[test]
-fn polled_late_a_token_is_taken_when_it_is_there_and_room_when_somebody_goes() {
+fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_released() {
     lives(|nth| nth < 10 || matches!(nth, 12 | 13 | 16), 20_000..21_000, true);
 }
 

@@ -1,9 +1,10 @@
-//! What lets calls pass, once more and as plainly as it can be said: when a call of some cost may leave, and what it takes.
+//! The algorithms once more, as plainly as possible: when a call of some cost may be released, and what it
+//! takes.
 
 use crate::oracle::config::Rule;
 use crate::oracle::model::{Counter, Fixed, Oracle, Sliding, Verdict};
 
-/// A rule that calls wait for.
+/// An algorithm that calls wait for.
 #[derive(Clone, Debug)]
 pub(crate) enum Naive {
     Bucket(Bucket),
@@ -15,7 +16,8 @@ pub(crate) enum Naive {
     All(Vec<Naive>),
 }
 
-/// Tokens, in grains: a nanosecond brings `limit`, a token is `period`. So is its time: a token is there between two nanoseconds.
+/// Tokens, in grains: a nanosecond brings `limit`, a token is `period`. So is its time: a token is there
+/// between two nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     limit: u128,
@@ -25,7 +27,7 @@ pub(crate) struct Bucket {
     missing: u128,
 }
 
-/// A schedule: when the next may leave, in grains.
+/// A schedule: when the next may be released, in grains.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaky {
     limit: u128,
@@ -50,7 +52,7 @@ impl Bucket {
         Self { limit, period, burst, at: 0, missing }
     }
 
-    /// When `cost` tokens are there, in grains.
+    /// Returns when `cost` tokens are available, in grains.
     fn due(&self, cost: u64) -> u128 {
         let spare = (self.burst - u128::from(cost)) * self.period;
         self.at + self.missing.saturating_sub(spare)
@@ -95,7 +97,7 @@ impl Naive {
         }
     }
 
-    /// The most a call may cost.
+    /// Returns the maximum cost of a call.
     pub(crate) fn capacity(&self) -> u64 {
         match self {
             Self::Bucket(bucket) => bucket.burst as u64,
@@ -107,7 +109,7 @@ impl Naive {
         }
     }
 
-    /// Whether units are what remains, and not calls.
+    /// Returns whether the remaining units are reported, and not calls.
     pub(crate) fn has_units(&self) -> bool {
         !matches!(self, Self::Leaky(_) | Self::Bursty(_))
     }
@@ -120,7 +122,7 @@ impl Naive {
         }
     }
 
-    /// How many calls of one unit would pass at this instant.
+    /// Returns how many calls of one unit would be admitted at this instant.
     pub(crate) fn units(&self, now: u64) -> u64 {
         let mut rule = self.clone();
         (0..10_000)
@@ -134,7 +136,7 @@ impl Naive {
             .count() as u64
     }
 
-    /// Whether a call may pass at this instant.
+    /// Returns whether a call may be admitted at this instant.
     pub(crate) fn fits(&self, cost: u64) -> bool {
         if cost > self.capacity() {
             return false;
@@ -150,7 +152,7 @@ impl Naive {
         }
     }
 
-    /// When it may leave that is next, at `now` or later.
+    /// Returns when the next call may be released, at `now` or later.
     pub(crate) fn turn(&self, cost: u64, now: u64) -> u64 {
         let turn = match self {
             Self::Bucket(bucket) => bucket.due(cost).div_ceil(bucket.limit) as u64,
@@ -166,7 +168,7 @@ impl Naive {
                 if fits(now) {
                     return now;
                 }
-                // Refused at the one, let in at the other.
+                // Denied at the one, admitted at the other.
                 let (mut early, mut step) = (now, 1);
                 while !fits(early + step) {
                     (early, step) = (early + step, step * 2);
@@ -185,7 +187,7 @@ impl Naive {
         turn.max(now)
     }
 
-    /// A call leaves that came at `arrived`: at its turn.
+    /// Releases a call that arrived at `arrived`, at its scheduled time.
     pub(crate) fn take(&mut self, cost: u64, arrived: u64) {
         let (units, arrived) = (u128::from(cost), u128::from(arrived));
         match self {
@@ -207,7 +209,7 @@ impl Naive {
         }
     }
 
-    /// Lets the first of a line leave, if it may by `now`; else time goes on.
+    /// Releases the first of a queue, if it may be released by `now`; otherwise time goes on.
     pub(crate) fn release(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
         if let Some((cost, arrived)) = first {
             if let Self::Bucket(bucket) = self {
@@ -228,7 +230,7 @@ impl Naive {
                         }
                         _ => {}
                     }
-                    // Of several rules, those with a schedule go by the turn of all.
+                    // Of several algorithms, those with a schedule go by the scheduled time of all.
                     let at = if matches!(self, Self::All(_)) { now } else { arrived };
                     self.take(cost, at);
                     return true;
@@ -258,12 +260,12 @@ impl Naive {
     }
 }
 
-/// A slot that is overdue by more than five milliseconds moves.
+/// Moves a slot that is overdue by more than five milliseconds.
 fn earliest(now: u64) -> u128 {
     now.saturating_sub(5_000_000).into()
 }
 
-/// The parameters of a window.
+/// Returns the parameters of a window.
 pub(crate) fn window(limit: u64, period: u64, slices: u64, aligned: bool) -> Rule {
     Rule { limit, period, burst: limit, slices, aligned, warm_up: None, cold_factor: 1 << 10 }
 }

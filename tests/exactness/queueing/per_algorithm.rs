@@ -1,4 +1,4 @@
-//! What holds of each algorithm, whatever interferes while calls wait for it.
+//! Properties of each algorithm under interference while calls wait for it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::oracle::config::Rule;
 use crate::support::PolledByHand;
 use crate::support::Random;
 
-/// All rules here have this one, and turns at multiples of the step.
+/// The period of all algorithms here, with scheduled times at multiples of the step.
 const PERIOD: u64 = 100;
 const STEP: u64 = 5;
 
@@ -32,7 +32,7 @@ impl<A: Algorithm> Scene<A> {
         Self { limiter, clock, now }
     }
 
-    /// Everything is used up.
+    /// Uses up everything.
     fn busy(rule: A, now: u64) -> Self {
         let scene = Self::at(rule, now);
         while scene.limiter.check("key").is_allowed() {}
@@ -58,7 +58,7 @@ impl<A: Algorithm> Scene<A> {
         self.clock.set(Duration::from_nanos(to));
     }
 
-    /// When each leaves, on time; in order, and all of them.
+    /// Returns when each is released, on time; in order, and all of them.
     fn leave(&mut self, mut line: Vec<Call<A>>) -> Vec<u64> {
         let mut left = vec![u64::MAX; line.len()];
         let start = self.now;
@@ -79,13 +79,13 @@ impl<A: Algorithm> Scene<A> {
                 assert_eq!(self.limiter.queued(), 0);
                 return left;
             }
-            assert!(self.now < start + 20 * PERIOD, "somebody never leaves: {left:?}");
+            assert!(self.now < start + 20 * PERIOD, "a call is never released: {left:?}");
             self.set(self.now + STEP);
         }
     }
 }
 
-/// Two at once, or so, and a line for ten.
+/// The limit of about two at once, with a queue for ten.
 macro_rules! of_each {
     ($look:ident) => {{
         let two = quota(2, PERIOD);
@@ -112,7 +112,7 @@ macro_rules! of_each {
 #[test]
 fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_move_up() {
     fn look<A: Algorithm>(name: &str, rule: A) {
-        // Those behind it leave then, with it before them and without.
+        // The calls behind it are released then, with it before them and without.
         let (turn, with) = {
             let mut scene = Scene::busy(rule.clone(), 0);
             let line = scene.line(3);
@@ -124,7 +124,7 @@ fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_mo
             let line = scene.line(2);
             scene.leave(line)
         };
-        for told_last in [false, true] {
+        for notified_last in [false, true] {
             for polls in 0.. {
                 let mut scene = Scene::busy(rule.clone(), 0);
                 let mut first = PolledByHand::new(scene.limiter.acquire("key"));
@@ -135,25 +135,26 @@ fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_mo
                 behind.extend(scene.line(2));
                 for _ in 1..polls {
                     scene.set(scene.now + STEP);
-                    if told_last {
+                    if notified_last {
                         behind.iter_mut().for_each(|call| {
                             call.run();
                         });
                     }
                     first.poll();
                 }
-                // It would be polled now; or others are, and it is let go, but is never told.
+                // It would be polled now; or others are, and it is released, but never polled.
                 if first.is_pending() {
                     scene.set(scene.now + STEP);
                 }
-                if told_last {
+                if notified_last {
                     behind.iter_mut().for_each(|call| {
                         call.run();
                     });
                 }
                 let ready = first.output.is_some();
                 first.abandon();
-                // Let go at one instant with the next, so that another was admitted after it: charged, as the docs say.
+                // Released at one instant with the next, so that another was admitted after it: charged, as
+                // the docs say.
                 let charged = !ready && scene.now >= turn && with[0] == turn;
                 let expected = if ready || charged { &with } else { &without };
                 assert_eq!(scene.leave(behind), *expected, "{name}, dropped after {polls} polls");
@@ -167,7 +168,7 @@ fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_mo
 }
 
 #[test]
-fn after_a_reset_the_line_leaves_as_one_that_comes_to_an_idle_key() {
+fn after_a_reset_the_queue_is_released_as_on_an_idle_key() {
     fn look<A: Algorithm>(name: &str, rule: A) {
         let mut idle = Scene::at(rule.clone(), 30);
         let line = idle.line(5);
@@ -181,7 +182,7 @@ fn after_a_reset_the_line_leaves_as_one_that_comes_to_an_idle_key() {
     of_each!(look);
 }
 
-/// Those who wait, the rule being replaced after 30 ns; and those who wait for the old one.
+/// Returns the waiters, the algorithm being replaced after 30 ns; and those that wait for the old one.
 fn replaced<A: Algorithm>(old: &A, new: &A, cost: u64) -> (Vec<u64>, Vec<u64>) {
     let mut scene = Scene::busy(old.clone(), 0);
     let line = (0..5).map(|_| scene.costing(cost)).collect();
@@ -207,7 +208,7 @@ fn a_faster_algorithm_delays_no_waiter_and_a_slower_one_blocks_none() {
             after.iter().zip(&before).all(|(after, before)| after >= before),
             "{name}: {after:?} {before:?}"
         );
-        // What no longer fits leaves nevertheless.
+        // A call that no longer fits is released nevertheless.
         let (_, after) = replaced(&fast, &slow, 4);
         assert!(after.iter().all(|after| *after < 20 * PERIOD), "{name}");
     }
@@ -236,7 +237,7 @@ fn a_faster_algorithm_delays_no_waiter_and_a_slower_one_blocks_none() {
 }
 
 #[test]
-fn those_who_wait_keep_their_places_when_there_is_no_line_any_more() {
+fn waiters_keep_their_slots_when_there_is_no_queue_any_more() {
     fn look<A: Algorithm>(name: &str, rule: A, none: A) {
         let mut scene = Scene::busy(rule.clone(), 0);
         let line = scene.line(4);
@@ -276,7 +277,7 @@ fn a_clock_set_back_admits_no_waiter_early_and_adds_at_most_a_period() {
                 let aligned = name.contains("aligned");
                 assert!(left >= wait || aligned, "{name}, {back} back: {left}, not {wait}");
             }
-            // Nor is anybody later who comes then.
+            // A new call then is not later either.
             let line = scene.line(2);
             scene.leave(line);
         }

@@ -11,10 +11,10 @@ use super::{SECOND, ns, quota};
 use crate::support::{PolledByHand, Random};
 
 const MS: u64 = 1_000_000;
-/// What `LeakyBucket`, `TokenBucket` and `Smooth` document.
+/// The tolerance that `LeakyBucket`, `TokenBucket` and `Smooth` document.
 const TOLERANCE: u64 = 5 * MS;
 
-/// A limiter with many queued calls, and the instants at which they leave.
+/// A limiter with many queued calls, and the instants at which they are released.
 struct Stalled<A: Algorithm> {
     _limiter: RateLimiter<A>,
     clock: ManualClock,
@@ -24,7 +24,7 @@ struct Stalled<A: Algorithm> {
 }
 
 impl<A: Algorithm> Stalled<A> {
-    /// All calls arrive at zero.
+    /// Creates one whose calls all arrive at zero.
     fn with(algorithm: A, calls: usize) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
@@ -37,7 +37,7 @@ impl<A: Algorithm> Stalled<A> {
         stalled
     }
 
-    /// Nothing is polled between now and `to`.
+    /// Polls nothing between now and `to`.
     fn stall_until(&mut self, to: u64) -> usize {
         self.now = to;
         self.clock.set(Duration::from_nanos(to));
@@ -62,14 +62,14 @@ impl<A: Algorithm> Stalled<A> {
         self.left.len() - before
     }
 
-    /// Polled at each multiple of `tick` until all have left.
+    /// Polls at each multiple of `tick` until all are released.
     fn finish(&mut self, tick: u64) {
         while !self.waiting.is_empty() {
             self.stall_until((self.now / tick + 1) * tick);
         }
     }
 
-    /// In any span, no more than `burst` and what the rate brings in it and in the tolerance.
+    /// Asserts that any span has no more than `burst` and what the rate brings in it and in the tolerance.
     fn keeps_the_rate(&self, burst: u64, limit: u64, period: u64) {
         let allowed = |span: u64| {
             u128::from(burst) + u128::from(span + TOLERANCE) * u128::from(limit) / u128::from(period)
@@ -85,7 +85,7 @@ impl<A: Algorithm> Stalled<A> {
 }
 
 #[test]
-fn after_a_stall_of_the_runtime_a_leaky_bucket_lets_one_call_leave_and_the_next_an_interval_later() {
+fn after_a_stall_of_the_runtime_a_leaky_bucket_releases_one_call_and_the_next_an_interval_later() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 21);
     assert_eq!(queue.left, [0]);
     assert_eq!(queue.stall_until(1_500 * MS), 1, "fifteen slots are overdue");
@@ -112,15 +112,15 @@ fn slots_that_are_overdue_by_a_few_ticks_of_the_timer_are_made_up_for() {
 }
 
 #[test]
-fn after_a_stall_a_token_bucket_lets_no_more_leave_than_it_holds() {
-    // Burst 3: at most three leave for the fifteen tokens that have come.
+fn after_a_stall_a_token_bucket_releases_no_more_than_it_holds() {
+    // Burst 3: at most three are released for the fifteen tokens that have come.
     let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(3)).queue(30), 33);
     assert_eq!(queue.left.len(), 3);
     assert_eq!(queue.stall_until(1_500 * MS), 3);
     assert_eq!(queue.stall_until(1_595 * MS), 1);
     queue.finish(MS);
     queue.keeps_the_rate(3, 10, SECOND);
-    // Burst 20, used up, fifteen tokens back: all of them may leave together.
+    // Burst 20, used up, fifteen tokens back: all of them may be released together.
     let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(20)).queue(30), 50);
     assert_eq!(queue.left.len(), 20);
     assert_eq!(queue.stall_until(1_500 * MS), 15);
@@ -129,7 +129,7 @@ fn after_a_stall_a_token_bucket_lets_no_more_leave_than_it_holds() {
 }
 
 #[test]
-fn after_a_stall_the_calls_queued_for_a_smooth_limiter_leave_an_interval_apart() {
+fn after_a_stall_the_calls_queued_for_a_smooth_limiter_are_released_an_interval_apart() {
     let mut queue = Stalled::with(Smooth::bursty(quota(10, SECOND)).queue(30), 31);
     assert_eq!(queue.stall_until(1_500 * MS), 1, "a stall stores no permits");
     queue.finish(MS);
@@ -142,11 +142,11 @@ fn after_a_stall_the_calls_queued_for_a_smooth_limiter_leave_an_interval_apart()
 }
 
 #[test]
-fn a_peek_and_the_times_of_those_behind_follow_the_moved_schedule() {
+fn a_peek_and_the_times_of_later_waiters_follow_the_moved_schedule() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
     queue.clock.set(Duration::from_nanos(1_500 * MS));
     let limiter = queue._limiter.clone();
-    // Five wait: they leave at 1,500, 1,595, .. 1,895 ms, and the next may at 1,995.
+    // Five wait: they are released at 1,500, 1,595, .. 1,895 ms, and the next may at 1,995.
     assert_eq!(limiter.peek("key").retry_after(), Some(ns(495 * MS)));
     queue.now = 1_500 * MS;
     assert_eq!(queue.poll(), 1);

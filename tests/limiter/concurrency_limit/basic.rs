@@ -1,9 +1,9 @@
-//! One by one.
+//! Single cases.
 
 use super::*;
 
 #[test]
-fn those_in_line_go_by_the_rule_that_holds_now() {
+fn queued_calls_follow_the_current_limit() {
     let limiter = limiter(Concurrency::per_key(2).queue(9), &ManualClock::new());
     let [first, second] = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
     let mut line = [(); 2].map(|()| PolledByHand::new(limiter.acquire_permit("a")));
@@ -13,7 +13,7 @@ fn those_in_line_go_by_the_rule_that_holds_now() {
     assert!(!line[0].run(), "another is in progress");
     drop(second);
     assert!(line[0].run() && !line[1].run());
-    // More at once: at once.
+    // The larger limit releases more at once.
     limiter.replace(Concurrency::per_key(2).queue(9));
     assert!(line[1].run());
 }
@@ -42,7 +42,7 @@ fn a_refund_takes_nothing_from_a_permit() {
 }
 
 #[test]
-fn what_a_check_took_is_held_until_it_is_released() {
+fn a_charge_of_a_check_is_held_until_it_is_released() {
     let limiter = RateLimiter::new(Concurrency::per_key(3).total(4));
     assert!(limiter.check_n("a", 3).is_allowed() && !limiter.check("a").is_allowed());
     assert!(limiter.check_n("b", 0).is_allowed() && !limiter.check_n("b", 2).is_allowed());
@@ -57,7 +57,7 @@ fn what_a_check_took_is_held_until_it_is_released() {
 }
 
 #[test]
-fn a_total_that_was_replaced_is_left_by_those_who_entered_it() {
+fn a_call_leaves_the_total_that_it_entered_though_it_was_replaced() {
     let limiter = RateLimiter::new(Concurrency::per_key(5));
     let old = limiter.try_acquire_permit("a").unwrap();
     limiter.replace(Concurrency::per_key(5).total(1));
@@ -71,11 +71,11 @@ fn a_total_that_was_replaced_is_left_by_those_who_entered_it() {
     limiter.replace(Concurrency::per_key(5));
     drop(old);
     limiter.replace(first);
-    assert!(limiter.try_acquire_permit("a").is_ok(), "nobody is in progress");
+    assert!(limiter.try_acquire_permit("a").is_ok(), "no call is in progress");
 }
 
 #[test]
-fn the_oldest_makes_room_in_the_total_as_well() {
+fn evicting_the_oldest_makes_room_in_the_total_as_well() {
     let rule = Concurrency::per_key(1).total(2).queue(1).overflow(QueueOverflow::DropOldest);
     let limiter = limiter(rule, &ManualClock::new());
     let held = limiter.try_acquire_permit("a").unwrap();
@@ -86,7 +86,7 @@ fn the_oldest_makes_room_in_the_total_as_well() {
     assert!(newest.run() && newest.output.unwrap().is_ok());
 }
 
-/// A rule of one's own, that cannot be relied on.
+/// A custom algorithm that cannot be relied on.
 #[derive(Clone, Debug)]
 struct Panics;
 
@@ -121,7 +121,7 @@ impl Algorithm for Panics {
 }
 
 #[test]
-fn a_rule_that_panics_beside_others_leaves_their_permits_free() {
+fn an_algorithm_that_panics_beside_others_leaves_their_permits_free() {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let one = RateLimiter::new(Concurrency::per_key(1).total(1));
@@ -135,7 +135,7 @@ fn a_rule_that_panics_beside_others_leaves_their_permits_free() {
     assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(true));
 }
 
-/// A permit may end wherever it is.
+/// A permit may be dropped anywhere.
 #[test]
 fn a_permit_ends_on_another_thread_in_a_panic_and_after_its_limiter() {
     let limiter = limiter(Concurrency::per_key(1), &ManualClock::new());
@@ -153,7 +153,7 @@ fn a_permit_ends_on_another_thread_in_a_panic_and_after_its_limiter() {
     drop(limiter);
     drop(permit);
     assert!(waits.run() && waits.output.unwrap().is_ok());
-    // Nothing is held by rules that hold nothing.
+    // Algorithms that hold nothing give permits that hold nothing.
     assert!(
         RateLimiter::new(FixedWindow::new(Quota::per_hour(1))).try_acquire_permit("a").unwrap().is_empty()
     );
@@ -167,20 +167,20 @@ fn no_call_overtakes_a_queued_one() {
     line.iter_mut().for_each(|call| assert!(!call.poll()));
     assert!(limiter.try_acquire_permit("a").is_err() && limiter.try_acquire_permit("b").is_ok());
     drop(second);
-    // Free, and spoken for: though the first of the line was not polled yet.
+    // The slot is free but reserved, though the first waiter has not been polled yet.
     assert!(limiter.try_acquire_permit("a").is_err() && !limiter.check("a").is_allowed());
     assert!(!line[1].run() && line[0].run());
     line[1].abandon();
     drop(first);
     assert!(line[2].run());
-    // The second gave up, so the third has the first one's.
+    // The second was cancelled, so the third has the first one's slot.
     assert!(limiter.try_acquire_permit("a").is_err());
     drop(line);
     assert!(limiter.try_acquire_permit("a").is_ok());
 }
 
 #[test]
-fn a_wait_that_is_too_long_ends_with_a_refusal_that_names_no_time() {
+fn a_wait_that_is_too_long_ends_with_a_denial_without_retry_after() {
     let clock = ManualClock::new();
     let limiter = limiter(Concurrency::per_key(1).queue(5).max_wait(MS * 100), &clock);
     let held = limiter.try_acquire_permit("a").unwrap();
@@ -200,16 +200,16 @@ fn a_wait_that_is_too_long_ends_with_a_refusal_that_names_no_time() {
     assert!(second.run() && second.output.unwrap().is_ok());
 }
 
-/// In a block, or around one: what is in progress is given back.
+/// Inside a lockout, or around one: calls in progress are released.
 #[test]
-fn a_block_around_a_tuple_of_them_gives_permits_back() {
+fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     let clock = ManualClock::new();
     let rule = (TokenBucket::new(Quota::per_second(1).burst(100)), Concurrency::per_key(1).total(1));
     let limiter = limiter(rule.block_for(Duration::from_secs(5)).after(2), &clock);
     let held = limiter.try_acquire_permit("a").unwrap();
     assert!(limiter.try_acquire_permit("a").is_err());
     let blocked = limiter.try_acquire_permit("a").unwrap_err();
-    assert_eq!(blocked.retry_after(), None, "nobody knows when the first is over");
+    assert_eq!(blocked.retry_after(), None, "the end of the first call is unknown");
     drop(held);
     assert_eq!(limiter.try_acquire_permit("a").unwrap_err().retry_after(), Some(Duration::from_secs(5)));
     clock.advance(Duration::from_secs(5));
@@ -219,9 +219,9 @@ fn a_block_around_a_tuple_of_them_gives_permits_back() {
     assert!(limiter.try_acquire_permit("b").is_ok());
 }
 
-/// Both of two joined layers that count the same key's calls: one call counts twice, and is over once.
+/// Two joined layers count the same key's calls: one call counts twice, and both counts end with it.
 #[test]
-fn a_call_that_counts_twice_in_one_limiter_is_given_back_twice() {
+fn a_call_that_counts_twice_in_one_limiter_is_released_twice() {
     let limiter = RateLimiter::new(Concurrency::per_key(4).total(5));
     let both = RateLimitLayer::with_limiter(Global, limiter.clone())
         .and(RateLimitLayer::with_limiter(Global, limiter.clone()))
@@ -269,7 +269,7 @@ fn a_service_that_fails_or_panics_or_is_no_http_gives_the_permit_back() {
 }
 
 #[test]
-fn a_service_that_panics_when_its_turn_comes_gives_the_permit_back() {
+fn a_service_that_panics_when_it_is_called_gives_the_permit_back() {
     let limiter = limiter(Concurrency::per_key(1).queue(3), &ManualClock::new());
     let mut panics = RateLimitLayer::with_limiter(Global, limiter.clone())
         .responder(ErrorResponder)

@@ -1,8 +1,8 @@
-//! Whoever gives up takes no permit along.
+//! A cancelled call leaks no permit.
 
 use super::*;
 
-/// A service that takes so many polls.
+/// Runs a service that takes a given number of polls.
 fn slow(polls: usize) -> impl Future<Output = ()> {
     let mut left = polls;
     poll_fn(move |cx| {
@@ -15,16 +15,16 @@ fn slow(polls: usize) -> impl Future<Output = ()> {
     })
 }
 
-/// Calls of one kind, beside what they draw on.
+/// Calls of one kind, and the limiters that they are charged to.
 struct Kind {
     name: &'static str,
     clock: ManualClock,
     call: Box<dyn Fn() -> Call>,
-    /// How many units were charged, where that can be told.
+    /// The number of units that were charged, where that can be determined.
     charged: Box<dyn Fn() -> u64>,
-    /// Whether nothing is in progress.
+    /// Returns whether nothing is in progress.
     is_free: Box<dyn Fn() -> bool>,
-    /// Whether the units stay charged once the service is called, though there is no response yet.
+    /// The units stay charged once the service is called, though there is no response yet.
     has_service: bool,
 }
 
@@ -91,7 +91,7 @@ fn kinds() -> Vec<Kind> {
                     true => Box::new(service!(RateLimitLayer::with_limiter(by_key, limiter.clone()))),
                     false => Box::new(move || acquired(&limiter, 0)),
                 };
-                // Long after: the line has nothing left to say.
+                // Long after: the queue no longer has an effect.
                 let later = clock.clone();
                 let is_free = Box::new(move || {
                     later.advance(Duration::from_secs(36_000));
@@ -108,7 +108,7 @@ fn kinds() -> Vec<Kind> {
         TokenBucket,
         Concurrency
     )>| {
-        // The one at a time is idle when this is asked.
+        // The concurrency limit of one is idle when this is asked.
         let rule = counted.algorithm().into_owned();
         counted.replace((tokens(), Concurrency::per_key(1_000)));
         let left = counted.peek(&0_u64).remaining();
@@ -161,15 +161,16 @@ fn kinds() -> Vec<Kind> {
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// One passes and ends at 45 ms; a second comes, and is dropped after so many polls, 10 ms apart, with what it got; a third stands behind it. When the
-/// third passes, whether the second had passed, and whether it got its response.
+/// One call is admitted and ends at 45 ms; a second arrives, and is dropped after `polls` polls, 10 ms apart,
+/// with what it got; a third is queued behind it. Returns when the third is admitted, whether the second was
+/// admitted, and whether it got its response.
 fn dropped_after(kind: &Kind, polls: Option<usize>) -> (usize, bool, bool, u64) {
     let mut first = PolledByHand::new((kind.call)());
     while !first.poll() {}
     let mut first = Some(first.output.take().unwrap().unwrap());
     let mut second = polls.map(|_| PolledByHand::new((kind.call)()));
     let mut third = PolledByHand::new((kind.call)());
-    // The engine's stands in line from its first poll on.
+    // An `acquire` is queued from its first poll on.
     if let (Some(second), false) = (&mut second, kind.has_service) {
         second.poll();
     }
@@ -186,7 +187,7 @@ fn dropped_after(kind: &Kind, polls: Option<usize>) -> (usize, bool, bool, u64) 
                 second = None;
             } else {
                 call.poll();
-                // Some polls later than it passes, it is ready.
+                // Some polls after it is admitted, it is ready.
                 passed |= call.polls > 0 && call.output.is_some();
             }
         }
@@ -205,7 +206,7 @@ fn dropped_after(kind: &Kind, polls: Option<usize>) -> (usize, bool, bool, u64) 
 }
 
 #[test]
-fn a_call_dropped_at_any_poll_takes_no_permit_along() {
+fn a_call_dropped_at_any_poll_leaks_no_permit() {
     let count = kinds().len();
     for at in 0..count {
         let alone = {
@@ -218,11 +219,12 @@ fn a_call_dropped_at_any_poll_takes_no_permit_along() {
             let (name, queued) = (kind.name, kind.name.contains("line"));
             let (tick, _, ended, charged) = dropped_after(&kind, Some(polls));
             assert!((kind.is_free)(), "{name} after {polls} polls: not all is free");
-            // Its turn is at 50 ms, or at 100 ms where there is a line.
+            // Its scheduled time is 50 ms, or 100 ms where there is a queue.
             let turn = if queued { 10 } else { 5 };
             if polls <= turn {
                 assert!(!ended, "{name} after {polls} polls");
-                // As if it had never come; but whoever is told of a place is told when it is free.
+                // It is as if it had never arrived; but a call that waits for a slot is woken when the slot
+                // is free.
                 assert_eq!(tick, alone.max(polls), "{name} after {polls} polls");
                 lost += 1;
             } else {
@@ -231,7 +233,7 @@ fn a_call_dropped_at_any_poll_takes_no_permit_along() {
                 assert!(tick <= last.max(polls), "{name} after {polls} polls: at {tick}");
             }
             if name.contains("tokens") {
-                // The first and the third, and the second if it was let in.
+                // The first and the third, and the second if it was admitted.
                 let all = if polls <= turn { 2 } else { 3 };
                 assert_eq!(charged, all, "{name} after {polls} polls");
             }

@@ -20,11 +20,7 @@ fn in_a_full_table(max_keys: usize, limit: u64, at_most_the_limit: bool) {
                     let reported = limiter.peek(&key).is_allowed();
                     let permit = limiter.try_acquire_permit(&key);
                     if at_most_the_limit {
-                        assert_eq!(
-                            reported,
-                            permit.is_ok(),
-                            "seed {seed}: a look says what a call would be told"
-                        );
+                        assert_eq!(reported, permit.is_ok(), "seed {seed}: a peek reports what a call would");
                     }
                     held.extend(permit.ok().map(|permit| (key, permit)));
                 }
@@ -50,12 +46,12 @@ fn in_a_full_table(max_keys: usize, limit: u64, at_most_the_limit: bool) {
         assert!(all.len() <= 100 && limiter.len() <= max_keys, "{}", all.len());
         drop(all);
         limiter.replace(limiter.algorithm().into_owned().total(1));
-        assert!(limiter.try_acquire_permit(&9).is_ok(), "seed {seed}: nobody counts in the total");
+        assert!(limiter.try_acquire_permit(&9).is_ok(), "seed {seed}: no call counts in the total");
     }
 }
 
 #[test]
-fn what_is_held_in_a_shared_bucket_is_given_back_there() {
+fn permits_of_a_shared_bucket_are_released_there() {
     in_a_full_table(1, 2, false);
     in_a_full_table(2, 3, false);
 }

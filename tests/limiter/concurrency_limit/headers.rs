@@ -1,4 +1,4 @@
-//! What is told: fields, deadlines, and the decision in the request.
+//! Reports to callers: header fields, deadlines, and the decision in the request.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn fields_name_the_unit_and_no_time() {
     assert_eq!(refused.headers()["ratelimit-policy"], r#""downloads";q=5;qu="concurrent-requests""#);
     assert_eq!(refused.headers()["ratelimit"], r#""downloads";r=0"#);
     assert!(!refused.headers().contains_key("retry-after"));
-    // Nor beside a rate that knows when: it would be a promise.
+    // Nor beside a rate with a known wait: it would be a promise.
     let rate = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
     assert!(rate.check(&()).is_allowed());
     let mut both = RateLimitLayer::with_limiter(Global, rate)
@@ -51,7 +51,7 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
         assert!(call.is_pending());
         call
     });
-    // Its turn would be at 300 ms.
+    // Its scheduled time would be 300 ms.
     for (timeout, content_type) in
         [("250m", "application/grpc"), ("299999u", "application/grpc+proto"), ("0S", "application/grpc-web")]
     {
@@ -61,12 +61,12 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
         assert_eq!(headers["retry-after"], "1");
     }
     assert_eq!(queue.queued(), 2);
-    // It is true: at 50 ms the same call waits, and a nanosecond before it does not.
+    // It is true: at 50 ms the same call waits, and a nanosecond earlier it does not.
     clock.advance(MS * 50 - Duration::from_nanos(1));
     assert!(!call(grpc("250m", "application/grpc")).is_pending());
     clock.advance(Duration::from_nanos(1));
     assert!(call(grpc("250m", "application/grpc")).is_pending());
-    // What is no timeout, or not gRPC's, bounds nobody.
+    // A value that is no timeout, or not gRPC's, bounds no call.
     for (timeout, content_type) in [
         ("1m", "application/json"),
         ("1m", "application/grpcx"),
@@ -81,9 +81,9 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
     }
 }
 
-/// Nobody knows when it will be its turn: so it waits, as long as it may.
+/// The wait is unknown: so it waits as long as its timeout allows.
 #[test]
-fn a_grpc_call_that_waits_for_a_permit_is_refused_at_its_timeout() {
+fn a_grpc_call_that_waits_for_a_permit_is_denied_at_its_timeout() {
     let clock = ManualClock::new();
     let one = limiter(Concurrency::per_key(1).queue(5), &clock);
     let rate = limiter(TokenBucket::new(Quota::per_hour(9)), &clock);
@@ -154,7 +154,7 @@ fn the_decision_in_a_requests_extensions_is_the_one_that_held_it_longest() {
         clock.advance(MS * 10);
         second.run();
     }
-    let second = second.output.expect("it is its turn").unwrap();
+    let second = second.output.expect("it was released").unwrap();
     let decision = second.extensions().get::<Decision>().unwrap();
     assert_eq!((decision.delay(), decision.limit()), (MS * 250, 8));
 }

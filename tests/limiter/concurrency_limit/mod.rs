@@ -1,4 +1,4 @@
-//! Calls in progress: never more than the limit, and each gives back what it held, by whichever door it leaves.
+//! Calls in progress: never more than the limit, and each releases what it held, however it ends.
 
 mod basic;
 mod cancel_safety;
@@ -35,7 +35,7 @@ use crate::support::{PolledByHand, Random};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Whatever a call holds.
+/// Anything that a call holds.
 type Holder = Box<dyn Any>;
 type Call = Pin<Box<dyn Future<Output = Result<Holder, ()>>>>;
 
@@ -43,7 +43,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// A request of a key, and what it costs.
+/// A request with a key, and its cost.
 type Asks = Request<(u64, u64)>;
 
 fn answers(_: Asks) -> std::future::Ready<Result<Response<Empty<Bytes>>, Infallible>> {
@@ -55,7 +55,7 @@ fn kept<B: 'static>(answer: Result<Response<B>, Infallible>) -> Result<Holder, (
     if response.status() == 200 { Ok(Box::new(response)) } else { Err(()) }
 }
 
-/// A call through the layer; what it holds is its response.
+/// Starts a call through the layer; it holds its response.
 fn layered(limiter: &RateLimiter<Concurrency>, key: u64, cost: u64) -> Call {
     let layer =
         RateLimitLayer::with_limiter(from_fn(|request: &Asks| Some(request.body().0)), limiter.clone())
@@ -70,7 +70,7 @@ fn acquired<A: Algorithm>(limiter: &RateLimiter<A>, key: u64) -> Call {
 }
 
 trait Now: Future + Sized {
-    /// What it ends with at its first poll.
+    /// Polls it once and returns its output.
     fn now(self) -> Self::Output {
         let mut hand = PolledByHand::new(self);
         assert!(hand.poll());

@@ -1,15 +1,15 @@
-//! Everything at random, against a model of who holds what.
+//! Random operations, against a model of the permits.
 
 use super::*;
 
 const KEYS: u64 = 3;
 
-/// What one call of the model holds, or waits for.
+/// The permit that one call of the model holds, or waits for.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     key: usize,
     cost: u64,
-    crowd: Option<usize>,
+    total_index: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +19,11 @@ struct Waiter {
     until: u64,
 }
 
-/// The rule in a few lines: who holds, who waits.
+/// The algorithm in a few lines: the permits held, and the waiters.
 #[derive(Debug, Default)]
 struct Model {
     limit: u64,
-    /// The crowd in which calls count that come now, and how many it may be.
+    /// The total in which new calls count, and its limit.
     total: Option<(usize, u64)>,
     counts: Vec<u64>,
     places: usize,
@@ -45,7 +45,7 @@ impl Model {
     }
 
     fn room(&self) -> u64 {
-        self.total.map_or(u64::MAX, |(crowd, most)| most.saturating_sub(self.counts[crowd]))
+        self.total.map_or(u64::MAX, |(total_index, most)| most.saturating_sub(self.counts[total_index]))
     }
 
     fn fits(&self, key: usize, cost: u64) -> bool {
@@ -53,14 +53,14 @@ impl Model {
     }
 
     fn item(&mut self, key: usize, cost: u64) -> Item {
-        let crowd = self.total.map(|(crowd, _)| crowd);
-        if let Some(crowd) = crowd {
-            self.counts[crowd] += cost;
+        let total_index = self.total.map(|(total_index, _)| total_index);
+        if let Some(total_index) = total_index {
+            self.counts[total_index] += cost;
         }
-        Item { key, cost, crowd }
+        Item { key, cost, total_index }
     }
 
-    /// A call that does not wait.
+    /// Makes a call that does not wait.
     fn check(&mut self, key: usize, cost: u64) -> Option<Item> {
         let passes = cost == 0 || self.lines[key].is_empty() && self.fits(key, cost) && cost <= self.room();
         passes.then(|| {
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Those in front pass that may.
+    /// Admits the waiters at the front that fit.
     fn settle(&mut self, key: usize) {
         while let Some(first) = self.lines[key].front().copied() {
             if self.held[key] > 0 && !self.fits(key, first.item.cost) {
@@ -98,8 +98,8 @@ impl Model {
     }
 
     fn leave(&mut self, item: Item) {
-        if let Some(crowd) = item.crowd {
-            self.counts[crowd] -= item.cost;
+        if let Some(total_index) = item.total_index {
+            self.counts[total_index] -= item.cost;
         }
     }
 
@@ -117,7 +117,7 @@ impl Model {
         self.lines.iter().flatten().find(|waiter| waiter.id == id).copied()
     }
 
-    /// It gives up its place, or loses its patience.
+    /// Cancels a call, or lets its `max_wait` end.
     fn remove(&mut self, waiter: Waiter) {
         self.lines[waiter.item.key].retain(|other| other.id != waiter.id);
         self.leave(waiter.item);
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// Where a future stands, as the model has it.
+/// The state of a future, according to the model.
 #[derive(Clone, Copy, Debug)]
 enum Stands {
     Outside,
@@ -151,9 +151,9 @@ struct Bench {
     max_wait: Option<u64>,
     futures: Vec<Pending>,
     holders: Vec<(Holder, Item)>,
-    /// By checks: held until released.
+    /// Calls by checks: held until released.
     checked: Vec<Item>,
-    /// Rules that are made anew, total included.
+    /// Replaces the algorithm by a new one, total included.
     renewed: bool,
     served: u64,
     waited: u64,
@@ -238,7 +238,7 @@ impl Bench {
             3 | 4 => {
                 let cost = self.random.below(4);
                 let hand = PolledByHand::new(layered(&self.limiter, key as u64, cost));
-                // No call waits in a layer whose rule has no places.
+                // No call waits in a layer whose algorithm has no queue.
                 let stands = self.enter(key, cost);
                 self.futures.push(Pending { hand, key, stands });
             }
@@ -276,9 +276,9 @@ impl Bench {
         let most = self.random.within(1..=6);
         let old = self.limiter.algorithm().into_owned();
         let new = match (self.model.total, self.renewed) {
-            // Calls go on to count in the total that they count in.
-            (Some((crowd, _)), false) => {
-                self.model.total = Some((crowd, most));
+            // Calls go on to count in the total that they entered.
+            (Some((total_index, _)), false) => {
+                self.model.total = Some((total_index, most));
                 old.total(most)
             }
             (None, false) => {
@@ -363,7 +363,7 @@ impl Bench {
             Stands::InLine(id) => match (self.model.granted(id), self.model.waiting(id)) {
                 (Some(item), _) => self.model.end(item),
                 (None, Some(waiter)) => self.model.remove(waiter),
-                (None, None) => unreachable!("it is in line"),
+                (None, None) => unreachable!("it is queued"),
             },
             Stands::Outside | Stands::Refused => {}
         }
@@ -398,7 +398,7 @@ impl Bench {
         }
     }
 
-    /// Everything ends, in whatever order; then all is free.
+    /// Ends everything, in whatever order; then all is free.
     fn finish(mut self) -> (u64, u64) {
         let seed = self.seed;
         loop {
@@ -439,7 +439,7 @@ impl Bench {
     }
 }
 
-fn as_the_model_says(seeds: impl Iterator<Item = u64>, renewed: bool) {
+fn agrees_with_the_model(seeds: impl Iterator<Item = u64>, renewed: bool) {
     let (mut served, mut waited) = (0, 0);
     for seed in seeds {
         let mut bench = Bench::new(seed);
@@ -453,12 +453,12 @@ fn as_the_model_says(seeds: impl Iterator<Item = u64>, renewed: bool) {
 }
 
 #[test]
-fn calls_pass_wait_and_leave_as_a_model_of_them_does() {
-    as_the_model_says(0..15_000, false);
+fn calls_are_admitted_queued_and_released_as_in_the_model() {
+    agrees_with_the_model(0..15_000, false);
 }
 
-/// Each call counts in the total that there was when it came.
+/// Each call counts in the total that there was when it arrived.
 #[test]
 fn calls_count_in_the_total_that_they_have_entered() {
-    as_the_model_says(15_000..25_000, true);
+    agrees_with_the_model(15_000..25_000, true);
 }

@@ -1,4 +1,4 @@
-//! Among threads, bounds are exact.
+//! The bounds are exact among threads.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn together(work: impl Fn(u64) + Sync) {
     });
 }
 
-/// How many are in progress, and whether it was ever more than may be.
+/// The number of calls in progress, and whether it ever exceeded the limit.
 #[derive(Debug, Default)]
 struct Gauge {
     now: AtomicU64,
@@ -79,7 +79,7 @@ fn threads_hold_no_more_than_the_limit_of_a_key_nor_the_total() {
 }
 
 #[test]
-fn threads_that_wait_all_get_their_permit_and_no_more_at_a_time_than_may() {
+fn waiting_threads_all_get_a_permit_within_the_limit() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     runtime.block_on(async {
         let limiter = RateLimiter::new(Concurrency::per_key(2).queue(100).total(1_000));
@@ -93,7 +93,7 @@ fn threads_that_wait_all_get_their_permit_and_no_more_at_a_time_than_may() {
                     let key = random.below(3) as usize;
                     let wait = limiter.acquire_permit(&key);
                     let permit = match random.below(4) {
-                        // Gives up, maybe just when its turn comes.
+                        // It is cancelled, maybe just when it is released.
                         0 => match tokio::time::timeout(Duration::ZERO, wait).await {
                             Ok(permit) => permit.unwrap(),
                             Err(_) => continue,
@@ -108,7 +108,7 @@ fn threads_that_wait_all_get_their_permit_and_no_more_at_a_time_than_may() {
             });
         }
         let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
-        tokio::time::timeout(Duration::from_secs(30), all).await.expect("nobody is left waiting");
+        tokio::time::timeout(Duration::from_secs(30), all).await.expect("no call is left waiting");
         assert!(gauges.iter().all(|gauge| gauge.most.load(Ordering::SeqCst) <= 2));
         assert_eq!(limiter.queued(), 0);
         for key in 0..3_usize {
@@ -119,7 +119,7 @@ fn threads_that_wait_all_get_their_permit_and_no_more_at_a_time_than_may() {
 }
 
 #[test]
-fn of_joined_limits_a_denial_is_told_as_one() {
+fn joined_limits_report_a_denial_as_one() {
     let one = RateLimiter::new(Concurrency::per_key(9).total(1));
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_day(100_000)));
     let by_key = from_fn(|key: &u64| Some(*key));
@@ -140,7 +140,7 @@ fn of_joined_limits_a_denial_is_told_as_one() {
 #[test]
 fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
     for total_first in [true, false] {
-        // However long it takes, nothing flows in.
+        // However long it takes, nothing is refilled.
         let clock = ManualClock::new();
         let one = limiter(Concurrency::per_key(2).total(3), &clock);
         let bucket = limiter(TokenBucket::new(Quota::per_day(20_000)), &clock);
@@ -151,7 +151,7 @@ fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
             let mut held = Vec::new();
             for _ in 0..4_000 {
                 let mut call = PolledByHand::new(call(Request::new((random.below(3), 1))));
-                assert!(call.poll(), "nobody waits");
+                assert!(call.poll(), "no call is queued");
                 if let Some(Ok(holder)) = call.output {
                     passed.fetch_add(1, Ordering::Relaxed);
                     held.push(holder);
@@ -194,9 +194,9 @@ fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
     }
 }
 
-/// The total is in no key's hands: another key may take its last place between a look and a charge.
+/// The total belongs to no key: another key may take its last slot between a peek and a charge.
 #[test]
-fn a_tuple_is_charged_for_those_only_that_its_total_lets_in() {
+fn a_tuple_is_charged_only_for_calls_that_its_total_admits() {
     for total_last in [true, false].repeat(5) {
         let one = || Concurrency::per_key(4).total(1);
         let tokens = || TokenBucket::new(Quota::per_day(20_000));
@@ -207,7 +207,7 @@ fn a_tuple_is_charged_for_those_only_that_its_total_lets_in() {
             }
         };
         let wide = || Concurrency::per_key(u64::MAX);
-        // What is charged of a key, and how many of three are free.
+        // The units that are charged to a key, and how many of three are free.
         let reported: Vec<(u64, usize)> = match total_last {
             true => {
                 let limiter = limiter((tokens(), Concurrency::per_key(3), one()), &ManualClock::new());

@@ -3,13 +3,13 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Rate, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// A level that rises and falls; here, what is missing of it.
+/// A level that rises and falls; here, the missing part of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     clock: Timeline,
     rate: Rate,
     burst: u64,
-    /// In grains.
+    /// The missing tokens, in grains.
     missing: u128,
 }
 
@@ -19,7 +19,7 @@ impl Bucket {
         Self { clock, rate: Rate::of(rule), burst: rule.burst, missing: 0 }
     }
 
-    /// The same bucket, if it was empty and has filled for `idle` nanoseconds.
+    /// Returns the same bucket, if it was empty and has filled for `idle` nanoseconds.
     pub(crate) fn empty_until(mut self, idle: u64) -> Self {
         self.missing = self.size().saturating_sub(u128::from(idle) * self.rate.speed);
         self
@@ -52,7 +52,7 @@ impl Oracle for Bucket {
         self.missing = self.missing.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
-    /// So many tokens are missing as before, if there is room for so many.
+    /// Keeps the number of missing tokens, up to the new burst.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
         self.missing = rate.convert(self.missing, self.rate);

@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// How much of the current window is gone, and two counts.
+/// The elapsed part of the current window, and two counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
     clock: Timeline,
@@ -23,7 +23,7 @@ impl Counter {
         self.clock.period.into()
     }
 
-    /// What is free, times the period.
+    /// Returns the free units, times the period.
     fn free(&self) -> u128 {
         let weighs = u128::from(self.previous) * (self.period() - self.gone);
         u128::from(self.limit - self.current) * self.period() - weighs
@@ -67,7 +67,7 @@ impl Oracle for Counter {
         self.previous = self.previous.saturating_sub(cost - newest);
     }
 
-    /// The part of the window that is gone stays; the counts are cut until they fit.
+    /// Keeps the elapsed part of the window; the counts are cut until they fit.
     fn replace(&mut self, rule: &Rule) {
         self.gone = self.gone * u128::from(rule.period) / self.period();
         (self.limit, self.clock.period) = (rule.limit, rule.period);

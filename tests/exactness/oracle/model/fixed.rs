@@ -3,13 +3,13 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// When the window began, in the key's time, and what it has admitted.
+/// The beginning of the window, in the key's time, and the units it has admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     clock: Timeline,
     limit: u64,
     aligned: bool,
-    /// May be before the key's time began.
+    /// The beginning of the window, which may be before the key's time began.
     began: i128,
     count: u64,
 }
@@ -28,7 +28,7 @@ impl Fixed {
         self.clock.period.into()
     }
 
-    /// When the window of the clock's grid began in which the key's time lies.
+    /// Returns when the window of the clock's grid began in which the key's time lies.
     fn edge(&self) -> i128 {
         self.now() - i128::from(self.clock.latest % self.clock.period)
     }
@@ -70,7 +70,7 @@ impl Oracle for Fixed {
         self.count = self.count.saturating_sub(cost);
     }
 
-    /// The window keeps its beginning, or is the one of the new grid.
+    /// Keeps the beginning of the window, or takes the one of the new grid.
     fn replace(&mut self, rule: &Rule) {
         (self.limit, self.clock.period, self.aligned) = (rule.limit, rule.period, rule.aligned);
         self.count = self.count.min(self.limit);

@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Rate, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// How much is still to go until the next slot, in grains.
+/// The time that is still to go until the next slot, in grains.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaky {
     clock: Timeline,
@@ -39,7 +39,7 @@ impl Oracle for Leaky {
         self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
-    /// So many intervals are to go as before.
+    /// Keeps the number of intervals that are still to go.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
         self.rest = rate.convert(self.rest, self.rate);
@@ -58,7 +58,7 @@ impl Oracle for Leaky {
         exactly(1)
     }
 
-    /// Nothing passes until nothing is to go.
+    /// Returns 1: a call is admitted only when nothing is to go.
     fn whole(&self) -> Option<u64> {
         Some(1)
     }

@@ -1,6 +1,7 @@
-//! The rules once more, as naive and exact as they can be written. Nothing here knows how the crate computes.
+//! The algorithms once more, as naive and exact as they can be written. Nothing here knows how the crate
+//! computes.
 //!
-//! A model is told what *we* admitted, so that one wrong answer does not become a hundred.
+//! A model records what *the crate* admitted, so that one wrong decision does not become a hundred.
 
 mod bucket;
 mod counter;
@@ -22,12 +23,12 @@ pub(crate) use smooth::Smooth;
 
 use super::config::Rule;
 
-/// What a rule says of a call.
+/// The decision of an algorithm for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admit,
     Refuse,
-    /// It lies within what the rule allows for rounding.
+    /// The decision lies within what the algorithm allows for rounding.
     Either,
 }
 
@@ -39,40 +40,40 @@ impl Verdict {
 
 pub(crate) trait Oracle: Clone + Debug {
     fn clock(&self) -> &Timeline;
-    /// The clock shows `now`.
+    /// Advances the model to the reading `now`.
     fn observe(&mut self, now: u64);
     fn verdict(&self, cost: u64) -> Verdict;
     fn admit(&mut self, cost: u64);
     fn refund(&mut self, cost: u64);
     fn replace(&mut self, rule: &Rule);
     fn remaining(&self) -> RangeInclusive<u64>;
-    /// The time until the key is as new; a key that is new waits for nothing but the clock.
+    /// Returns the time until the key is fresh; a key that is fresh waits for nothing but the clock.
     fn reset(&self) -> RangeInclusive<u128>;
-    /// The most that can be admitted at one instant.
+    /// Returns the maximum that can be admitted at one instant.
     fn limit(&self) -> RangeInclusive<u64>;
 
-    /// A cost above it never fits.
+    /// Returns the cost above which a call never fits.
     fn capacity(&self) -> Option<u64> {
         None
     }
 
-    /// What a key lets in at once exactly when it is as new.
+    /// Returns the units that a key admits at once exactly when it is fresh.
     fn whole(&self) -> Option<u64> {
         self.capacity()
     }
 
-    /// Whether nothing more can be said of the key, for the clock will have ended first.
+    /// Returns whether nothing more can be reported of the key, because the clock will have ended first.
     fn is_beyond(&self) -> bool {
         false
     }
 
-    /// How far the clock is behind the key's time, which stands still meanwhile.
+    /// Returns how far the clock is behind the key's time, which stands still meanwhile.
     fn behind(&self) -> u64 {
         self.clock().behind
     }
 }
 
-/// A key's own time: the sum of what the clock went on, as promise 6 has it.
+/// A key's own time: the sum of the clock's advances, as promise 6 has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     pub(crate) period: u64,
@@ -86,7 +87,7 @@ impl Timeline {
         Self { period, latest: start, time: 0, behind: 0 }
     }
 
-    /// How far time went on.
+    /// Returns how far time went on.
     pub(crate) fn observe(&mut self, now: u64) -> u64 {
         let on = now.saturating_sub(self.latest);
         self.behind = self.latest.saturating_sub(now);
@@ -101,7 +102,8 @@ impl Timeline {
     }
 }
 
-/// `limit` per `period`, in lowest terms. A nanosecond brings `speed` grains, and a unit is `unit` of them.
+/// The rate `limit` per `period`, in lowest terms. A nanosecond brings `speed` grains, and a unit is `unit`
+/// of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) speed: u128,
@@ -114,19 +116,19 @@ impl Rate {
         Self { speed: u128::from(rule.limit / shared), unit: u128::from(rule.period / shared) }
     }
 
-    /// As many units as `grains` are at `other`, rounded up to a grain.
+    /// Converts `grains` to the same number of units at `other`, rounded up to a grain.
     pub(crate) fn convert(self, grains: u128, other: Self) -> u128 {
         let (whole, part) = (grains / other.unit, grains % other.unit);
         whole * self.unit + (part * self.unit).div_ceil(other.unit)
     }
 
-    /// How long `grains` take.
+    /// Returns how long `grains` take.
     pub(crate) fn nanos(self, grains: u128) -> u128 {
         grains.div_ceil(self.speed)
     }
 }
 
-/// The greatest common divisor.
+/// Returns the greatest common divisor.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }

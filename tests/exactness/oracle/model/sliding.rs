@@ -12,12 +12,12 @@ pub(crate) struct Sliding {
     limit: u64,
     exact: bool,
     slice: u64,
-    /// The last instant of the latest slice in which something came.
+    /// The last instant of the latest slice in which a unit was charged.
     edge: u128,
     units: Vec<Units>,
 }
 
-/// What came at one instant.
+/// The units that were charged at one instant.
 #[derive(Clone, Debug)]
 struct Units {
     number: u64,
@@ -60,8 +60,9 @@ impl Sliding {
         self.units.retain(|units| units.number > 0);
     }
 
-    /// Each unit is taken to have come at the last instant of its slice, and slices are laid backwards from now.
-    fn cut_anew(&mut self, slice: u64) {
+    /// Cuts new slices, backwards from now; each unit is taken to have been charged at the last instant of
+    /// its slice.
+    /// backwards from now.
         let now = self.clock.time;
         self.slice = slice;
         self.edge = now;

@@ -6,10 +6,12 @@ use super::store::{Store, grain, hair, nanos, positive, whole_nanos};
 use super::{Oracle, Timeline, Verdict};
 use crate::oracle::config::Rule;
 
-/// Guava's rule in real arithmetic: how long the next call would wait, and what is stored, both in nanoseconds.
+/// Guava's algorithm in real arithmetic: how long the next call would wait, and what is stored, both in
+/// nanoseconds.
 ///
-/// Whoever computes in fractions of a nanosecond rounds, and is beside the rule by a hair. How much is kept as well, for a hair
-/// grows if a replacement or a cold start stretches it.
+/// An implementation that computes in fractions of a nanosecond rounds, and differs from the exact value by a
+/// small error. The model keeps the bound of that error as well, because it grows if a replacement or a cold
+/// start stretches it.
 #[derive(Clone, Debug)]
 pub(crate) struct Smooth {
     clock: Timeline,
@@ -17,12 +19,12 @@ pub(crate) struct Smooth {
     period: BigInt,
     store: Store,
     wait: Rounded,
-    /// Since when nobody would have waited.
+    /// The time for which the limiter has been idle.
     idle: BigInt,
     stored: Rounded,
 }
 
-/// An exact number, and by how much one that is rounded may be more or less.
+/// An exact number, and by how much a rounded one may be more or less.
 #[derive(Clone, Debug)]
 struct Rounded {
     exact: BigInt,
@@ -43,7 +45,7 @@ impl Rounded {
 }
 
 impl Smooth {
-    /// A key never seen counts as idle since `created_at`.
+    /// Creates the model of a key; a fresh key counts as idle since `created_at`.
     pub(crate) fn new(rule: &Rule, created_at: u64, start: u64) -> Self {
         let store = Store::of(rule);
         let stored = Rounded::new(store.at_first() + store.filled_in(&nanos(start - created_at)));
@@ -60,7 +62,7 @@ impl Smooth {
         smooth
     }
 
-    /// How long the next call would wait, in nanoseconds, rounded up.
+    /// Returns how long the next call would wait, in nanoseconds, rounded up.
     pub(crate) fn waits(&self) -> u128 {
         whole_nanos(&self.wait.exact)
     }
@@ -69,7 +71,7 @@ impl Smooth {
         nanos(units) * &self.period / &self.limit
     }
 
-    /// How many permits of an interval each are free; an interval may be counted a grain too long.
+    /// Returns how many permits of an interval each are free; an interval may be counted a grain too long.
     fn permits(&self, stored: BigInt, grain: &BigInt) -> u64 {
         if self.store.slope.is_some() {
             return 0;
@@ -78,19 +80,20 @@ impl Smooth {
         u64::try_from(permits).unwrap_or(u64::MAX)
     }
 
-    /// So many calls pass at once: those that are paid from the store, and one that the next will pay for.
+    /// Returns how many calls are admitted at once: those that are paid from the store, and one that the next
+    /// will pay for.
     fn passing(&self, stored: &Rounded) -> RangeInclusive<u64> {
         let least = self.permits(positive(&stored.exact - &stored.less), &grain());
         let most = self.permits(&stored.exact + &stored.more + hair(), &BigInt::ZERO);
         least.saturating_add(1)..=most.saturating_add(1)
     }
 
-    /// However it was rounded.
-    fn nobody_waits(&self) -> bool {
+    /// Returns whether no call waits, however the wait was rounded.
+    fn no_call_waits(&self) -> bool {
         self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
     }
 
-    /// What has filled up is full, however it was rounded before.
+    /// Caps the store: a full one is exactly full, however it was rounded before.
     fn cap(&mut self) {
         let most = &self.store.most;
         if self.stored.exact >= most + &self.stored.less {
@@ -114,7 +117,7 @@ impl Oracle for Smooth {
         }
         let idle = on - &wait.exact;
         if self.idle == BigInt::ZERO {
-            // Whoever waits longer idles less.
+            // A call that waits longer idles less.
             self.stored.less += self.store.filled_in(&wait.more) + hair();
             self.stored.more += self.store.filled_in(&wait.less);
         }
@@ -126,10 +129,10 @@ impl Oracle for Smooth {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        if cost == 0 || self.nobody_waits() {
+        if cost == 0 || self.no_call_waits() {
             return Verdict::Admit;
         }
-        // Never early; but for what a replacement has stretched beyond any margin.
+        // Never early, except for what a replacement has stretched beyond any margin.
         let early = if self.wait.less > self.store.margin() { &self.wait.less } else { &BigInt::ZERO };
         if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
     }
@@ -140,7 +143,7 @@ impl Oracle for Smooth {
         }
         let (time, stored) = (self.time_of(cost), &mut self.stored);
         if self.wait.exact > BigInt::ZERO {
-            // Admitted a hair early, having idled since.
+            // Admitted slightly early, having idled since.
             stored.more += self.store.filled_in(&self.wait.less) + hair();
         }
         let from =
@@ -158,16 +161,16 @@ impl Oracle for Smooth {
     }
 
     fn refund(&mut self, cost: u64) {
-        if !self.nobody_waits() {
+        if !self.no_call_waits() {
             self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
             self.wait.more += grain();
         }
     }
 
-    /// So many intervals are to wait as before; the store keeps its fraction, or is that of a new limiter.
+    /// Keeps the number of intervals to wait; the store keeps its fraction, or is that of a new limiter.
     fn replace(&mut self, rule: &Rule) {
         let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
-        if !self.nobody_waits() {
+        if !self.no_call_waits() {
             self.wait.scale(&(&period * &self.limit), &(&limit * &self.period));
             self.wait.more += grain();
             self.idle = BigInt::ZERO;
@@ -205,7 +208,7 @@ impl Oracle for Smooth {
         self.passing(&Rounded::new(self.store.most.clone()))
     }
 
-    /// No clock runs so long.
+    /// Returns `true` if the wait is longer than any clock runs.
     fn is_beyond(&self) -> bool {
         self.wait.exact >= nanos(1 << 63)
     }

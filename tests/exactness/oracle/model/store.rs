@@ -2,10 +2,10 @@ use num_bigint::BigInt;
 
 use crate::oracle::config::{Rule, SECOND};
 
-/// Numbers have so many binary places: so many that what is cut off is never seen.
+/// The number of binary places of numbers: enough that the cut-off part is never visible.
 const PLACES: u32 = 192;
 
-/// What unused time is worth. `slope`: warm-up and cold factor, in 1/1024.
+/// The worth of unused time. `slope`: warm-up and cold factor, in 1/1024.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     pub(super) most: BigInt,
@@ -17,7 +17,7 @@ impl Store {
         match rule.warm_up {
             None => Self { most: nanos(SECOND), slope: None },
             Some(warm_up) => {
-                // One above 292 years counts as 292 years.
+                // A factor above 292 years counts as 292 years.
                 let warm_up = warm_up.min(i64::MAX as u64);
                 let above = nanos(warm_up) * 2 * 1024 / (rule.cold_factor + 1024);
                 Self { most: nanos(warm_up) / 2 + above, slope: Some((warm_up, rule.cold_factor)) }
@@ -25,12 +25,12 @@ impl Store {
         }
     }
 
-    /// Bursty: empty. Warming up: cold.
+    /// Returns the initial store. Bursty: empty. Warming up: cold.
     pub(super) fn at_first(&self) -> BigInt {
         if self.slope.is_some() { self.most.clone() } else { BigInt::ZERO }
     }
 
-    /// By `1/2 + 2 / (1 + cf)` for each unit of time, as parts and whole.
+    /// Returns the growth for each unit of time, `1/2 + 2 / (1 + cf)`, as parts and whole.
     pub(super) fn filling(&self) -> (u64, u64) {
         self.slope.map_or((1, 1), |(_, cold)| (cold + 5 * 1024, 2 * (cold + 1024)))
     }
@@ -45,7 +45,8 @@ impl Store {
         (&self.most - stored) * of / fills
     }
 
-    /// How long `time` takes if that much is stored: what the store lacks, or the area under the line.
+    /// Returns how long `time` takes if that much is stored: what the store lacks, or the area under the
+    /// line.
     pub(super) fn price(&self, stored: &BigInt, time: &BigInt) -> BigInt {
         let left = positive(stored - time);
         let Some((warm_up, cold)) = self.slope else { return time - (stored - left) };
@@ -61,12 +62,12 @@ impl Store {
         time + (area >> 20_u32)
     }
 
-    /// What it may be rounded up by: where a full store makes calls dearer.
+    /// Returns what it may be rounded up by: where a full store makes calls more expensive.
     pub(super) fn grain(&self) -> BigInt {
         if self.slope.is_some() { grain() } else { BigInt::ZERO }
     }
 
-    /// By how much every turn may be late, so that none is early for what was rounded before.
+    /// Returns by how much every call may be late, so that none is early for what was rounded before.
     pub(super) fn margin(&self) -> BigInt {
         if self.slope.is_some() { nanos(1) >> 8_u32 } else { BigInt::ZERO }
     }
@@ -80,18 +81,18 @@ pub(super) fn positive(time: BigInt) -> BigInt {
     time.max(BigInt::ZERO)
 }
 
-/// Rounded up. What is beyond any clock need not be exact.
+/// Rounds up. What is beyond any clock need not be exact.
 pub(super) fn whole_nanos(time: &BigInt) -> u128 {
     let up: BigInt = (time + (nanos(1) - 1)) >> PLACES;
     u128::try_from(up).unwrap_or(u128::MAX).min(1 << 100)
 }
 
-/// The fraction of a nanosecond that times are kept in: 2^-48.
+/// Returns the fraction of a nanosecond that times are kept in: 2^-48.
 pub(super) fn grain() -> BigInt {
     nanos(1) >> 48_u32
 }
 
-/// Below what is ever seen, above what is cut off here.
+/// Returns a tolerance below what is ever visible, above what is cut off here.
 pub(super) fn hair() -> BigInt {
     nanos(1) >> 80_u32
 }
