@@ -20,7 +20,7 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The maximum wait after which clients are requested to retry automatically (by gRFC A6 they then wait exactly as long).
+/// The maximum wait for which clients are made to retry automatically (by gRFC A6 they wait exactly that long).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

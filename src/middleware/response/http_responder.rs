@@ -29,9 +29,9 @@ use crate::store::Permit;
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure` that
-/// names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 if the wait is longer or
-/// waiting does not help, so that clients do not use up their attempts. The response is one frame of headers
+/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
+/// that names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 if the wait is
+/// longer or waiting does not help, so that clients do not use up their attempts. The response is one frame of headers
 /// (trailers-only), so that clients respect it.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is

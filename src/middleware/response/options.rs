@@ -26,8 +26,8 @@ pub enum HeaderFormat {
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
-    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of OpenAI,
-    /// Anthropic and Azure read.
+    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of
+    /// OpenAI, Anthropic and Azure read.
     RetryAfterMs,
 }
 
