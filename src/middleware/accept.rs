@@ -1,16 +1,17 @@
-//! Which kind of body a client prefers, by its `Accept` header (RFC 9110, section 12.5.1).
+//! Content negotiation: the kind of body that a client prefers, from its `Accept` header (RFC 9110, section 12.5.1).
 
 use http::HeaderMap;
 use http::header::ACCEPT;
 
-/// Whether it prefers `text/html` to problem details and to JSON. Without the header, or with what is none, it does not.
+/// Returns whether the client prefers `text/html` to problem details and to JSON. It does not if the header is missing or
+/// invalid.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     let ranges = || {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)
     };
     let weight = |kind: &str, subtype: &str| {
-        // Of the ranges that match, the most precise one counts.
+        // The most specific of the matching ranges counts.
         let matching = ranges().filter_map(|range| Some((range.precision(kind, subtype)?, range.weight)));
         matching.max().map_or(0, |(_, weight)| weight)
     };
@@ -23,7 +24,7 @@ pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
 struct Range<'a> {
     kind: &'a str,
     subtype: &'a str,
-    /// In thousandths.
+    /// The weight in thousandths.
     weight: u32,
 }
 
@@ -36,7 +37,7 @@ impl<'a> Range<'a> {
         Some(Self { kind, subtype, weight })
     }
 
-    /// How precisely it means that media type; `None` if not at all.
+    /// Returns how specifically the range matches the media type, or `None` if it does not match.
     fn precision(&self, kind: &str, subtype: &str) -> Option<u8> {
         match (self.kind, self.subtype) {
             ("*", "*") => Some(0),
@@ -47,7 +48,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// A weight: from 0 to 1, with at most three decimals.
+/// Parses a weight, from 0 to 1 with at most three decimals, to thousandths.
 fn thousandths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let whole: u32 = if matches!(whole, "0" | "1") { whole.parse().ok()? } else { return None };
@@ -64,13 +65,13 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn html_is_preferred_by_browsers_and_not_by_those_who_take_anything() {
+    fn html_is_preferred_by_browsers_and_not_by_clients_that_accept_anything() {
         for (accept, is_preferred) in [
             // Firefox, Chromium and Safari, opening a page; the last two also of an image.
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", true),
             ("image/avif,image/webp,image/apng,*/*;q=0.8", false),
-            // curl, fetch, axios, and others that name what they want.
+            // curl, fetch, axios, and other clients that name the types they accept.
             ("*/*", false),
             ("application/json, text/plain, */*", false),
             ("application/json", false),

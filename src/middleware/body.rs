@@ -8,10 +8,10 @@ use pin_project_lite::pin_project;
 use crate::store::Permit;
 
 pin_project! {
-    /// The body of a limited HTTP service: that of the service behind, or that of a refusal.
+    /// The response body of a rate-limited HTTP service: that of the inner service, or that of a rejection.
     ///
-    /// Trailers and errors of the inner body pass through. It is empty by `Default`, whatever the inner body is. What
-    /// the call holds it keeps until it has ended, failed, or was dropped.
+    /// Trailers and errors of the inner body pass through. `Default` creates an empty body, whatever the inner body is.
+    /// The body holds the permit of the call, if there is one, until it ends, fails or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -1,8 +1,8 @@
-//! Request bodies that nothing has read when the request is refused, over HTTP/1.x.
+//! Unread bodies of rejected requests, over HTTP/1.x.
 //!
-//! Such a connection is of no further use: what is left of the body would be taken for the next request. So the server
-//! closes it, and a client that does not know that loses this answer or its next request. `Connection: close` says so,
-//! and reading the body to its end spares the connection.
+//! Such a connection cannot be used again: the rest of the body would be read as the next request. So the server closes
+//! it, and a client that does not expect that loses this response or its next request. `Connection: close` announces
+//! it, and reading the body to its end keeps the connection usable.
 
 use std::fmt;
 use std::future::Future;
@@ -19,28 +19,28 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
-/// How many bodies the clones of one responder read at the same time.
+/// The maximum number of bodies that the clones of one responder read at the same time.
 const MAX_DRAINS: usize = 1_024;
 
-/// How many frames are read before other tasks get their turn.
+/// The number of frames that are read before the task yields.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// What becomes of the body of a refused request, of type `B`. Implemented by this crate only.
+/// The handling of the body of a rejected request, of type `B`. Implemented by this crate only.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot read request bodies of type `{B}`",
     note = "with `drain`, the request's body must be an `http_body::Body` that is `Send` and `'static`"
 )]
 pub trait UnreadBody<B> {
-    /// Whether it is ever read.
+    /// `true` if a body can be read.
     #[doc(hidden)]
     const IS_READ: bool;
 
-    /// Begins to read it; `None` if it is left unread.
+    /// Starts to read the body, or returns `None` if it is left unread.
     #[doc(hidden)]
     fn drain(&self, request: Request<B>) -> Option<Drain>;
 }
 
-/// The body of a refused request is left unread. The default.
+/// The default: the body of a rejected request is left unread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeaveUnread;
 
@@ -53,7 +53,7 @@ impl<B> UnreadBody<B> for LeaveUnread {
     }
 }
 
-/// The body of a refused request is read and discarded before the answer is sent, within bounds. Made by
+/// The limits within which the body of a rejected request is read and discarded before the response is sent. Created by
 /// [`HttpResponder::drain`](super::HttpResponder::drain).
 #[derive(Clone, Debug)]
 pub struct DrainBody {
@@ -77,7 +77,7 @@ where
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
-        // A client that waits for leave to send its body sends none once it has its answer.
+        // A client that waits for `100 Continue` sends no body once it has the final response.
         let waits = headers.contains_key(EXPECT);
         if !announces_body(&request) || announced > self.max_bytes || waits {
             return None;
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Whether a body comes with the request, on a connection that has no other way to end it than to read or to close.
+/// Returns whether the request has a body that must be read to its end for the connection to be used again.
 pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     request.version() < Version::HTTP_2
@@ -97,17 +97,17 @@ pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
             || content_length(headers).is_some_and(|length| length > 0))
 }
 
-/// The announced length; one that is no number counts as endless.
+/// Returns the announced length. A value that is not a number counts as `u64::MAX`.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(CONTENT_LENGTH)?;
     Some(length.to_str().ok().and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
 }
 
-/// Marks an answer that says `Connection: close` only because the body is unread.
+/// An extension that marks a response that has `Connection: close` only because the body is unread.
 #[derive(Clone, Copy, Debug)]
 struct ClosedByUs;
 
-/// Says that the connection ends with this answer. `may_be_read`: unless the body is read to its end.
+/// Adds `Connection: close` to the response. With `may_be_read`, [`keep_open`] can remove it again.
 pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     if is_closing(answer.headers()) {
         return;
@@ -118,7 +118,7 @@ pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     answer.headers_mut().append(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Takes back what [`close`] has said: the body was read to its end.
+/// Undoes [`close`], once the body has been read to its end.
 pub(super) fn keep_open<B>(answer: &mut Response<B>) {
     if answer.extensions_mut().remove::<ClosedByUs>().is_none() {
         return;
@@ -137,16 +137,16 @@ fn is_closing(headers: &HeaderMap) -> bool {
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-/// Reads what is left of a refused request's body and discards it. Ready when it has: `true` at the body's end, `false`
-/// if it was too long, too slow or failed.
+/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body ended, and
+/// `false` if it was too long, too slow or failed.
 ///
 /// # Cancel safety
 ///
-/// Dropped, it reads no more, and the connection is closed with the body unread.
+/// If it is dropped, no more is read, and the connection is closed with the body unread.
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {
-    /// Any future that is ready when the request has been read. For responders of one's own.
+    /// Creates it from any future that completes when the request has been read. For custom responders.
     #[must_use]
     pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
         Self(Box::pin(reading))
@@ -171,7 +171,7 @@ pin_project! {
     struct Reading<B> {
         #[pin]
         body: B,
-        // How many bytes may still come.
+        // The number of bytes that can still be read.
         left: u64,
         #[pin]
         deadline: Sleep,
@@ -205,12 +205,12 @@ impl<B: Body> Future for Reading<B> {
     }
 }
 
-/// One of the bodies that may be read at the same time.
+/// A slot of the [`MAX_DRAINS`] bodies that can be read at the same time.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slot {
     fn take(running: &Arc<AtomicUsize>) -> Option<Self> {
-        // Nothing else is published by it.
+        // Relaxed: the counter orders no other memory.
         let more = |count: usize| (count < MAX_DRAINS).then_some(count + 1);
         running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Self(Arc::clone(running)))

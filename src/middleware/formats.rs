@@ -1,4 +1,4 @@
-//! Other forms of the header fields than those of the newest draft: of earlier drafts, and without a draft.
+//! Header fields in other forms than that of the newest draft: earlier drafts, and forms without a draft.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) enum Draft {
     V11,
 }
 
-/// The names of three header fields: for the limit, for what remains, and for a time.
+/// The names of three header fields: the limit, the remaining units, and a time.
 ///
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
@@ -36,11 +36,12 @@ pub struct FieldNames {
 }
 
 impl FieldNames {
-    /// Creates names from text in lower case, and how the time is written.
+    /// Creates the names from lower-case text, with the format of the time.
     ///
     /// # Panics
     ///
-    /// If one of them is no name of a header field, or has a letter in upper case. In a `const` it does not compile then.
+    /// Panics if one of them is not a valid header field name or has an upper-case letter. In a `const`, that is a compile
+    /// error.
     #[must_use]
     pub const fn new(
         limit: &'static str,
@@ -51,7 +52,7 @@ impl FieldNames {
         let names = [limit, remaining, time];
         let mut at = 0;
         while at < names.len() {
-            // Panics if it is none. Nothing is leaked: it is a reference.
+            // Panics if it is not valid. Nothing is leaked: it is a reference.
             std::mem::forget(HeaderName::from_static(names[at]));
             at += 1;
         }
@@ -65,7 +66,7 @@ impl fmt::Debug for FieldNames {
     }
 }
 
-/// `X-RateLimit-*`.
+/// Returns the names of the `X-RateLimit-*` fields.
 pub(super) const fn x_rate_limit(reset: ResetFormat) -> FieldNames {
     FieldNames { names: ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"], reset }
 }
@@ -76,48 +77,48 @@ const DRAFT_06: FieldNames = FieldNames {
     reset: ResetFormat::DeltaSeconds,
 };
 
-/// What the policy that matters most says.
-struct Most {
+/// The values of the policy that matters most.
+struct Summary {
     limit: u64,
     remaining: u64,
-    /// Until the budget is whole again, or until the caller may come back.
+    /// The time until the budget is full again, or until the caller can retry.
     time: Option<Duration>,
 }
 
-impl Most {
-    /// `wait`: on a refusal, when to come back, if that is known.
-    fn of(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
+impl Summary {
+    /// Selects the policy that matters most. `wait` is set on a rejection: the time to wait, if it is known.
+    fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()
             .filter(|report| !report.decision().is_allowed())
             .max_by_key(|report| report.decision().retry_after().unwrap_or(Duration::MAX));
-        let most = denial.or_else(|| visible().min_by_key(|report| report.decision().remaining()))?;
-        let decision = most.decision();
+        let report = denial.or_else(|| visible().min_by_key(|report| report.decision().remaining()))?;
+        let decision = report.decision();
         let time = match wait {
             Some(wait) => wait,
-            // Nothing tells when calls in progress end.
-            None if most.is_concurrent() => None,
+            // It is unknown when calls in progress end.
+            None if report.is_concurrent() => None,
             None => Some(decision.reset_after()),
         };
-        Some(Self { limit: most.policy().quota, remaining: decision.remaining(), time })
+        Some(Self { limit: report.policy().quota, remaining: decision.remaining(), time })
     }
 }
 
-/// Adds three fields of these names, unless one of them is there.
+/// Adds three fields with these names, unless one of them is already set.
 pub(super) fn add_three(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],
     FieldNames { names, reset }: FieldNames,
     wait: Option<Option<Duration>>,
 ) {
-    let Some(most) = Most::of(reports, wait) else { return };
+    let Some(summary) = Summary::new(reports, wait) else { return };
     let [limit, remaining, time] = names.map(HeaderName::from_static);
     if [&limit, &remaining, &time].into_iter().any(|name| headers.contains_key(name)) {
         return;
     }
-    headers.insert(limit, HeaderValue::from(most.limit));
-    headers.insert(remaining, HeaderValue::from(most.remaining));
-    if let Some(span) = most.time {
+    headers.insert(limit, HeaderValue::from(summary.limit));
+    headers.insert(remaining, HeaderValue::from(summary.remaining));
+    if let Some(span) = summary.time {
         let seconds = match reset {
             ResetFormat::DeltaSeconds => structured_field::whole_seconds(span),
             ResetFormat::EpochSeconds => structured_field::whole_seconds(since_epoch().saturating_add(span)),
@@ -145,20 +146,23 @@ pub(super) fn add_draft_07(
     reports: &[PolicyReport<'_>],
     wait: Option<Option<Duration>>,
 ) {
-    let Some(most) = Most::of(reports, wait) else { return };
+    let Some(summary) = Summary::new(reports, wait) else { return };
     if headers.contains_key(RATELIMIT) || headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
-    let [limit, remaining] = [most.limit, most.remaining].map(structured_field::tame);
+    let [limit, remaining] = [summary.limit, summary.remaining].map(structured_field::clamp_integer);
     let mut text = format!("limit={limit}, remaining={remaining}");
-    if let Some(span) = most.time {
-        text.push_str(&format!(", reset={}", structured_field::tame(structured_field::whole_seconds(span))));
+    if let Some(span) = summary.time {
+        text.push_str(&format!(
+            ", reset={}",
+            structured_field::clamp_integer(structured_field::whole_seconds(span))
+        ));
     }
     headers.insert(RATELIMIT, structured_field::value(text.into_bytes()));
     add_nameless_policies(headers, reports);
 }
 
-/// `RateLimit-Policy` as it was before policies had names: `100;w=60, 1000;w=3600`.
+/// Adds `RateLimit-Policy` as it was before policies had names: `100;w=60, 1000;w=3600`.
 fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) {
     let mut items = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {
@@ -166,11 +170,13 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) 
             let policy = quota.unwrap_or(label.policy());
             let item = match policy.unit {
                 QuotaUnit::Requests => {
-                    let (quota, window) =
-                        (structured_field::tame(policy.quota), structured_field::seconds(policy.window));
-                    format!("{quota};w={}", structured_field::tame(window))
+                    let (quota, window) = (
+                        structured_field::clamp_integer(policy.quota),
+                        structured_field::seconds(policy.window),
+                    );
+                    format!("{quota};w={}", structured_field::clamp_integer(window))
                 }
-                // These have no window, which is required.
+                // A concurrency limit has no window, and this format requires one.
                 QuotaUnit::ConcurrentRequests => continue,
             };
             if !items.contains(&item) {

@@ -14,12 +14,12 @@ use super::response::{Rejection, Responder};
 use crate::store::Permit;
 
 pin_project! {
-    /// The answer of a limited service, to come.
+    /// The response future of a rate-limited service.
     ///
     /// # Cancel safety
     ///
-    /// Dropped while the call waits in line, it has charged nothing and those behind move up; the service behind is
-    /// not called. Dropped later, its units stay charged; a permit it holds is free again.
+    /// If it is dropped while the call is queued, nothing is charged, the calls behind it move up, and the inner service
+    /// is not called. If it is dropped later, its units stay charged, and a permit it holds is released.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -29,7 +29,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcome, Result<R::Response, R::Error>>,
-        // An answer asks nobody any more.
+        // `None` once only the answer is left to return.
         asked: Option<(Arc<P>, R)>,
     }
 }
@@ -37,7 +37,7 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<H, F, D, T> {
-        // Apart, so that a call that does not wait is not moved about with room for one that does.
+        // Boxed, so that the future of a call that does not wait stays small.
         PolicyWait { held: Pin<Box<H>> },
         Calling {
             #[pin]
@@ -50,7 +50,7 @@ pin_project! {
 }
 
 pin_project! {
-    /// A call that waits: for its turn, with the service that was readied for it.
+    /// A queued call, with the service that is ready for it.
     struct Held<W, Svc, Req> {
         #[pin]
         wait: W,
@@ -103,8 +103,8 @@ where
 
     /// # Panics
     ///
-    /// When polled after it was ready. When the call has to wait: with the default clock, outside a tokio runtime
-    /// with a timer.
+    /// Panics if it is polled after it was ready. Panics if the call has to wait with the default clock outside a tokio
+    /// runtime with a timer.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
@@ -124,7 +124,7 @@ where
                     }
                 }
                 (_, Some((policies, responder))) => (&**policies, responder),
-                (_, None) => unreachable!("only an answer asks nobody"),
+                (_, None) => unreachable!("only an answer needs no policies"),
             };
             let answer = match this.stage.as_mut().project() {
                 StageProj::PolicyWait { held } => {
@@ -181,7 +181,7 @@ where
                         (Err(error), _) => Err(responder.map_error(error)),
                     }
                 }
-                StageProj::Answered { .. } => unreachable!("it was told"),
+                StageProj::Answered { .. } => unreachable!("it has returned"),
             };
             this.stage.set(Stage::Answered { answer: None, drain: None });
             return Poll::Ready(answer);

@@ -16,22 +16,60 @@ use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::MemoryStore;
 
-/// Limits the services it is applied to: by the key that `K` finds, by the rule of `A`.
+/// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
+///
+/// ```
+/// use http::Request;
+/// use tower_throttle::algorithm::SlidingWindow;
+/// use tower_throttle::key::{Paths, PeerIp};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_minute(100)))
+///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 })
+///     .unless(Paths::new(["/health", "/metrics"]))
+///     .name("per-ip");
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+///
+/// | you want | method |
+/// |---|---|
+/// | a limit per IP address of the TCP peer | [`per_ip`](RateLimitLayer::per_ip) |
+/// | a limit per user, header, route, or any other [key](crate::key), or another [algorithm](crate::algorithm) | [`new`](RateLimitLayer::new) |
+/// | one limiter for several layers, or to call it directly | [`with_limiter`](RateLimitLayer::with_limiter), [`limiter`](RateLimitLayer::limiter) |
+/// | some requests to cost more than others | [`cost`](RateLimitLayer::cost) |
+/// | different limits for different callers or requests | [`tier`](RateLimitLayer::tier) |
+/// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
+/// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
+/// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
+/// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
+/// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
+/// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
+/// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
+/// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
+/// | several limits of which a request must meet all | [`and`](RateLimitLayer::and) |
+/// | to count requests without a key and forbidden callers | [`key_stats`](RateLimitLayer::key_stats) |
+///
+/// # Order of the methods
+///
+/// Call `cost` before `tier`, `settle` and `priority`, and call `and` after all methods that configure one of the
+/// joined layers; only `and` and `responder` can follow it. The other methods can be called in any order.
+///
+/// # Shared state
 ///
 /// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a
 /// layer once per route: all routes together have one budget per key. For a budget each, apply a layer each.
 ///
-/// Nameable: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request
-/// [costs](RateLimitLayer::cost), `R` makes the [answers](RateLimitLayer::responder), `S` keeps the state.
+/// # Type parameters
 ///
-/// See the [module documentation](super) for an example.
+/// The type can be named: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request
+/// [costs](RateLimitLayer::cost), `R` makes the [responses](RateLimitLayer::responder), `S` stores the state.
 pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
     policy: Arc<Policy<K, A, C, S>>,
     responder: R,
 }
 
 impl RateLimitLayer<PeerIp, TokenBucket> {
-    /// A token bucket for each address of a TCP peer.
+    /// Creates a layer with a token bucket for each IP address of a TCP peer.
     #[must_use]
     pub fn per_ip(quota: Quota) -> Self {
         Self::new(PeerIp::new(), TokenBucket::new(quota))
@@ -39,7 +77,7 @@ impl RateLimitLayer<PeerIp, TokenBucket> {
 }
 
 impl<K, A: Algorithm> RateLimitLayer<K, A> {
-    /// Limits by `key` and `algorithm`, with state in memory.
+    /// Creates a layer that limits each `key` with `algorithm`, with state in memory.
     #[must_use]
     pub fn new(key: K, algorithm: A) -> Self {
         Self::with_limiter(key, RateLimiter::new(algorithm))
@@ -47,7 +85,7 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
 }
 
 impl<K, A: Algorithm, S> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
-    /// Limits by `key` and a limiter that others may share: other layers, or code that asks it directly.
+    /// Creates a layer from `key` and a limiter, which other layers, or code that calls it directly, can share.
     #[must_use]
     pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
         Self { policy: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
@@ -55,7 +93,8 @@ impl<K, A: Algorithm, S> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
 }
 
 impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, UnitCost, R, S> {
-    /// What a request costs, in units of the quota; 1 unless set. A cost of 0 is always allowed.
+    /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. A request with
+    /// a cost of 0 is always allowed.
     ///
     /// ```
     /// use http::Request;
@@ -69,16 +108,17 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, UnitCost, R, S> {
     where
         F: Fn(&Req) -> u64,
     {
-        self.on(|_| CostFn::new(cost))
+        self.map_options(|_| CostFn::new(cost))
     }
 }
 
 impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiered<A>, C, R, S> {
-    /// The rule that a request goes by: so that a free and a paid user, or a login and a search, differ.
+    /// Sets the function that chooses the algorithm for a request: one limit for free users and another for paying
+    /// users, or one for logins and another for searches.
     ///
-    /// What a key uses by one rule counts for all: moving a user to another tier neither resets nor locks anybody.
-    /// See [`Tiered`]. Clients are told the quota of the rule that was chosen. A [`cost`](RateLimitLayer::cost) is
-    /// set before.
+    /// What a key uses in one tier counts in all of them: moving a user to another tier neither resets the usage nor
+    /// locks the user out. See [`Tiered`]. The quota that is reported to clients is that of the chosen algorithm. Set a
+    /// [`cost`](RateLimitLayer::cost) first.
     ///
     /// ```
     /// use http::Request;
@@ -109,23 +149,25 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiere
         K: KeyExtractor<Req>,
         F: Fn(&Req, &K::Key) -> A,
     {
-        self.on(|cost| TierFn::new(cost, choose))
+        self.map_options(|cost| TierFn::new(cost, choose))
     }
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
-    /// What a call cost in the end, by its response, in units of the quota; `None`: what it was charged.
+    /// Sets the function that returns the actual cost of a call from its response, in units of the quota; `None` leaves
+    /// the call at what it was charged.
     ///
-    /// It is charged its [`cost`](RateLimitLayer::cost) before it is let in. When the response is there, less has the
-    /// difference given back, as far as it still counts in the window that it was charged to (of a bucket, less what has
-    /// flowed in meanwhile; of `Smooth::warming_up`, at the rate of a warm one); more has it taken as well, as far as it is
-    /// there: nobody gets into debt. A call that fails, or whose caller hangs up, costs what it was charged.
-    /// Not for limits of calls in progress, which are free when they end.
+    /// A call is charged its [`cost`](RateLimitLayer::cost) before it is admitted. If the actual cost is lower, the
+    /// difference is refunded to the window it was charged to, as far as it still counts (with a bucket, less what has
+    /// been refilled meanwhile; with `Smooth::warming_up`, at the rate of a warm one). If it is higher, the difference is
+    /// charged as far as units are available; a key never goes negative. A call that fails, or whose client disconnects,
+    /// costs what it was charged. Do not use it with limits of calls in progress, which release their units when they
+    /// end.
     ///
-    /// The header fields of a settled answer describe the state after settling, where the store answers at once, as
-    /// [`MemoryStore`] does: they are read under the same lock. Those of a call that is not settled, since the function
-    /// returns `None` or the call was refused, are as of the decision; so is the [`Decision`](crate::Decision) that a
-    /// handler finds.
+    /// The header fields of a settled response describe the state after settling, if the store settles at once, as
+    /// [`MemoryStore`] does: they are read under the same lock. If a call is not settled, because the function returned
+    /// `None` or the call was rejected, they describe the state at the decision; so does the
+    /// [`Decision`](crate::Decision) in the request's extensions.
     ///
     /// ```
     /// use axum::response::Response;
@@ -133,41 +175,43 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// // five failed log-ins a minute; those that succeed are free
+    /// // five failed logins a minute; successful logins are free
     /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
     ///     .settle(|response: &Response| u64::from(!response.status().is_success()));
     /// # let _: axum::Router = axum::Router::new().layer(logins);
     /// ```
     ///
-    /// So many may be in progress at a time as the limit allows: each is charged until its response is there.
+    /// No more calls can be in progress at a time than the limit allows: each is charged until its response is ready.
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R>
     where
         F: Fn(&Res) -> Actual,
         Actual: Into<Option<u64>>,
     {
-        self.on(|terms| SettleFn::new(terms, actual))
+        self.map_options(|options| SettleFn::new(options, actual))
     }
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
-    fn on<D>(self, terms: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
-        let policy = Arc::unwrap_or_clone(self.policy).on(terms);
+    fn map_options<D>(self, f: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
+        let policy = Arc::unwrap_or_clone(self.policy).map_options(f);
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Does not limit requests that meet a condition: a closure that names its argument's type, or [`Paths`](crate::key::Paths),
-    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth),
-    /// [`GrpcReflection`](crate::key::GrpcReflection). Called twice, requests that meet either. They pass without a
-    /// key; a caller that is [denied](crate::key::PeerIp::deny) does not. To switch a limit off by configuration there is
-    /// [`shadow`](RateLimitLayer::shadow).
+    /// Exempts requests that match `condition` from the limit.
+    ///
+    /// The condition is a closure that names its argument's type, or [`Paths`](crate::key::Paths),
+    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) or
+    /// [`GrpcReflection`](crate::key::GrpcReflection). If it is called twice, requests that match either condition are
+    /// exempt. They need no key, but a caller that is [on a deny list](crate::key::PeerIp::deny) is still rejected. To
+    /// switch a limit off by configuration, use [`shadow`](RateLimitLayer::shadow).
     ///
     /// ```
     /// use http::Request;
     /// use tower_throttle::key::{Paths, Preflight};
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// // what a layer outside has found out
+    /// // inserted by an outer layer
     /// #[derive(Clone)]
     /// struct Staff;
     ///
@@ -179,18 +223,18 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// ```
     #[must_use]
     pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, S> {
-        let policy = Arc::unwrap_or_clone(self.policy).by(|key| Unless::new(key, condition));
+        let policy = Arc::unwrap_or_clone(self.policy).map_key(|key| Unless::new(key, condition));
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Decides, counts, marks, and lets through: what would the limit do? nginx calls it dry run.
+    /// Decides and counts, but admits every call, to show what the limit would do. nginx calls it dry run.
     ///
-    /// A call that would be denied, or held in line, goes on at once; it is [counted](Shadow::denied), its request carries
-    /// the mark [`ShadowDenied`](super::ShadowDenied), and there is an event of level `debug` (feature `tracing`). Callers
-    /// are told nothing. Denied calls are charged no more than ever. Turned [off](Shadow::set), the limit is enforced, with
-    /// what was used until then. Joined with others, it neither denies nor hinders them, and is asked after they have let
-    /// the call pass. Requests without a valid key, and callers that are not served, are refused all the same. A
-    /// store that cannot decide refuses nobody.
+    /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request carries
+    /// the extension [`ShadowDenied`](super::ShadowDenied), and an event of level `debug` is emitted (feature `tracing`).
+    /// Nothing is reported to callers. Denied calls are charged no more than without shadow mode. Once it is turned
+    /// [off](Shadow::set), the limit is enforced, and the units used until then count. Joined with other limits, it
+    /// neither denies nor delays a call, and decides after the others have admitted it. Requests without a valid key and
+    /// forbidden callers are still rejected. If the store fails, the call is admitted.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
@@ -198,8 +242,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     ///
     /// let shadow = Shadow::new();
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).shadow(&shadow);
-    /// // a day later: is anybody hit who should not be? if not
-    /// println!("{} calls would have been refused", shadow.denied());
+    /// // a day later, if no legitimate caller would have been denied
+    /// println!("{} calls would have been denied", shadow.denied());
     /// shadow.set(false);
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
@@ -209,25 +253,28 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         Self { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Does not tell callers of this policy: no header fields, no name in bodies and gRPC details. For limits whose state is
-    /// nobody's business, such as one for all callers together. How long to wait is told all the same.
+    /// Hides this policy from callers: it has no header fields, and no name in bodies and gRPC details.
+    ///
+    /// Use it for limits whose state callers must not see, such as one limit for all callers together. The time to wait
+    /// is still reported.
     #[must_use]
     pub fn hidden(self) -> Self {
         let policy = Arc::unwrap_or_clone(self.policy).hidden();
         Self { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// What becomes of requests whose key cannot be had by a mistake of the configuration; unless set, they are
-    /// [rejected](MissingKey::Reject). What a client gets [wrong](crate::key::KeyError::invalid) is refused with 400 in any
-    /// case.
+    /// Sets what happens to requests whose key is not available because of a configuration mistake. The default is to
+    /// [reject](MissingKey::Reject) them. A request in which the client made the key
+    /// [invalid](crate::key::KeyError::invalid) is always rejected with 400.
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
         let policy = Arc::unwrap_or_clone(self.policy).on_missing_key(missing);
         Self { policy: Arc::new(policy), responder: self.responder }
     }
 
-    /// Which requests have priority: where the algorithm is a [window that lends](crate::algorithm::Priority), they
-    /// may wait for the next window instead of being refused. A [`cost`](RateLimitLayer::cost) is set before.
+    /// Sets the function that returns whether a request has priority. If the algorithm is a
+    /// [window that lends](crate::algorithm::Priority), requests with priority can wait for the next window instead of
+    /// being rejected. Set a [`cost`](RateLimitLayer::cost) first.
     ///
     /// ```
     /// use http::Request;
@@ -241,7 +288,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     ///
-    /// With an algorithm that [has no calls with priority](HasPriority), it does not compile:
+    /// It does not compile with an algorithm that [has no calls with priority](HasPriority):
     ///
     /// ```compile_fail,E0277
     /// # use http::Request;
@@ -258,15 +305,15 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         A: HasPriority,
         F: Fn(&Req) -> bool,
     {
-        self.on(|terms| PriorityFn::new(terms, has_priority))
+        self.map_options(|options| PriorityFn::new(options, has_priority))
     }
 
-    /// The policy's name in header fields and bodies; `default` unless set.
+    /// Sets the policy's name in header fields and bodies. The default is `default`.
     ///
     /// # Panics
     ///
-    /// If `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
-    /// the program use [`try_name`](RateLimitLayer::try_name).
+    /// Panics if `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
+    /// the program, use [`try_name`](RateLimitLayer::try_name).
     #[must_use]
     #[track_caller]
     pub fn name(self, name: &str) -> Self {
@@ -276,11 +323,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
         }
     }
 
-    /// The policy's name, if it can be one.
+    /// Sets the policy's name, or returns an error if `name` is not valid.
     ///
     /// # Errors
     ///
-    /// If `name` is not 1 to 256 printable ASCII characters.
+    /// Returns an error if `name` is not 1 to 256 printable ASCII characters.
     pub fn try_name(self, name: &str) -> Result<Self, PolicyNameError> {
         let policy = Arc::unwrap_or_clone(self.policy).named(name)?;
         Ok(Self { policy: Arc::new(policy), responder: self.responder })
@@ -292,21 +339,21 @@ impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
         (self.policy, self.responder)
     }
 
-    /// Who makes the answers: [`HttpResponder`] unless set, [`ErrorResponder`](super::ErrorResponder) for services
-    /// that are not HTTP.
+    /// Sets the [`Responder`](super::Responder), which makes the responses. The default is [`HttpResponder`]; use
+    /// [`ErrorResponder`](super::ErrorResponder) for services that are not HTTP.
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
         RateLimitLayer { policy: self.policy, responder }
     }
 
-    /// How many requests had no key, and how many callers were turned away, of all clones of this layer. It goes up
-    /// while requests go on: for a dashboard, not for sums.
+    /// Returns how many requests had no key and how many callers were forbidden, over all clones of this layer. The
+    /// counters change while requests are served: use them for a dashboard, not for exact sums.
     #[must_use]
     pub fn key_stats(&self) -> KeyStats {
         self.policy.counters().counts()
     }
 
-    /// The limiter, to ask it directly.
+    /// Returns the limiter, to call it directly.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter<A, S> {
         self.policy.limiter()

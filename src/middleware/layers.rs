@@ -10,13 +10,13 @@ use super::policy::set::{Deduplicate, sealed};
 use super::service::RateLimit;
 use crate::algorithm::Algorithm;
 
-/// Several policies in one layer, charged all or none. Made by [`and`](RateLimitLayer::and).
+/// A layer with several policies, of which a call is charged all or none. Created by [`and`](RateLimitLayer::and).
 pub struct Layers<P, R> {
     policies: Arc<P>,
     responder: R,
 }
 
-/// The policies of two layers, and who makes the answers.
+/// The layer that two layers are joined to, with the responder `R`.
 type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;
 
 /// A layer whose policies can be joined with those of another.
@@ -52,17 +52,17 @@ impl<P: Deduplicate + Clone, R> IntoPolicySet for Layers<P, R> {
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
-    /// Both must allow: a request that either denies is charged by neither.
+    /// Joins two layers: a request must be allowed by both, and is charged by neither if either denies it.
     ///
-    /// They are decided together while both keys are held, so nobody comes in between. The answers are made by this
-    /// layer's responder. A policy whose name is taken is numbered: `default`, `default-2`.
+    /// Both are decided together while both keys are locked, so no other call is decided in between. This layer's
+    /// responder makes the responses. A policy whose name is already used is numbered: `default`, `default-2`.
     ///
-    /// If one lets the request wait in line, the other is charged when the request joins the line: its budget is for
-    /// arrivals. Given up while it waits, what still counts of that is given back (to the tier that was asked last,
-    /// where there are [tiers](crate::algorithm::Tiered)). If both let it wait, it leaves when its turn has come in
-    /// both lines: what is behind sees at most what each line lets out, but not as evenly as one line alone would.
-    /// The state must be in memory. What each layer is told by itself, as [`unless`](RateLimitLayer::unless) and
-    /// [`missing_key`](RateLimitLayer::missing_key), it is told before; a clone kept from before tells its
+    /// If one of them queues the request, the other is charged when the request joins the queue: its budget is for
+    /// arrivals. If the request is cancelled while it is queued, what still counts of that charge is refunded (to the
+    /// tier that was used last, if there are [tiers](crate::algorithm::Tiered)). If both queue it, it is admitted when it
+    /// is due in both queues: the inner service receives at most what each queue releases, but less evenly than from one
+    /// queue alone. The state must be in memory. Configure [`unless`](RateLimitLayer::unless) and
+    /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining. Keep a clone of a layer to read its
     /// [`key_stats`](RateLimitLayer::key_stats).
     ///
     /// ```
@@ -83,7 +83,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
 }
 
 impl<P: Deduplicate + Clone, R> Layers<P, R> {
-    /// All must allow. See [`RateLimitLayer::and`].
+    /// Joins another layer: all policies must allow a request. See [`RateLimitLayer::and`].
     #[must_use]
     pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
         let policies = And::new(Arc::unwrap_or_clone(self.policies), other.into_policy_set());
@@ -92,7 +92,7 @@ impl<P: Deduplicate + Clone, R> Layers<P, R> {
 }
 
 impl<P, R> Layers<P, R> {
-    /// Who makes the answers. See [`RateLimitLayer::responder`].
+    /// Sets the responder, which makes the responses. See [`RateLimitLayer::responder`].
     #[must_use]
     pub fn responder<T>(self, responder: T) -> Layers<P, T> {
         Layers { policies: self.policies, responder }

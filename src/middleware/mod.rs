@@ -1,4 +1,4 @@
-//! The tower words: layer, service, future, body, and what a refused caller gets.
+//! The tower middleware: layer, service, future, response body, and the responses to rejected calls.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -12,20 +12,21 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! Each call is decided in `call`, before its body is read. A call that is admitted goes to the very service that was
-//! readied for it.
+//! Each call is decided in `call`, before its body is read. An admitted call goes to the same instance of the service
+//! that `poll_ready` was called on.
 //!
-//! Where the rule lets calls wait, a request is held with the service that was readied for it, no longer than its
-//! `grpc-timeout`, and passed on when its turn has come; nothing of its body is read meanwhile. Where calls count
-//! while they are in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body keeps the permit
-//! to its end. A handler finds the [`Decision`](crate::Decision), and the delay in it, in the request's extensions; in
-//! axum it takes it as an argument. A limiter that is [closed](crate::limiter::RateLimiter::close) answers all who wait.
+//! If the algorithm queues calls, a queued request is held together with the service that is ready for it, no longer
+//! than its `grpc-timeout`, and passed on when it is admitted; its body is not read meanwhile. If the algorithm limits
+//! calls in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until it
+//! ends. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; in axum it can
+//! take it as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls get a
+//! response.
 //!
-//! What a call cost may be known only when it is over: [`settle`](RateLimitLayer::settle). What a limit would do is known
-//! before it bites: [`shadow`](RateLimitLayer::shadow).
+//! If the cost of a call is known only at its end, use [`settle`](RateLimitLayer::settle). To see what a limit would do
+//! before it is enforced, use [`shadow`](RateLimitLayer::shadow).
 //!
-//! What the answers look like is a [`Responder`]'s choice. [`HttpResponder`], the default, never changes the
-//! service's error type: it answers, in forms that can be chosen. [`ErrorResponder`] serves services that are not HTTP.
+//! A [`Responder`] makes the responses. [`HttpResponder`], the default, never changes the service's error type: it
+//! rejects calls with a response, whose form can be configured. [`ErrorResponder`] is for services that are not HTTP.
 
 mod accept;
 mod body;

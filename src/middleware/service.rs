@@ -10,10 +10,10 @@ use super::policy::set::{PolicySet, SettlePolicies, Verdict};
 use super::response::{Rejection, Responder};
 use crate::store::Permit;
 
-/// A service that is limited. Made by [`RateLimitLayer`](super::RateLimitLayer).
+/// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// Deciding happens in `call`, for the key needs the request; `poll_ready` is that of the service behind. A refused
-/// call leaves what that service reserved in `poll_ready` with this clone of it, for its next call.
+/// Calls are decided in `call`, since the key is extracted from the request; `poll_ready` is that of the inner service.
+/// If a call is rejected, what the inner service reserved in `poll_ready` stays with this clone of it, for its next call.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     policies: Arc<P>,
@@ -25,12 +25,12 @@ impl<Svc, P, R> RateLimit<Svc, P, R> {
         Self { inner, policies, responder }
     }
 
-    /// The service behind.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &Svc {
         &self.inner
     }
 
-    /// The service behind.
+    /// Returns the inner service.
     pub fn into_inner(self) -> Svc {
         self.inner
     }
@@ -66,7 +66,7 @@ where
                 return ResponseFuture::calling(response, Some(outcome), permit, policies, &self.responder);
             }
             Verdict::Later(wait) => {
-                // The service that was readied is the one to be called; the clone is readied for the next.
+                // The instance that is ready must be the one that is called; the clone is for the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 return ResponseFuture::waiting(wait, ready, request, policies, &self.responder);

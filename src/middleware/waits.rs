@@ -1,4 +1,4 @@
-//! What an [`HttpResponder`] says of waits, and of requests for which no wait helps.
+//! Settings of an [`HttpResponder`] for reported waits, for costs that exceed a limit, and for unread bodies.
 
 use std::time::Duration;
 
@@ -13,52 +13,54 @@ use super::response::jitter::jitter;
 use super::response::options::{BodyFormat, Options};
 
 impl<F, D> HttpResponder<F, D> {
-    /// What `Retry-After` says where a wait helps but nothing tells how long it is: of calls in progress, of a limiter that
-    /// was closed, of a store that failed. One second unless set; `None`: nothing, and many clients then come back at once.
+    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: for calls in progress, for a
+    /// limiter that was closed, and for a store that failed. The default is one second. With `None` there is no
+    /// `Retry-After`, and many clients then retry at once.
     ///
-    /// It is a hint and stands in `Retry-After` only, no shorter than the wait of another policy that denied. A request that
-    /// costs more than a limit can ever admit gets none, nor do gRPC callers, which go by other fields.
+    /// It is a hint, appears in `Retry-After` only, and is at least the wait of any other policy that denied the call. A
+    /// request that costs more than a limit can ever admit has none, nor do gRPC responses, which use other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
         self
     }
 
-    /// The longest wait that a refusal reports, in any of its fields: clients that sleep through whatever they are told
-    /// come back after `most`, though they may be refused again. Unbounded unless set.
+    /// Sets the maximum wait that a rejection reports, in any of its fields: clients that sleep for the whole reported
+    /// time retry after `max`, though they may be rejected again. There is no maximum by default.
     #[must_use]
-    pub const fn max_reported_wait(mut self, most: Duration) -> Self {
-        self.options.longest_wait = most;
+    pub const fn max_reported_wait(mut self, max: Duration) -> Self {
+        self.options.max_reported_wait = max;
         self
     }
 
-    /// The status of a refusal for which no wait helps, since the request costs more than a limit can ever admit; 429
-    /// unless set. Many clients retry any 429: 413 keeps them from it. gRPC callers and answers of one's own are not
-    /// concerned; those ask [`Rejection::unsatisfiable_cost`].
+    /// Sets the status of a rejection where waiting does not help, since the request costs more than a limit can ever
+    /// admit. The default is 429. Many clients retry any 429; 413 keeps them from it. It does not apply to gRPC responses
+    /// and custom responses; a custom response can check [`Rejection::unsatisfiable_cost`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
         self
     }
 
-    /// The body of such a refusal; that of [all others](Self::body) unless set.
+    /// Sets the body of a rejection where waiting does not help. The default is [that of all others](Self::body).
     #[must_use]
     pub const fn never_fits_body(mut self, format: BodyFormat) -> Self {
         self.options.never_fits_body = Some(format);
         self
     }
 
-    /// Reads and discards the body of a refused HTTP/1.x request before the answer is returned: at most `max_bytes` of it,
-    /// for at most `max_time`. Unless set, nothing of it is read, and the answer says `Connection: close`.
+    /// Reads and discards the body of a rejected HTTP/1.x request before the response is returned: at most `max_bytes` of
+    /// it, for at most `max_time`. By default the body is not read, and the response has `Connection: close`.
     ///
-    /// A client that is still sending when the server closes may lose the answer, and a proxy then answers 502. A body
-    /// that is read to its end spares the connection, too. The answer says `Connection: close` at once if a longer body is
-    /// announced or the client [expects](http::header::EXPECT) to be asked for it; and as soon as a body turns out to be
-    /// longer, slower, or broken. At most 1,024 bodies are read at the same time, by all clones of this responder; the
-    /// others are left unread. Over HTTP/2 there is no need for any of that.
+    /// A client that is still sending when the server closes the connection may lose the response, and a proxy then
+    /// returns 502. If the body is read to its end, the connection can also be used again. The response is returned at
+    /// once with `Connection: close` if a longer body is announced, or if the client sent
+    /// [`Expect`](http::header::EXPECT); and as soon as a body turns out to be longer, slower, or broken. At most 1,024
+    /// bodies are read at the same time, by all clones of this responder; further ones are left unread. HTTP/2 needs none
+    /// of that.
     ///
-    /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as those of axum, hyper and tonic
-    /// are.
+    /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
+    /// tonic are.
     ///
     /// ```
     /// use std::time::Duration;
@@ -71,8 +73,8 @@ impl<F, D> HttpResponder<F, D> {
     ///
     /// # Panics
     ///
-    /// The responder does not. The limited service does, if it refuses such a request outside a tokio runtime with a
-    /// timer.
+    /// The method itself does not panic. The limited service panics if it rejects such a request outside a tokio runtime
+    /// with a timer.
     #[must_use]
     pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody> {
         let unread = DrainBody::new(max_bytes, max_time);
@@ -80,30 +82,30 @@ impl<F, D> HttpResponder<F, D> {
     }
 }
 
-/// The status and the body of a refusal.
+/// The status and the body format of a rejection.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub(super) status: StatusCode,
-    /// Not by `Accept`: that is decided.
+    /// The format of the body; never `ByAccept`, which is resolved before.
     pub(super) format: BodyFormat,
 }
 
 impl Options {
-    /// How the waits of a refusal are reported.
+    /// Returns the waits that a rejection reports.
     pub(super) fn waits(&self, rejection: &Rejection<'_>) -> Waits {
         let wait = rejection.retry_after();
         let extra = wait.map_or(Duration::ZERO, |_| jitter(self.jitter));
-        let wait = wait.map(|wait| wait.saturating_add(extra).min(self.longest_wait));
-        Waits { wait, extra, longest: self.longest_wait }
+        let wait = wait.map(|wait| wait.saturating_add(extra).min(self.max_reported_wait));
+        Waits { wait, extra, max: self.max_reported_wait }
     }
 
-    /// What `Retry-After` says where nothing tells how long; `None` where no wait helps, or the key is the problem.
+    /// Returns the `Retry-After` of an unknown wait; `None` if no wait helps, or if the key is the problem.
     pub(super) fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;
         }
         let hint = self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default());
-        Some(hint.saturating_add(jitter(self.jitter)).min(self.longest_wait))
+        Some(hint.saturating_add(jitter(self.jitter)).min(self.max_reported_wait))
     }
 
     pub(super) fn shape(&self, rejection: &Rejection<'_>, headers: &HeaderMap) -> Shape {

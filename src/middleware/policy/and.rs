@@ -1,4 +1,4 @@
-//! Several policies, on keys of their own, that are charged all or none.
+//! Several policies, each with its own key, of which a call is charged all or none.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -25,9 +25,9 @@ use crate::store::JointWait;
 use crate::store::Permit;
 use crate::store::decide_joint;
 
-/// Two policies, or more: each may be two again. Made by [`and`](crate::middleware::RateLimitLayer::and).
+/// Two policies, or more: each can be an `And` again. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
-/// A request passes if both let it pass, and is then charged by both. If one denies it, neither is charged.
+/// A request is admitted if both policies allow it, and is then charged by both. If one denies it, neither charges it.
 #[derive(Clone, Debug)]
 pub struct And<P, Q>(P, Q);
 
@@ -52,15 +52,15 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
     fn gather<'a>(
         &'a self,
         request: &Req,
-        patience: MaxWaitFn<'_>,
+        max_wait: MaxWaitFn<'_>,
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError> {
-        let first = self.0.gather(request, patience, parts);
+        let first = self.0.gather(request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // Asked in any case: whoever is not served is told so, and not that a key is missing.
-        match self.1.gather(request, patience, parts) {
+        // The second always runs: its 403 for a forbidden caller takes precedence over a missing key.
+        match self.1.gather(request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
@@ -115,7 +115,7 @@ impl<P, Q> And<P, Q> {
         outcome
     }
 
-    /// Of a call that all let pass which are not in shadow mode.
+    /// Returns the outcome of a call that all policies admitted that are not in shadow mode.
     fn admitted<Req>(
         &self,
         request: &Req,
@@ -136,9 +136,9 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
     type Error = Infallible;
     type Wait = Box<JointWait>;
 
-    fn decide(&self, request: &Req, patience: MaxWaitFn<'_>) -> Verdict<Self::Outcome, Self::Wait> {
+    fn decide(&self, request: &Req, max_wait: MaxWaitFn<'_>) -> Verdict<Self::Outcome, Self::Wait> {
         let mut parts = Few::new();
-        if let Err(error) = self.gather(request, patience, &mut parts) {
+        if let Err(error) = self.gather(request, max_wait, &mut parts) {
             return Verdict::NoKey(error);
         }
         if parts.iter().all(Option::is_none) {
@@ -166,21 +166,18 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
         }
     }
 
-    fn report<T>(&self, outcome: &Self::Outcome, tell: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
+    fn report<T>(&self, outcome: &Self::Outcome, f: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
         let mut reports = Few::new();
         self.reports(&mut outcome.iter(), &mut reports);
-        tell(&reports)
+        f(&reports)
     }
 
     fn shadow_denial<'a>(&self, outcome: &'a Self::Outcome) -> Option<&'a Decision> {
         outcome.iter().flatten().filter_map(Outcome::shadow_denial).next_back()
     }
 
-    fn each(
-        outcome: &mut Self::Outcome,
-        look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>),
-    ) {
-        look(&mut outcome.iter_mut().map(Option::as_mut));
+    fn each(outcome: &mut Self::Outcome, f: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>)) {
+        f(&mut outcome.iter_mut().map(Option::as_mut));
     }
 
     fn log_denial(&self, outcome: &Self::Outcome) {

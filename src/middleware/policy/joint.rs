@@ -1,4 +1,4 @@
-//! A policy that is decided together with others.
+//! The part of a policy in a joint decision.
 
 use std::collections::HashSet;
 use std::mem;
@@ -21,17 +21,17 @@ where
     fn gather<'a>(
         &'a self,
         request: &Req,
-        patience: MaxWaitFn<'_>,
+        max_wait: MaxWaitFn<'_>,
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError> {
         let caller = self.caller(request)?.filter(|_| self.shadow().is_none());
         parts.push(caller.map(|caller| {
-            let (cost, algorithm) = (self.terms.cost(request), self.algorithm(request, &caller));
-            let mut call = Attempt::with(cost, algorithm.as_ref(), self.terms.has_priority(request));
-            if let Some(patience) = self.patience(algorithm.as_ref(), patience) {
-                call = call.with_max_wait(patience);
+            let (cost, algorithm) = (self.options.cost(request), self.algorithm(request, &caller));
+            let mut call = Attempt::with(cost, algorithm.as_ref(), self.options.has_priority(request));
+            if let Some(max_wait) = self.max_wait(algorithm.as_ref(), max_wait) {
+                call = call.with_max_wait(max_wait);
             }
-            if self.terms.is_settled() {
+            if self.options.is_settled() {
                 call = call.with_reservation();
             }
             self.limiter.part(&caller, call)

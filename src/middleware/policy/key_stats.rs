@@ -2,20 +2,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::MissingKey;
 
-/// How many requests a layer has met whose key could not be had, or whose caller is not served. See
+/// Counts of a layer's requests without a key and of its forbidden callers. Returned by
 /// [`key_stats`](crate::middleware::RateLimitLayer::key_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {
-    /// Without a key, and refused: [`MissingKey::Reject`].
+    /// The number of requests rejected without a key: [`MissingKey::Reject`].
     pub rejected: u64,
-    /// Without a key, and decided by the budget that they share: [`MissingKey::Shared`].
+    /// The number of requests without a key that were charged to their shared budget: [`MissingKey::Shared`].
     pub shared: u64,
-    /// Without a key, and not limited: [`MissingKey::Pass`].
+    /// The number of requests without a key that were not limited: [`MissingKey::Pass`].
     pub unlimited: u64,
-    /// Turned away: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
+    /// The number of requests of forbidden callers: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
     pub forbidden: u64,
-    /// Refused because of a mistake of the client: [`KeyError::invalid`](crate::key::KeyError::invalid).
+    /// The number of requests rejected because the client made the key invalid:
+    /// [`KeyError::invalid`](crate::key::KeyError::invalid).
     pub invalid: u64,
 }
 
@@ -42,7 +43,7 @@ impl KeyCounters {
         self.forbidden.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that was refused because of a mistake of the client.
+    /// Counts a request that was rejected because the client made its key invalid.
     pub(in crate::middleware) fn count_invalid(&self) {
         self.invalid.fetch_add(1, Ordering::Relaxed);
     }

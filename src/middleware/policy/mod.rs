@@ -28,11 +28,11 @@ use crate::limiter::RateLimiter;
 use crate::observe::Observer;
 use crate::store::{BoxError, MemoryStore, Reservation};
 
-/// One policy: who is asking, the limiter, what a request costs, and the name.
+/// One policy: the key, the limiter, the cost of a request, and the name.
 pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
     key: K,
     limiter: RateLimiter<A, S>,
-    terms: C,
+    options: C,
     names: PolicyNames,
     missing: MissingKey,
     shadow: Option<Shadow>,
@@ -46,7 +46,7 @@ impl<K, A: Algorithm, S> Policy<K, A, UnitCost, S> {
         Self {
             key,
             limiter,
-            terms: UnitCost,
+            options: UnitCost,
             names,
             missing: MissingKey::default(),
             shadow: None,
@@ -61,14 +61,14 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         Ok(Self { names: self.names.named(name)?, ..self })
     }
 
-    pub(super) fn on<D>(self, terms: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
-        let Self { key, limiter, terms: old, names, missing, shadow, counters, observer } = self;
-        Policy { key, limiter, terms: terms(old), names, missing, shadow, counters, observer }
+    pub(super) fn map_options<D>(self, f: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
+        let Self { key, limiter, options, names, missing, shadow, counters, observer } = self;
+        Policy { key, limiter, options: f(options), names, missing, shadow, counters, observer }
     }
 
-    pub(super) fn by<L>(self, by: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
-        let Self { key, limiter, terms, names, missing, shadow, counters, observer } = self;
-        Policy { key: by(key), limiter, terms, names, missing, shadow, counters, observer }
+    pub(super) fn map_key<L>(self, f: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
+        let Self { key, limiter, options, names, missing, shadow, counters, observer } = self;
+        Policy { key: f(key), limiter, options, names, missing, shadow, counters, observer }
     }
 
     pub(super) fn hidden(self) -> Self {
@@ -109,13 +109,13 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         Outcome { charge, ..outcome }
     }
 
-    /// The switch, if it is on.
+    /// Returns the switch of shadow mode, if it is on.
     #[inline]
     fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref().filter(|shadow| shadow.is_on())
     }
 
-    /// What is told of a decision, and whether the call goes on: in shadow mode, whatever was decided.
+    /// Returns the outcome of a decision, and whether the call is admitted, which it always is in shadow mode.
     #[inline]
     fn apply_shadow(
         &self,
@@ -135,7 +135,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         (outcome, true)
     }
 
-    /// The rule that was chosen for the request; `None`: the limiter's.
+    /// Returns the algorithm that was chosen for the request, or `None` for the limiter's own.
     #[inline]
     fn algorithm<Req>(&self, request: &Req, caller: &StoreKey<K::Key>) -> Option<A>
     where
@@ -143,20 +143,20 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         C: RequestOptions<Req, K::Key, A>,
     {
         match caller {
-            StoreKey::Key(key) => self.terms.algorithm(request, key),
+            StoreKey::Key(key) => self.options.algorithm(request, key),
             StoreKey::Missing => None,
         }
     }
 
-    /// How long the caller waits at most, if calls by that rule, or the limiter's, may be held.
+    /// Returns the caller's maximum wait, if `algorithm`, or the limiter's own, can queue calls.
     #[inline]
-    fn patience(&self, algorithm: Option<&A>, patience: MaxWaitFn<'_>) -> Option<Duration> {
+    fn max_wait(&self, algorithm: Option<&A>, max_wait: MaxWaitFn<'_>) -> Option<Duration> {
         match algorithm {
-            Some(algorithm) if algorithm.holds_requests() => patience(),
+            Some(algorithm) if algorithm.holds_requests() => max_wait(),
             Some(_) => None,
-            // Of a rule that was replaced, asking costs more than the caller does.
-            None if self.limiter.is_replaced() => patience(),
-            None if self.limiter.algorithm().holds_requests() => patience(),
+            // Reading a replaced algorithm costs more than asking the caller.
+            None if self.limiter.is_replaced() => max_wait(),
+            None if self.limiter.algorithm().holds_requests() => max_wait(),
             None => None,
         }
     }
@@ -172,7 +172,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// Whose budget the request draws on; `None`: it is not limited.
+    /// Returns the key that the request is charged to, or `None` if it is not limited.
     #[inline]
     fn caller<Req>(&self, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
@@ -184,7 +184,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// The same once more, of a request that was counted.
+    /// Returns the key as [`caller`](Self::caller) does, without counting or logging: that has been done.
     fn key_of_uncounted<Req>(&self, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,
@@ -224,7 +224,7 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
         Self {
             key: self.key.clone(),
             limiter: self.limiter.clone(),
-            terms: self.terms.clone(),
+            options: self.options.clone(),
             names: self.names.clone(),
             missing: self.missing,
             shadow: self.shadow.clone(),

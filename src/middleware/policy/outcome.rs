@@ -1,4 +1,4 @@
-//! What a policy has decided, kept until the answer is made.
+//! The outcome of a policy, kept until the response is made.
 
 use std::any::Any;
 use std::time::Duration;
@@ -7,29 +7,29 @@ use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
 use crate::store::Reservation;
 
-/// One policy's decision, with what is told of the rule behind it.
+/// One policy's decision, with what is reported of its algorithm.
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
     pub(in crate::middleware) window: Option<Duration>,
-    /// The rule's quotas, where they are not those that the policy was built with.
+    /// The quotas of the algorithm, if they differ from those that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
-    /// Whether the call is let through whatever was decided, and nobody is told.
+    /// `true` if the call is admitted whatever was decided, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
-    /// If the call's cost is to be settled.
+    /// The charge to settle, if the call's cost is settled.
     pub(in crate::middleware) charge: Option<Charge>,
 }
 
-/// What a call was charged that is to be settled.
+/// The charge of a call that is to be settled.
 #[derive(Debug)]
 pub(in crate::middleware) struct Charge {
     pub(in crate::middleware) reservation: Reservation,
-    /// The rule that was chosen for the call; `None`: the limiter's.
+    /// The algorithm that was chosen for the call, or `None` for the limiter's own.
     pub(in crate::middleware) algorithm: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Outcome {
-    /// `other`: the rule is not that of the policy's labels.
+    /// Creates the outcome of `decision`. `other` is `true` if `algorithm` is not that of the policy's labels.
     #[inline]
     pub(in crate::middleware) fn new(algorithm: &impl Algorithm, decision: Decision, other: bool) -> Self {
         let quotas = other.then(|| {
@@ -37,13 +37,13 @@ impl Outcome {
             algorithm.for_each_policy(&mut |quota| quotas.push(quota));
             quotas.into()
         });
-        // With nothing left, a window of nothing is none: the rule was not asked when the next unit comes.
+        // With nothing remaining, a window of zero means that the time of the next unit is not known.
         let window =
             algorithm.header_window(&decision).filter(|window| !window.is_zero() || decision.remaining() > 0);
         Self { decision, window, quotas, is_shadow: false, charge: None }
     }
 
-    /// What would have been decided, of a call that was let through all the same.
+    /// Returns the decision, if it is a denial in shadow mode: the call was admitted nevertheless.
     pub(in crate::middleware) fn shadow_denial(&self) -> Option<&Decision> {
         Some(&self.decision).filter(|decision| self.is_shadow && !decision.is_allowed())
     }

@@ -1,4 +1,4 @@
-//! A policy as its callers are told of it: built once, sent many times.
+//! The name of a policy and the parts of responses that contain it: built once, sent many times.
 
 use std::collections::HashSet;
 
@@ -10,14 +10,14 @@ use crate::error::PolicyNameError;
 use crate::middleware::response::problem_json;
 use crate::middleware::response::structured_field;
 
-/// The longest name.
-const LONGEST: usize = 256;
+/// The maximum length of a name, in bytes.
+const MAX_LEN: usize = 256;
 
-/// The labels of a policy: one for each limit that it has on its key, in their order.
+/// The labels of a policy: one for each limit that it has on its key, in the order of the limits.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyNames {
     names: Box<[PolicyName]>,
-    /// Whether callers are not told of it.
+    /// `true` if the policy is not reported to callers.
     hidden: bool,
 }
 
@@ -28,7 +28,7 @@ impl PolicyNames {
         Self { names: names.into(), hidden: false }.deduplicate(&mut HashSet::new())
     }
 
-    /// All of that name; the second and others are numbered.
+    /// Returns the labels with that name; the second and further ones are numbered.
     pub(in crate::middleware) fn named(&self, name: &str) -> Result<Self, PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
@@ -43,7 +43,7 @@ impl PolicyNames {
         self.hidden
     }
 
-    /// Numbers those whose name is `taken`: `default`, `default-2`, `default-3`.
+    /// Numbers the labels whose name is in `taken`: `default`, `default-2`, `default-3`.
     pub(in crate::middleware) fn deduplicate(mut self, taken: &mut HashSet<String>) -> Self {
         for label in &mut self.names {
             let mut name = label.given.clone();
@@ -70,16 +70,16 @@ impl PolicyNames {
     }
 }
 
-/// A policy's name, and the parts of answers that depend on nothing else.
+/// A policy's name, and the parts of responses that depend only on it and the quota.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: String,
     /// The name without a number.
     given: String,
     policy: QuotaPolicy,
-    /// The value of `RateLimit-QuotaPolicy`.
+    /// The value of `RateLimit-Policy`.
     pub(in crate::middleware) policy_field: HeaderValue,
-    /// The item of `RateLimit`, up to the number that remains.
+    /// The item of `RateLimit`, up to the number of remaining units.
     pub(in crate::middleware) item: String,
     /// The body of a 429.
     pub(in crate::middleware) exceeded: Bytes,
@@ -90,7 +90,7 @@ pub(in crate::middleware) struct PolicyName {
 impl PolicyName {
     pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, PolicyNameError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-        if !printable || name.is_empty() || name.len() > LONGEST {
+        if !printable || name.is_empty() || name.len() > MAX_LEN {
             return Err(PolicyNameError::new(name));
         }
         Ok(Self::printable(name, policy))
@@ -112,16 +112,16 @@ impl PolicyName {
         Self::printable("default", policy)
     }
 
-    /// Its name as a structured-field string.
+    /// Returns the name as a structured-field string.
     pub(in crate::middleware) fn name_item(&self) -> &str {
         self.item.strip_suffix(";r=").unwrap_or(&self.item)
     }
 
-    /// Its name with a number, no longer than a name may be.
+    /// Returns the name with a number, cut to the maximum length.
     fn numbered(&self, number: u32) -> String {
         let number = format!("-{number}");
-        // Names are ASCII: any place is one to cut.
-        format!("{}{number}", &self.given[..self.given.len().min(LONGEST - number.len())])
+        // Names are ASCII, so each index is a character boundary.
+        format!("{}{number}", &self.given[..self.given.len().min(MAX_LEN - number.len())])
     }
 
     pub(in crate::middleware) fn name(&self) -> &str {

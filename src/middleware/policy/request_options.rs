@@ -1,38 +1,38 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// What a request costs, and by which rule it goes: [`UnitCost`] unit, [`CostFn`], a [`TierFn`], [`PriorityFn`], or [`SettleFn`].
+/// The cost, the tier and the priority of a request: [`UnitCost`], [`CostFn`], [`TierFn`], [`PriorityFn`] or [`SettleFn`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot tell what a request of type `{Req}` costs, by which rule it goes, or whether it has priority",
-    note = "the functions given to `cost`, `choose` and `priority` must take the service's requests: `|request: &{Req}| ..`"
+    message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
+    note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
 )]
 pub trait RequestOptions<Req, Key, A> {
-    /// The cost of `request`, in units of the quota. A cost of 0 is always allowed.
+    /// Returns the cost of `request`, in units of the quota. A cost of 0 is always allowed.
     fn cost(&self, request: &Req) -> u64;
 
-    /// The rule it goes by; `None`: the limiter's.
+    /// Returns the algorithm for the request, or `None` for the limiter's own.
     fn algorithm(&self, request: &Req, key: &Key) -> Option<A>;
 
-    /// Whether it has priority.
+    /// Returns whether the request has priority.
     fn has_priority(&self, _request: &Req) -> bool {
         false
     }
 
-    /// Whether calls are settled when they are over.
+    /// Returns whether the cost of calls is settled by their response.
     #[inline]
     fn is_settled(&self) -> bool {
         false
     }
 }
 
-/// What a call cost in the end, by its response.
+/// The actual cost of a call, by its response.
 pub trait SettleResponse<Res> {
-    /// Whether any response is looked at.
+    /// Returns whether responses are used to settle the cost.
     #[inline]
     fn settles(&self) -> bool {
         false
     }
 
-    /// What the call cost, in units of the quota; `None`: what it was charged.
+    /// Returns the actual cost of the call, in units of the quota, or `None` to leave it at what it was charged.
     #[inline]
     fn actual(&self, _response: &Res) -> Option<u64> {
         None
@@ -41,7 +41,7 @@ pub trait SettleResponse<Res> {
 
 impl<Res> SettleResponse<Res> for UnitCost {}
 
-/// Every request costs one unit.
+/// A cost of one unit for every request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnitCost;
 
@@ -57,7 +57,7 @@ impl<Req, Key, A> RequestOptions<Req, Key, A> for UnitCost {
     }
 }
 
-/// A request costs what a function says. Made by [`cost`](crate::middleware::RateLimitLayer::cost).
+/// A cost that a function returns. Created by [`cost`](crate::middleware::RateLimitLayer::cost).
 #[derive(Clone, Copy, Debug)]
 pub struct CostFn<F>(F);
 
@@ -81,7 +81,7 @@ impl<Req, Key, A, F: Fn(&Req) -> u64> RequestOptions<Req, Key, A> for CostFn<F> 
     }
 }
 
-/// A rule that is chosen for each request. Made by [`tier`](crate::middleware::RateLimitLayer::tier).
+/// An algorithm that a function chooses for each request. Created by [`tier`](crate::middleware::RateLimitLayer::tier).
 #[derive(Clone, Copy, Debug)]
 pub struct TierFn<C, F> {
     cost: C,
@@ -127,26 +127,27 @@ where
     }
 }
 
-/// Requests of which some have priority. Made by [`priority`](crate::middleware::RateLimitLayer::priority).
+/// A function that returns whether a request has priority. Created by
+/// [`priority`](crate::middleware::RateLimitLayer::priority).
 #[derive(Clone, Copy, Debug)]
 pub struct PriorityFn<C, F> {
-    terms: C,
+    options: C,
     has_priority: F,
 }
 
 impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for PriorityFn<C, F> {
     fn settles(&self) -> bool {
-        self.terms.settles()
+        self.options.settles()
     }
 
     fn actual(&self, response: &Res) -> Option<u64> {
-        self.terms.actual(response)
+        self.options.actual(response)
     }
 }
 
 impl<C, F> PriorityFn<C, F> {
-    pub(in crate::middleware) fn new(terms: C, has_priority: F) -> Self {
-        Self { terms, has_priority }
+    pub(in crate::middleware) fn new(options: C, has_priority: F) -> Self {
+        Self { options, has_priority }
     }
 }
 
@@ -156,11 +157,11 @@ where
     F: Fn(&Req) -> bool,
 {
     fn cost(&self, request: &Req) -> u64 {
-        self.terms.cost(request)
+        self.options.cost(request)
     }
 
     fn algorithm(&self, request: &Req, key: &Key) -> Option<A> {
-        self.terms.algorithm(request, key)
+        self.options.algorithm(request, key)
     }
 
     fn has_priority(&self, request: &Req) -> bool {
@@ -168,21 +169,21 @@ where
     }
 
     fn is_settled(&self) -> bool {
-        self.terms.is_settled()
+        self.options.is_settled()
     }
 }
 
-/// Calls of which a function of the response says what they cost in the end. Made by
+/// A function that returns the actual cost of a call from its response. Created by
 /// [`settle`](crate::middleware::RateLimitLayer::settle).
 #[derive(Clone, Copy, Debug)]
 pub struct SettleFn<C, F> {
-    terms: C,
+    options: C,
     actual: F,
 }
 
 impl<C, F> SettleFn<C, F> {
-    pub(in crate::middleware) fn new(terms: C, actual: F) -> Self {
-        Self { terms, actual }
+    pub(in crate::middleware) fn new(options: C, actual: F) -> Self {
+        Self { options, actual }
     }
 }
 
@@ -205,15 +206,15 @@ where
     C: RequestOptions<Req, Key, A>,
 {
     fn cost(&self, request: &Req) -> u64 {
-        self.terms.cost(request)
+        self.options.cost(request)
     }
 
     fn algorithm(&self, request: &Req, key: &Key) -> Option<A> {
-        self.terms.algorithm(request, key)
+        self.options.algorithm(request, key)
     }
 
     fn has_priority(&self, request: &Req) -> bool {
-        self.terms.has_priority(request)
+        self.options.has_priority(request)
     }
 
     fn is_settled(&self) -> bool {

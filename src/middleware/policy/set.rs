@@ -8,11 +8,11 @@ use crate::key::KeyError;
 use crate::middleware::response::{PolicyReport, StoreError};
 use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
-/// What a layer asks before it lets a request pass. Implemented by this crate only.
+/// The policies that decide a request. Implemented by this crate only.
 pub trait PolicySet<Req>: sealed::Sealed {
     #[doc(hidden)]
     type Outcome;
-    /// What a wait ends with.
+    /// The result of a wait.
     #[doc(hidden)]
     type WaitOutcome;
     #[doc(hidden)]
@@ -21,24 +21,21 @@ pub trait PolicySet<Req>: sealed::Sealed {
     type Wait: Future<Output = Result<Self::WaitOutcome, Self::Error>>;
 
     #[doc(hidden)]
-    fn decide(&self, request: &Req, patience: MaxWaitFn<'_>) -> Verdict<Self::Outcome, Self::Wait>;
+    fn decide(&self, request: &Req, max_wait: MaxWaitFn<'_>) -> Verdict<Self::Outcome, Self::Wait>;
 
     #[doc(hidden)]
     fn waited(&self, waited: Self::WaitOutcome, request: &Req) -> WaitOutcome<Self::Outcome>;
 
     #[doc(hidden)]
-    fn report<T>(&self, outcome: &Self::Outcome, tell: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T;
+    fn report<T>(&self, outcome: &Self::Outcome, f: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T;
 
-    /// The decision of a policy in shadow mode that would have denied the call.
+    /// Returns the decision of a policy in shadow mode that would have denied the call.
     #[doc(hidden)]
     fn shadow_denial<'a>(&self, outcome: &'a Self::Outcome) -> Option<&'a Decision>;
 
-    /// Each policy's decision, in their order.
+    /// Calls the function with the outcome of each policy, in the order of the policies.
     #[doc(hidden)]
-    fn each(
-        outcome: &mut Self::Outcome,
-        look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>),
-    );
+    fn each(outcome: &mut Self::Outcome, f: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>));
 
     #[doc(hidden)]
     fn log_denial(&self, outcome: &Self::Outcome);
@@ -49,14 +46,14 @@ pub trait PolicySet<Req>: sealed::Sealed {
     #[doc(hidden)]
     fn log_wait(&self, outcome: &Self::Outcome);
 
-    /// Whether a call is let through though the store could not decide.
+    /// Returns whether a call is admitted if the store fails.
     #[doc(hidden)]
     fn fails_open(&self) -> bool {
         false
     }
 }
 
-/// Policies that may look at the response, of type `Res`, to tell what a call cost. Implemented by this crate only.
+/// Policies that can settle the cost of a call by its response, of type `Res`. Implemented by this crate only.
 #[diagnostic::on_unimplemented(
     message = "a call limited by `{Self}` cannot be settled by a response of type `{Res}`",
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
@@ -69,17 +66,17 @@ pub trait SettlePolicies<Res>: sealed::Sealed {
     fn settle(&self, outcome: &mut dyn Iterator<Item = Option<&mut Outcome>>, response: &Res);
 }
 
-/// How long a caller is willing to wait: asked only where calls wait.
+/// A function that returns the caller's maximum wait. It is called only if calls can be queued.
 pub(in crate::middleware) type MaxWaitFn<'a> = &'a dyn Fn() -> Option<Duration>;
 
 pub(in crate::middleware) mod sealed {
     pub trait Sealed {}
 }
 
-/// What became of a request.
+/// The result of deciding a request.
 #[derive(Debug)]
 pub enum Verdict<T, W> {
-    /// It is not limited.
+    /// The request is not limited.
     Pass,
     Admitted(T, Permit),
     Denied(T),
@@ -87,7 +84,7 @@ pub enum Verdict<T, W> {
     NoKey(KeyError),
 }
 
-/// What became of a request that waited.
+/// The result of deciding a request that waited.
 #[derive(Debug)]
 pub enum WaitOutcome<T> {
     Admitted(T, Permit),
@@ -96,7 +93,7 @@ pub enum WaitOutcome<T> {
 
 /// Policies that have names.
 pub trait Deduplicate {
-    /// The same, with no name that is taken, nor one twice.
+    /// Numbers names that are in `taken` or that occur twice, and adds all names to `taken`.
     #[doc(hidden)]
     #[must_use]
     fn deduplicate(self, taken: &mut HashSet<String>) -> Self;
@@ -109,19 +106,19 @@ pub trait Deduplicate {
     note = "the key extractor must know the requests, and the limiter must have its state in memory"
 )]
 pub trait JointPolicy<Req>: Deduplicate + sealed::Sealed {
-    /// What is to be asked for a request. `None`: it is not limited, or in shadow mode.
+    /// Adds each policy's part of the joint decision; `None` if it does not limit the request or is in shadow mode.
     #[doc(hidden)]
     fn gather<'a>(
         &'a self,
         request: &Req,
-        patience: MaxWaitFn<'_>,
+        max_wait: MaxWaitFn<'_>,
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError>;
 
     #[doc(hidden)]
     fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, outcome: &mut Vec<Option<Outcome>>);
 
-    /// Lets policies in shadow mode decide a request that the others let pass, each for itself.
+    /// Lets policies in shadow mode decide a request that the others have admitted, each on its own.
     #[doc(hidden)]
     fn shadow(
         &self,

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::decision::Decision;
 
-/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), and a count of what it has let through.
+/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), with a count of the calls that would have been
+/// denied.
 ///
-/// Clones are the same switch: keep one to turn it while the server runs.
+/// Clones share the switch and the count: keep one to turn shadow mode off while the server runs.
 #[derive(Clone)]
 pub struct Shadow {
     inner: Arc<Inner>,
@@ -18,24 +19,24 @@ struct Inner {
 }
 
 impl Shadow {
-    /// A switch that is on.
+    /// Creates a switch that is on.
     #[must_use]
     pub fn new() -> Self {
         Self { inner: Arc::new(Inner { on: AtomicBool::new(true), denied: AtomicU64::new(0) }) }
     }
 
-    /// Turns it on or off: off, the limit is enforced.
+    /// Turns shadow mode on or off. The limit is enforced when it is off.
     pub fn set(&self, on: bool) {
         self.inner.on.store(on, Ordering::Relaxed);
     }
 
-    /// Whether it is on.
+    /// Returns whether shadow mode is on.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.inner.on.load(Ordering::Relaxed)
     }
 
-    /// How many calls were let through that would have been denied, or held.
+    /// Returns how many calls were admitted that would have been denied or queued.
     #[must_use]
     pub fn denied(&self) -> u64 {
         self.inner.denied.load(Ordering::Relaxed)
@@ -58,7 +59,7 @@ impl fmt::Debug for Shadow {
     }
 }
 
-/// The mark on a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied or held, in its
-/// extensions: of several such limits, the last one's decision.
+/// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied or
+/// queued. If there are several such limits, it is the decision of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowDenied(pub Decision);

@@ -1,4 +1,4 @@
-//! A policy that decides alone.
+//! The policy set of a single policy.
 
 use std::iter;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         &self,
         request: &Req,
         caller: &StoreKey<K::Key>,
-        patience: MaxWaitFn<'_>,
+        max_wait: MaxWaitFn<'_>,
     ) -> Verdict<Outcome, PolicyWait<S::Wait, A>>
     where
         K: KeyExtractor<Req>,
@@ -29,15 +29,15 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         S: Store<A, StoreKey<K::Key>>,
     {
         let algorithm = self.algorithm(request, caller);
-        let (cost, priority) = (self.terms.cost(request), self.terms.has_priority(request));
+        let (cost, priority) = (self.options.cost(request), self.options.has_priority(request));
         let mut call = Attempt::with(cost, algorithm.as_ref(), priority);
         let shadow = self.shadow();
-        // A call that is let through anyway does not wait.
-        let patience: MaxWaitFn<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { patience };
-        if let Some(patience) = self.patience(algorithm.as_ref(), patience) {
-            call = call.with_max_wait(patience);
+        // In shadow mode a call is admitted in any case, so it does not wait.
+        let max_wait: MaxWaitFn<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { max_wait };
+        if let Some(max_wait) = self.max_wait(algorithm.as_ref(), max_wait) {
+            call = call.with_max_wait(max_wait);
         }
-        if self.terms.is_settled() {
+        if self.options.is_settled() {
             call = call.with_reservation();
         }
         let (decision, permit, reservation) = match self.limiter.decide(caller, call) {
@@ -69,13 +69,13 @@ where
     type Wait = PolicyWait<S::Wait, A>;
 
     #[inline]
-    fn decide(&self, request: &Req, patience: MaxWaitFn<'_>) -> Verdict<Outcome, Self::Wait> {
+    fn decide(&self, request: &Req, max_wait: MaxWaitFn<'_>) -> Verdict<Outcome, Self::Wait> {
         let caller = match self.caller(request) {
             Ok(Some(caller)) => caller,
             Ok(None) => return Verdict::Pass,
             Err(error) => return Verdict::NoKey(error),
         };
-        self.decide_for(request, &caller, patience)
+        self.decide_for(request, &caller, max_wait)
     }
 
     fn waited(&self, ended: WaitResult<A>, _: &Req) -> WaitOutcome<Outcome> {
@@ -87,16 +87,16 @@ where
     }
 
     #[inline]
-    fn report<T>(&self, outcome: &Outcome, tell: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
-        if outcome.is_shadow { tell(&[]) } else { tell(&[PolicyReport::new(&self.names, outcome)]) }
+    fn report<T>(&self, outcome: &Outcome, f: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
+        if outcome.is_shadow { f(&[]) } else { f(&[PolicyReport::new(&self.names, outcome)]) }
     }
 
     fn shadow_denial<'a>(&self, outcome: &'a Outcome) -> Option<&'a Decision> {
         outcome.shadow_denial()
     }
 
-    fn each(outcome: &mut Outcome, look: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>)) {
-        look(&mut iter::once(Some(outcome)));
+    fn each(outcome: &mut Outcome, f: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>)) {
+        f(&mut iter::once(Some(outcome)));
     }
 
     fn log_denial(&self, outcome: &Outcome) {
@@ -120,13 +120,13 @@ where
 impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S> SettlePolicies<Res> for Policy<K, A, C, S> {
     #[inline]
     fn settles(&self) -> bool {
-        self.terms.settles()
+        self.options.settles()
     }
 
     fn settle(&self, outcome: &mut dyn Iterator<Item = Option<&mut Outcome>>, response: &Res) {
         if let Some(Some(outcome)) = outcome.next()
             && let Some(Charge { reservation, algorithm }) = outcome.charge.take()
-            && let Some(actual) = self.terms.actual(response)
+            && let Some(actual) = self.options.actual(response)
             && let Some(decision) = reservation.settle(actual)
         {
             let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());

@@ -1,4 +1,4 @@
-//! A call whose answer comes later.
+//! The wait of a queued call.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use crate::decision::Decision;
 use crate::store::{Permit, Reservation};
 
-/// What a wait ended with.
+/// The result of a wait.
 #[derive(Debug)]
 pub struct WaitResult<A> {
     pub(super) decision: Decision,
@@ -19,7 +19,8 @@ pub struct WaitResult<A> {
 }
 
 pin_project! {
-    /// A store's answer to come, the rule that the call goes by, and how to ask what it holds and was charged.
+    /// A pending decision of the store, with the call's algorithm and the functions that return its permit and its
+    /// reservation.
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]

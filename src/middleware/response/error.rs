@@ -5,7 +5,7 @@ use crate::key::KeyError;
 use crate::middleware::response::{PolicyReport, Rejection, Responder};
 use crate::store::BoxError;
 
-/// Refuses with an [`Error`], for services that are not HTTP.
+/// A responder that rejects calls with an [`Error`], for services that are not HTTP.
 ///
 /// ```
 /// use tower_throttle::key::from_fn;
@@ -21,19 +21,19 @@ use crate::store::BoxError;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorResponder;
 
-/// How a service limited with [`ErrorResponder`] fails.
+/// The error of a service that is limited with [`ErrorResponder`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A policy denied the call, or the limiter was [closed](Decision::is_closed), or it has [no
-    /// room](Decision::is_table_full) for the key.
+    /// A policy denied the call, the limiter was [closed](Decision::is_closed), or its [table is
+    /// full](Decision::is_table_full) and has no room for the key.
     Limited(Decision),
-    /// The call's key could not be had, by a mistake of the configuration or of the [client](KeyError::is_invalid), or
-    /// its caller is [not served](KeyError::is_forbidden).
+    /// The call's key is not available because of a configuration mistake, the [client](KeyError::is_invalid) made it
+    /// invalid, or the caller is [forbidden](KeyError::is_forbidden).
     Key(KeyError),
-    /// The store could not decide.
+    /// The store failed to decide.
     Store(BoxError),
-    /// The service behind failed.
+    /// The inner service failed.
     Inner(E),
 }
 
@@ -52,8 +52,8 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// Asks no more of the inner error than that it can be shown: boxed errors, as tower's own middleware has them, are no
-/// `std::error::Error`. So an inner error stands in its place, and is not told as a source.
+/// The inner error need not implement [`std::error::Error`], since boxed errors, as tower's own middleware has them, do
+/// not. So an inner error is displayed in place of this one, and is not returned as a source.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -81,12 +81,12 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
             Rejection::Limited(reports) => {
                 let denials =
                     reports.iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed());
-                // `None`, waiting does not help, is the longest wait of all; and a limiter that is closed stays so.
+                // `None`, waiting does not help, counts as the longest wait; a closed limiter takes precedence.
                 let wait =
                     |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
-                let longest =
+                let denial =
                     denials.max_by_key(|denial| (denial.is_closed(), denial.is_unavailable(), wait(denial)));
-                match longest {
+                match denial {
                     Some(denial) => Error::Limited(*denial),
                     None => unreachable!("a call that every policy allows is not refused"),
                 }

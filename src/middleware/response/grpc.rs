@@ -1,4 +1,4 @@
-//! gRPC's answers: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
+//! Rejections for gRPC: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
 //! protocol).
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Of longer waits, clients are not told to come back by themselves (gRFC A6 has them wait exactly as long).
+/// The maximum wait for which clients are made to retry automatically (by gRFC A6 they wait exactly that long).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,20 +32,20 @@ enum Code {
     Unavailable = 14,
 }
 
-/// The content type an answer must have, if the request is a gRPC one.
+/// Returns the content type that the response must have, if the request is a gRPC request.
 pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
-    let asked = headers.get(CONTENT_TYPE)?;
-    let kind = asked.as_bytes().to_ascii_lowercase();
+    let requested = headers.get(CONTENT_TYPE)?;
+    let kind = requested.as_bytes().to_ascii_lowercase();
     let rest = kind.strip_prefix(b"application/grpc")?;
     match rest {
-        // gRPC-Web clients insist on their own.
-        [b'-', b'w', b'e', b'b', ..] => Some(asked.clone()),
+        // gRPC-Web clients require the content type of their request.
+        [b'-', b'w', b'e', b'b', ..] => Some(requested.clone()),
         [] | [b'+' | b';', ..] => Some(PLAIN),
         _ => None,
     }
 }
 
-/// The content type of the answer, if it is to be gRPC's.
+/// Returns the content type of the response, if it is a gRPC response.
 pub(in crate::middleware) fn response_content_type(
     headers: &HeaderMap,
     grpc: GrpcMode,
@@ -57,7 +57,7 @@ pub(in crate::middleware) fn response_content_type(
     }
 }
 
-/// How long a gRPC caller waits for its answer: at most eight digits and a unit. What is no timeout is none.
+/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. An invalid value counts as none.
 pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -76,7 +76,7 @@ pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// The answer to a refused call, who is to wait that long.
+/// Returns the response to a rejected call, which reports `wait`.
 pub(in crate::middleware) fn rejection(
     content_type: HeaderValue,
     rejection: &Rejection<'_>,
@@ -117,8 +117,8 @@ fn key_code(error: &KeyError) -> Code {
     }
 }
 
-/// When a client may come back by itself, in milliseconds; -1: never. Without any, it would try as often as its policy lets
-/// it, all within a second.
+/// Returns the time until a client retries automatically, in milliseconds, or -1 if it must not. Without a value, it would
+/// retry as often as its retry policy allows, all within a second.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= MAX_PUSHBACK => {
@@ -130,7 +130,7 @@ fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     }
 }
 
-/// As the protocol wants a `grpc-message`: printable ASCII but for `%`.
+/// Percent-encodes a `grpc-message`, as the protocol requires: all but printable ASCII, and `%` itself.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_told_by_its_content_type() {
-        for (asked, answered) in [
+    fn grpc_is_detected_by_its_content_type() {
+        for (requested, answered) in [
             ("application/grpc", Some("application/grpc")),
             ("application/grpc+proto", Some("application/grpc")),
             ("Application/GRPC;x=y", Some("application/grpc")),
@@ -159,8 +159,8 @@ mod tests {
             ("", None),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(asked));
-            assert_eq!(content_type(&headers), answered.map(HeaderValue::from_static), "{asked}");
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(requested));
+            assert_eq!(content_type(&headers), answered.map(HeaderValue::from_static), "{requested}");
         }
         assert_eq!(content_type(&HeaderMap::new()), None);
     }

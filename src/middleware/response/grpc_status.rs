@@ -1,4 +1,4 @@
-//! `google.rpc.Status`, as far as refusals need it: by hand, since it is a few fields of Protocol Buffers.
+//! An encoder for the few Protocol Buffers fields of `google.rpc.Status` that rejections need.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 
-/// The longest span that `google.protobuf.Duration` holds: 10,000 years.
-const LONGEST: Duration = Duration::new(315_576_000_000, 999_999_999);
+/// The maximum of `google.protobuf.Duration`: 10,000 years.
+const MAX_DURATION: Duration = Duration::new(315_576_000_000, 999_999_999);
 
-/// The value of `grpc-status-details-bin`: a status of that code and message, with a `RetryInfo` if there is a time to
-/// wait, and a `QuotaFailure` if limits are named.
+/// Returns the value of `grpc-status-details-bin`: a status with that code and message, with a `RetryInfo` if there is a
+/// wait, and a `QuotaFailure` if there are limits to name.
 pub(in crate::middleware) fn details(
     code: u16,
     message: &str,
@@ -32,12 +32,12 @@ pub(in crate::middleware) fn details(
 }
 
 fn retry_info(wait: Duration) -> Vec<u8> {
-    let wait = wait.min(LONGEST);
+    let wait = wait.min(MAX_DURATION);
     let mut duration = Vec::new();
     number(&mut duration, 1, wait.as_secs());
     number(&mut duration, 2, wait.subsec_nanos().into());
     let mut info = Vec::new();
-    // Also if it is empty: a message that is there and zero.
+    // Also if it is empty: that is a duration of zero, and not a missing one.
     bytes(&mut info, 1, &duration);
     info
 }
@@ -53,7 +53,7 @@ fn quota_failure(limits: &[&str]) -> Vec<u8> {
     failure
 }
 
-/// A member of `details`.
+/// Appends an item of `details`.
 fn any(status: &mut Vec<u8>, kind: &str, value: &[u8]) {
     let mut any = Vec::new();
     text(&mut any, 1, kind.as_bytes());
@@ -61,7 +61,7 @@ fn any(status: &mut Vec<u8>, kind: &str, value: &[u8]) {
     bytes(status, 3, &any);
 }
 
-/// A number; zero is the default, and is left out.
+/// Appends a number. Zero is the default and is left out.
 fn number(to: &mut Vec<u8>, field: u8, value: u64) {
     if value > 0 {
         to.push(field << 3);
@@ -69,7 +69,7 @@ fn number(to: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// A string; an empty one is the default, and is left out.
+/// Appends a string. The empty string is the default and is left out.
 fn text(to: &mut Vec<u8>, field: u8, value: &[u8]) {
     if !value.is_empty() {
         bytes(to, field, value);
@@ -94,7 +94,7 @@ fn varint(to: &mut Vec<u8>, mut value: u64) {
 mod tests {
     use super::*;
 
-    /// Checked against Google's own implementation in Python.
+    /// The vectors are checked against Google's own implementation in Python.
     #[test]
     fn vectors() {
         const EXCEEDED: &str = "rate limit exceeded";

@@ -1,5 +1,5 @@
-//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and those that came before
-//! them.
+//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and the choice of the older
+//! forms.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::middleware::policy::policy_name::PolicyName;
 pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// How waits are reported on a refusal.
+/// The waits that a rejection reports.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::middleware) struct Waits {
-    /// When to come back, as `Retry-After` has it; `None` where that is not known.
+    /// The time until the caller can retry, as in `Retry-After`; `None` if it is unknown.
     pub(in crate::middleware) wait: Option<Duration>,
-    /// What is added to the wait of each policy.
+    /// The jitter that is added to the wait of each policy.
     pub(in crate::middleware) extra: Duration,
-    /// The longest wait that is reported.
-    pub(in crate::middleware) longest: Duration,
+    /// The maximum wait that is reported.
+    pub(in crate::middleware) max: Duration,
 }
 
-/// Adds the fields of each report that callers are told of. What the service behind or an inner limiter has set stays.
+/// Adds the fields of each report that is not hidden. Fields that the inner service or an inner limiter has set stay.
 ///
-/// `reject`: on a refusal, how the waits are reported.
+/// `refused` is set on a rejection: the waits to report.
 #[inline]
 pub(in crate::middleware) fn add_fields(
     headers: &mut HeaderMap,
@@ -51,7 +51,7 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // What others tell, which came before: the first line that is added here is none of it.
+    // Collected before anything is added here.
     let others = existing_fields(headers);
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
@@ -69,9 +69,9 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
         }
         let window = match refused.filter(|_| !report.decision().is_allowed()) {
             None => report.window(),
-            Some(Waits { extra, longest, .. }) => report
+            Some(Waits { extra, max, .. }) => report
                 .window()
-                .map(|wait| wait.saturating_add(extra).min(longest).min(structured_field::MAX_RETRY_AFTER)),
+                .map(|wait| wait.saturating_add(extra).min(max).min(structured_field::MAX_RETRY_AFTER)),
         };
         headers.append(
             RATELIMIT,
@@ -80,13 +80,14 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
     }
 }
 
-/// The lines of both fields that are there already.
+/// Returns the values of both fields that are already set.
 fn existing_fields(headers: &HeaderMap) -> Vec<HeaderValue> {
     let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
     lines.cloned().collect()
 }
 
-/// Whether a line has an item of that name, given as it is written: no name may stand in a field twice.
+/// Returns whether a field value has an item with that name, given as it is serialized: a field must not contain a name
+/// twice.
 fn has_item(line: &[u8], name_item: &[u8]) -> bool {
     let (mut begins, mut inside, mut escaped) = (true, false, false);
     for (at, byte) in line.iter().enumerate() {
@@ -127,7 +128,7 @@ mod tests {
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
             headers.insert(RETRY_AFTER, structured_field::delay(wait));
         }
-        let refused = Waits { wait: None, extra: Duration::ZERO, longest: Duration::MAX };
+        let refused = Waits { wait: None, extra: Duration::ZERO, max: Duration::MAX };
         let refused = Some(refused).filter(|_| !decision.is_allowed());
         add_fields(&mut headers, &[report], &Options::new(), refused);
         [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_with_nothing_left_tells_when_the_next_unit_comes() {
+    fn an_empty_bucket_reports_when_the_next_unit_is_available() {
         let bucket = TokenBucket::new(Quota::per_minute(7));
         let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
         let decision = bucket.check(&mut state, Nanos::ZERO, 7);
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_window_that_slides_is_never_reported_longer_than_its_period() {
-        // The second call opens a slice, at whose end its unit's period begins.
+        // The second call opens a slice; the period of its unit begins at the end of that slice.
         for slices in [1, 3, 10] {
             let window = SlidingWindow::new(Quota::per_minute(2)).slices(slices);
             let mut state = window.new_state(Nanos::ZERO, Nanos::ZERO);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_tells_when_it_ends() {
+    fn a_window_reports_when_it_ends() {
         let window = FixedWindow::new(Quota::per_hour(7));
         let mut state = window.new_state(Nanos::ZERO, Nanos::ZERO);
         let decision = window.check(&mut state, Nanos::ZERO, 1);

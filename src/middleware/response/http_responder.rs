@@ -18,37 +18,38 @@ use crate::middleware::policy::shadow::ShadowDenied;
 use crate::middleware::response::{PolicyReport, Rejection, Responder};
 use crate::store::Permit;
 
-/// Answers refused HTTP requests, and never changes the service's error type.
+/// A responder that answers rejected HTTP requests and never changes the service's error type.
 ///
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
-/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent where waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
-/// | without a key, by a mistake of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
-/// | without a key, by a mistake of the configuration | 500, problem+json that names nothing: the log (feature `tracing`) names the fix | 13 `INTERNAL` |
-/// | of a caller that is [not served](crate::key::KeyError::forbidden) | 403, problem+json | 7 `PERMISSION_DENIED` |
-/// | not decided, since the store failed | 503, problem+json | 14 `UNAVAILABLE` |
-/// | refused, since the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
+/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
+/// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
+/// | without a key, because of a configuration mistake | 500, problem+json without details: the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
+/// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
+/// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
+/// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure` that
-/// names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 where it is longer or no
-/// wait will ever help, so that clients do not use up their attempts. The answer is one frame of headers (trailers-only), so
-/// that clients heed it.
+/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
+/// that names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 if the wait is
+/// longer or waiting does not help, so that clients do not use up their attempts. The response is one frame of headers
+/// (trailers-only), so that clients respect it.
 ///
-/// Where calls wait in line, a gRPC call waits no longer than its `grpc-timeout`: one whose turn would come later is
-/// refused at once. The [`Decision`] on a call that was admitted is in its request's extensions: of several policies,
-/// the one that held it longest, or else is nearest to exhaustion.
+/// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
+/// rejected at once. The [`Decision`] of an admitted call is in its request's extensions. If there are several policies,
+/// it is that of the policy that delayed the call longest, or else of the one nearest to exhaustion.
 ///
-/// Answers to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, but redirects (3xx without 304). They are added to what is there, never put in
-/// its place; a policy that the service behind tells of by the same name is left out. A `HEAD` is refused without a body.
+/// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
+/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). They are added to existing fields and never
+/// replace them; a policy that the inner service already reports with the same name is left out. A rejection of a `HEAD`
+/// request has no body.
 ///
-/// Each refusal carries `Cache-Control: no-store`, unless an answer of one's own sets another. Where nothing tells how long
-/// to wait (calls in progress, a limiter that was closed, a store that failed), `Retry-After` is
+/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another. If the wait is unknown (calls
+/// in progress, a limiter that was closed, a store that failed), `Retry-After` is
 /// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text instead of
-/// JSON. The body of a refused request is not read: over HTTP/1.x, the answer then says `Connection: close`, unless the body
-/// is [drained](Self::drain).
+/// JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has `Connection: close`, unless the
+/// body is [drained](Self::drain).
 ///
-/// Each of that can be told otherwise:
+/// All of this is configurable:
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,7 +62,7 @@ use crate::store::Permit;
 ///     .send_headers(SendHeaders::OnRejection)
 ///     .jitter(Duration::from_secs(2))
 ///     .rejection_response(|rejection, head| {
-///         let text = format!("{} has to wait, says the bouncer\n", head.uri().path());
+///         let text = format!("too many requests for {}, retry later\n", head.uri().path());
 ///         let mut response = Response::new(text);
 ///         *response.status_mut() = rejection.status();
 ///         response
@@ -77,7 +78,7 @@ pub struct HttpResponder<F = DefaultRejection, D = LeaveUnread> {
 }
 
 impl HttpResponder {
-    /// With the answers described above.
+    /// Creates a responder with the responses described above.
     #[must_use]
     pub const fn new() -> Self {
         Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread }
@@ -91,14 +92,14 @@ impl Default for HttpResponder {
 }
 
 impl<F, D> HttpResponder<F, D> {
-    /// In which forms callers are told of their limits; [`HeaderFormat::Draft11`] unless set. Of several drafts the last one
-    /// counts, and of several [custom](HeaderFormat::Custom) names, too.
+    /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`]. If
+    /// there are several drafts, the last one is used; the same holds for [custom](HeaderFormat::Custom) names.
     #[must_use]
-    pub fn headers(mut self, fields: impl IntoIterator<Item = HeaderFormat>) -> Self {
+    pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
         (options.draft, options.legacy, options.custom, options.retry_after_ms) = (None, None, None, false);
-        for form in fields {
-            match form {
+        for format in formats {
+            match format {
                 HeaderFormat::Draft11 => options.draft = Some(Draft::V11),
                 HeaderFormat::Draft07 => options.draft = Some(Draft::V07),
                 HeaderFormat::Draft06 => options.draft = Some(Draft::V06),
@@ -110,57 +111,59 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Which answers carry them; [all](SendHeaders::Always) unless set. `Retry-After` has a [switch](Self::retry_after) of its
-    /// own.
+    /// Sets which responses carry these header fields. The default is [all](SendHeaders::Always). `Retry-After` has its own
+    /// [switch](Self::retry_after).
     #[must_use]
     pub const fn send_headers(mut self, send_headers: SendHeaders) -> Self {
         self.options.send_headers = send_headers;
         self
     }
 
-    /// Whether refusals carry `Retry-After`; they do unless set.
+    /// Sets whether rejections carry `Retry-After`. The default is `true`.
     #[must_use]
-    pub const fn retry_after(mut self, outcome: bool) -> Self {
-        self.options.retry_after = outcome;
+    pub const fn retry_after(mut self, enabled: bool) -> Self {
+        self.options.retry_after = enabled;
         self
     }
 
-    /// Tells each refused caller to wait up to `most` longer, at random: so that those who were refused together do not
-    /// come back together. Never less than the true wait, unless that is [bounded](Self::max_reported_wait), and the same in
-    /// all that the answer says of it. Zero unless set.
+    /// Sets the maximum random time that is added to the wait reported to each rejected caller, so that clients that were
+    /// rejected together do not retry together. The reported wait is never less than the true wait, unless that is
+    /// [bounded](Self::max_reported_wait), and it is the same in all fields of the response. The default is zero.
     #[must_use]
-    pub const fn jitter(mut self, most: Duration) -> Self {
-        self.options.jitter = most;
+    pub const fn jitter(mut self, max: Duration) -> Self {
+        self.options.jitter = max;
         self
     }
 
-    /// What stands in the body of a refusal; problem details or text, [as the client prefers](BodyFormat::ByAccept), unless
-    /// set.
+    /// Sets the body of rejections. The default is problem details or text, [as the client
+    /// prefers](BodyFormat::ByAccept).
     #[must_use]
     pub const fn body(mut self, format: BodyFormat) -> Self {
         self.options.body = format;
         self
     }
 
-    /// Which callers are answered as gRPC has it; those whose [content type](GrpcMode::ByContentType) says so unless set.
+    /// Sets which requests are rejected with a gRPC response. The default is to detect them by their [content
+    /// type](GrpcMode::ByContentType).
     #[must_use]
     pub const fn grpc(mut self, grpc: GrpcMode) -> Self {
         self.options.grpc = grpc;
         self
     }
 
-    /// Whether handlers find the [`Decision`] in the request's extensions; they do unless set. It costs an allocation.
+    /// Sets whether the [`Decision`] is inserted into the request's extensions, for handlers. The default is `true`. It
+    /// costs an allocation.
     #[must_use]
-    pub const fn insert_extension(mut self, outcome: bool) -> Self {
-        self.options.insert_extension = outcome;
+    pub const fn insert_extension(mut self, enabled: bool) -> Self {
+        self.options.insert_extension = enabled;
         self
     }
 
-    /// Has a function make the refusals, from what was refused and all of the request but its body. `Retry-After` and the
-    /// header fields are added after it, unless switched off; what it has set itself stays. gRPC callers are answered as
-    /// before.
+    /// Sets a function that makes the responses to rejected calls, from the rejection and the request without its body.
+    /// `Retry-After` and the header fields are added to its response, unless switched off; what the function sets itself
+    /// stays. gRPC callers still get the standard gRPC responses.
     ///
-    /// The response's body is text, bytes or `()`; with the feature `axum`, also that of axum, if it is the service's.
+    /// The response's body is text, bytes or `()`; with the feature `axum`, also axum's body, if the service uses it.
     #[must_use]
     pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D>
     where
@@ -197,20 +200,21 @@ where
         }
     }
 
-    /// Of several policies, in one layer or in several, the decision that matters most.
+    /// Inserts the decision that matters most, of all policies in this layer and in outer ones.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if !self.options.insert_extension {
             return;
         }
         let urgency = |decision: &Decision| (decision.delay(), Reverse(decision.remaining()));
-        let Some(most) = reports.iter().map(PolicyReport::decision).max_by_key(|decision| urgency(decision))
+        let Some(decision) =
+            reports.iter().map(PolicyReport::decision).max_by_key(|decision| urgency(decision))
         else {
             return;
         };
         let known = request.extensions().get::<Decision>();
-        if known.is_none_or(|known| urgency(known) <= urgency(most)) {
-            request.extensions_mut().insert(*most);
+        if known.is_none_or(|known| urgency(known) <= urgency(decision)) {
+            request.extensions_mut().insert(*decision);
         }
     }
 
@@ -238,15 +242,15 @@ where
             }
             None => {
                 let shape = options.shape(&rejection, request.headers());
-                let (answer, length) = self.answer.answer(&rejection, &RequestHead::of(request), shape);
+                let (answer, length) = self.answer.answer(&rejection, &RequestHead::new(request), shape);
                 if request.method() == Method::HEAD { without_body(answer, length) } else { answer }
             }
         };
         let is_followed = is_followed(answer.status());
         let headers = answer.headers_mut();
-        // A cache that keeps it would refuse others, and the same caller later.
+        // A cache that stores it would reject other callers, and the same caller later.
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        // Without a wait that is known, gRPC callers go by their pushback.
+        // If the wait is unknown, gRPC clients use their pushback.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
             if options.retry_after {
                 headers.entry(RETRY_AFTER).or_insert_with(|| structured_field::delay(wait));
@@ -280,12 +284,13 @@ where
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Whether clients follow it elsewhere at once, where another limit may hold. A 304 is followed nowhere.
+/// Returns whether clients follow the response at once to another URI, where another limit may apply. A 304 is not
+/// followed.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }
 
-/// Tells how long the body would be, and leaves it out.
+/// Sets `Content-Length` to the length of the body, and removes the body.
 fn without_body<B>(response: Response<ResponseBody<B>>, length: Option<u64>) -> Response<ResponseBody<B>> {
     let (mut parts, _) = response.into_parts();
     if let Some(length) = length {

@@ -1,4 +1,4 @@
-//! A little more than the exact wait, for those who are refused together.
+//! Random extra time on reported waits, so that clients that were rejected together do not retry together.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,17 +9,17 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(random_u64() | 1);
 }
 
-/// A span from zero to `most`, each as likely.
-pub(in crate::middleware) fn jitter(most: Duration) -> Duration {
-    if most.is_zero() {
-        return most;
+/// Returns a uniformly random duration from zero to `max`, inclusive.
+pub(in crate::middleware) fn jitter(max: Duration) -> Duration {
+    if max.is_zero() {
+        return max;
     }
-    let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+    let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
     let spread = (u128::from(random()) * (u128::from(nanos) + 1)) >> 64;
     Duration::from_nanos(u64::try_from(spread).unwrap_or(nanos))
 }
 
-/// xorshift64* (Vigna, 2016): even enough, and no secret.
+/// Returns a random number of xorshift64* (Vigna, 2016): uniform enough, and not for secrets.
 fn random() -> u64 {
     STATE.with(|state| {
         let mut word = state.get();
@@ -36,14 +36,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_between_nothing_and_the_most() {
+    fn jitter_is_uniform_between_zero_and_the_maximum() {
         assert_eq!(jitter(Duration::ZERO), Duration::ZERO);
-        let most = Duration::from_nanos(9);
+        let max = Duration::from_nanos(9);
         let mut seen = [0_u32; 10];
         for _ in 0..10_000 {
-            seen[jitter(most).as_nanos() as usize] += 1;
+            seen[jitter(max).as_nanos() as usize] += 1;
         }
-        // Each a thousand times, give or take six standard deviations.
+        // Each occurs a thousand times, within six standard deviations.
         assert!(seen.iter().all(|count| (820..1_180).contains(count)), "{seen:?}");
         assert!(jitter(Duration::MAX) > Duration::ZERO);
     }

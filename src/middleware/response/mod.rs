@@ -1,4 +1,4 @@
-//! What a caller gets.
+//! The responses to callers.
 
 pub(in crate::middleware) mod error;
 pub(in crate::middleware) mod grpc;
@@ -24,81 +24,83 @@ use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::store::{BoxError, Permit};
 
-/// Makes the answers: of calls that were admitted, and of those that were refused.
+/// A trait that makes the responses, both to admitted and to rejected calls.
 ///
-/// [`HttpResponder`](super::HttpResponder) answers refused HTTP requests and leaves the error type alone;
+/// [`HttpResponder`](super::HttpResponder) answers rejected HTTP requests and leaves the error type unchanged;
 /// [`ErrorResponder`](super::ErrorResponder) returns an error, for services that are not HTTP.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer requests of type `{Req}` with responses of type `{Res}`",
     note = "the default `HttpResponder` wants an HTTP service; for others add `.responder(ErrorResponder)` to the layer"
 )]
 pub trait Responder<Req, Res, Err> {
-    /// What the limited service returns.
+    /// The response type of the limited service.
     type Response;
-    /// How the limited service fails.
+    /// The error type of the limited service.
     type Error;
 
-    /// How long the caller is willing to wait in line; `None`: as long as the rule lets it. Asked only where calls
-    /// wait.
+    /// Returns the maximum time that the call can be queued; `None` leaves it to the algorithm. It is called only if the
+    /// algorithm queues calls.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
     }
 
-    /// A request that was admitted, before it is passed on: what is to be known of that is put into it.
+    /// Prepares an admitted request before it is passed on, for example by inserting extensions. The default does nothing.
     fn on_admit(&self, _request: &mut Req, _reports: &[PolicyReport<'_>]) {}
 
-    /// A request that is let through though a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied
-    /// or held it, before it is passed on.
+    /// Marks an admitted request that a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied or queued,
+    /// before it is passed on. The default does nothing.
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
-    /// Keeps the permit of a call for as long as its response lasts. Unless implemented, the call is over when there
-    /// is a response: so a responder that asks another must ask it for this, too.
+    /// Holds the permit of a call until its response has ended. The default drops it, so the call ends as soon as there
+    /// is a response. A responder that delegates to another must delegate this method, too.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
     }
 
-    /// The response of the service behind, to a call that was admitted. No reports: it was not limited.
+    /// Maps the response of the inner service to an admitted call. `reports` is empty if the call was not limited.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
 
-    /// The failure of the service behind.
+    /// Maps an error of the inner service.
     fn map_error(&self, error: Err) -> Self::Error;
 
-    /// The answer to a call that was refused. Its body has not been read.
+    /// Returns the response to a rejected call, whose body has not been read.
     ///
     /// # Errors
     ///
-    /// If a refusal is an error, for this kind of service.
+    /// Returns an error if rejections are errors for this kind of service.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Reads the rest of a refused request, after [`reject`](Self::reject) and before that answer is returned. `None`,
-    /// unless implemented: the request is dropped and the answer returned at once. A responder that asks another must
-    /// ask it for this, too, and for [`drained`](Self::drained).
+    /// Reads the rest of a rejected request, after [`reject`](Self::reject) and before that response is returned. The
+    /// default returns `None`: the request is dropped and the response is returned at once. A responder that delegates to
+    /// another must delegate this method and [`drained`](Self::drained), too.
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
 
-    /// The answer to a refused request that was [read](Self::drain) to its end.
+    /// Adjusts the response to a rejected request that was [read](Self::drain) to its end. The default does nothing.
     fn drained(&self, _answer: &mut Self::Response) {}
 }
 
-/// Why a call was refused.
+/// The reason for which a call was rejected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejection<'a> {
-    /// A policy denied it. All policies that were asked report.
+    /// A policy denied the call. There is a report of each policy that decided.
     Limited(&'a [PolicyReport<'a>]),
-    /// Its key could not be had, by a mistake of the configuration or of the [client](KeyError::is_invalid), or its
-    /// caller is [not served](KeyError::is_forbidden). The error's text is for the log, and names headers and types.
+    /// The call's key is not available because of a configuration mistake, the [client](KeyError::is_invalid) made it
+    /// invalid, or the caller is [forbidden](KeyError::is_forbidden). The error's text is for the log: it names headers
+    /// and types.
     Key(KeyError),
-    /// The store could not decide.
+    /// The store failed to decide.
     Store(StoreError<'a>),
 }
 
 impl<'a> Rejection<'a> {
-    /// The status that a refusal of this kind has: 429 if a policy denied it, 403 if the caller is not
-    /// [served](KeyError::is_forbidden), 400 if the key could not be had by a mistake of the [client](KeyError::is_invalid),
-    /// 500 if by one of the configuration, 503 if the store failed or the limiter was closed.
+    /// Returns the status of this rejection: 429 if a policy denied the call, 403 if the caller is
+    /// [forbidden](KeyError::is_forbidden), 400 if the [client](KeyError::is_invalid) made the key invalid, 500 if the
+    /// key is not available because of a configuration mistake, 503 if the store failed, the limiter was closed, or its
+    /// key table is full.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -111,20 +113,20 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// How long until all policies that denied would allow the call, exactly. `None` where waiting does not help, or
-    /// nobody knows how long.
+    /// Returns the exact time until all policies that denied the call would allow it. `None` if waiting does not help, or
+    /// if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let mut longest = None;
+        let mut max = None;
         for denial in
             self.policies().iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed())
         {
-            longest = longest.max(Some(denial.retry_after()?));
+            max = max.max(Some(denial.retry_after()?));
         }
-        longest
+        max
     }
 
-    /// What each policy that was asked decided; none, if the key or the store was missing.
+    /// Returns the report of each policy that decided; none if there is no valid key or the store failed.
     #[must_use]
     pub fn policies(&self) -> &'a [PolicyReport<'a>] {
         match self {
@@ -133,13 +135,13 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Whether no wait helps, since the call costs more than one of the limits that denied it can ever admit.
+    /// Returns whether waiting does not help, since the call costs more than a limit that denied it can ever admit.
     #[must_use]
     pub fn unsatisfiable_cost(&self) -> bool {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// How long at least until all policies that denied would allow the call, of those that know.
+    /// Returns the longest known wait of the policies that denied the call, a lower bound if another wait is unknown.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }
@@ -148,13 +150,13 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().is_closed())
     }
 
-    /// Returns whether a limiter is closed or has no room for the key.
+    /// Returns whether a limiter is closed or its key table is full.
     pub(super) fn is_unavailable(&self) -> bool {
         self.policies().iter().any(|report| report.decision().is_unavailable())
     }
 }
 
-/// A store that could not decide.
+/// A failure of a policy's store, which could not decide.
 #[derive(Debug)]
 pub struct StoreError<'a> {
     pub(super) label: &'a PolicyName,
@@ -163,21 +165,21 @@ pub struct StoreError<'a> {
 }
 
 impl StoreError<'_> {
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.label.name()
     }
 
-    /// What the store said.
+    /// Returns the error of the store.
     #[must_use]
     pub fn into_error(self) -> BoxError {
         self.error
     }
 }
 
-/// What one policy decided. Of a policy with several limits on its key: what the one decided that
-/// [matters](Decision::limit_index) most.
+/// The decision of one policy. If the policy has several limits on its key, it is the decision of the limit that
+/// [matters most](Decision::limit_index).
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyReport<'a> {
     names: &'a PolicyNames,
@@ -190,50 +192,50 @@ impl<'a> PolicyReport<'a> {
     }
 
     pub(super) fn label(&self) -> &'a PolicyName {
-        // A rule of one's own may have said nonsense.
+        // A custom algorithm may have returned an index out of range.
         self.names.all().get(self.outcome.decision.limit_index()).unwrap_or(self.names.first())
     }
 
-    /// Whether callers are not to be told of it. See [`hidden`](super::RateLimitLayer::hidden).
+    /// Returns whether the policy is hidden from callers. See [`hidden`](super::RateLimitLayer::hidden).
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.names.is_hidden()
     }
 
-    /// All limits of the policy, each with the quota that it has now; `None`: that of its label.
+    /// Returns all limits of the policy, each with its current quota, or `None` for that of its label.
     pub(super) fn limits(&self) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
         let quotas = self.outcome.quotas.as_deref().unwrap_or_default();
         self.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.label().name()
     }
 
-    /// Its quota and window, as clients are told.
+    /// Returns the quota and window, as reported to clients.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
         let index = self.outcome.decision.limit_index();
         self.limits().nth(index).and_then(|(_, quota)| quota).unwrap_or(self.label().policy())
     }
 
-    /// Whether it counts requests in progress.
+    /// Returns whether the policy limits requests in progress.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         self.policy().unit == QuotaUnit::ConcurrentRequests
     }
 
-    /// Its decision.
+    /// Returns the decision.
     pub fn decision(&self) -> &Decision {
         &self.outcome.decision
     }
 
-    /// Over how long the client should spread what remains; `None` where waiting does not help.
+    /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        // A tuple does not know of a member that it has none.
+        // A tuple of limits does not know that its concurrency limit has no window.
         self.outcome.window.filter(|_| !self.is_concurrent())
     }
 }

@@ -1,4 +1,4 @@
-//! What an [`HttpResponder`](crate::middleware::HttpResponder) can be told.
+//! The options of an [`HttpResponder`](crate::middleware::HttpResponder).
 
 use std::time::Duration;
 
@@ -6,81 +6,81 @@ use http::StatusCode;
 
 use crate::middleware::formats::{Draft, FieldNames};
 
-/// A form in which callers are told of their limits, in header fields.
+/// A format of the header fields that report limits to callers.
 ///
-/// The draft is still moving: more forms may come.
+/// The draft still changes, so more formats may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderFormat {
-    /// `RateLimit` and `RateLimit-Policy`, as draft-ietf-httpapi-ratelimit-headers-11 has them: each policy by its name.
+    /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11: each policy with its name.
     Draft11,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-ResetFormat`, of the policy that matters most: the one
-    /// that denied, for longest; else the one with the least left.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that matters most: the one that
+    /// denied with the longest wait, or else the one with the fewest remaining units.
     XRateLimit(ResetFormat),
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-ResetFormat`, of the policy that matters most, and
-    /// `RateLimit-Policy`, as draft 6 has them: without names, the time in seconds. Takes the place of
-    /// [`Draft11`](Self::Draft11), whose `RateLimit-Policy` is another.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the policy that matters most, and
+    /// `RateLimit-Policy`, as in draft 6: without names, the time in seconds. It replaces [`Draft11`](Self::Draft11), whose
+    /// `RateLimit-Policy` differs.
     Draft06,
     /// `RateLimit: limit=10, remaining=0, reset=5`, of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
-    /// draft 7 has them. Takes the place of [`Draft11`](Self::Draft11), whose fields of those names are others.
+    /// in draft 7. It replaces [`Draft11`](Self::Draft11), whose fields with these names differ.
     Draft07,
-    /// Three header fields of other names, with the values of [`XRateLimit`](Self::XRateLimit).
+    /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
-    /// `retry-after-ms` beside each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of OpenAI,
-    /// Anthropic and Azure read.
+    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of
+    /// OpenAI, Anthropic and Azure read.
     RetryAfterMs,
 }
 
-/// How `X-RateLimit-ResetFormat` tells a time, in seconds, rounded up. On an admission it is when the budget is whole again; on a
-/// refusal it is when to come back, as in `Retry-After`.
+/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On an admitted call it is when the budget is full
+/// again; on a rejection it is when to retry, as in `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
-    /// As Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. What
-    /// GitHub sends, and clients that know its API expect; so it is the default.
+    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. GitHub sends
+    /// this format, and clients that know its API expect it; so it is the default.
     #[default]
     EpochSeconds,
-    /// From now on. Clients that know GitHub's API read it as a Unix time, long ago, and come back at once.
+    /// The seconds from now. Clients that know GitHub's API read it as a Unix time in the distant past, and retry at once.
     DeltaSeconds,
 }
 
-/// Which answers carry header fields. Redirects (3xx, but 304) never do.
+/// The responses that carry header fields. Redirects (3xx except 304) never do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All.
+    /// All responses.
     #[default]
     Always,
-    /// Those to calls that were denied.
+    /// Responses to calls that were denied.
     OnRejection,
-    /// Those to calls that were admitted.
+    /// Responses to calls that were admitted.
     OnAdmission,
-    /// None.
+    /// No responses.
     Never,
 }
 
-/// What stands in the body of a refusal.
+/// The body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFormat {
-    /// A line of text for clients whose `Accept` prefers `text/html` to JSON, as that of a browser does that opens a page;
-    /// [problem details](Self::Problem) for all others.
+    /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page;
+    /// [problem details](Self::ProblemJson) for all others.
     #[default]
     ByAccept,
-    /// Problem details (RFC 9457), of the types that the RateLimit draft registers.
+    /// Problem details (RFC 9457), with the types that the RateLimit draft registers.
     ProblemJson,
-    /// A line of text.
+    /// One line of text.
     PlainText,
-    /// Nothing.
+    /// An empty body.
     Empty,
 }
 
-/// Which callers are answered as gRPC has it.
+/// The requests that are rejected with a gRPC response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GrpcMode {
-    /// Those whose content type says so: `application/grpc`, `application/grpc-web`, and with a `+` or `;` behind.
+    /// Requests whose content type is `application/grpc` or `application/grpc-web`, also followed by `+` or `;`.
     #[default]
     ByContentType,
-    /// All.
+    /// All requests.
     Always,
-    /// None: for services without gRPC, whose clients could not read the answer.
+    /// No requests: for services without gRPC, whose clients could not read the response.
     Never,
 }
 
@@ -92,11 +92,11 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) retry_after_ms: bool,
     pub(in crate::middleware) send_headers: SendHeaders,
     pub(in crate::middleware) retry_after: bool,
-    /// `Retry-After` where nothing tells how long.
+    /// The `Retry-After` if the wait is unknown.
     pub(in crate::middleware) retry_after_unknown: Option<Duration>,
-    /// The longest wait that is reported.
-    pub(in crate::middleware) longest_wait: Duration,
-    /// The status and the body of a refusal for which no wait helps.
+    /// The maximum wait that is reported.
+    pub(in crate::middleware) max_reported_wait: Duration,
+    /// The status of a rejection where waiting does not help; its body is the next field.
     pub(in crate::middleware) never_fits_status: StatusCode,
     pub(in crate::middleware) never_fits_body: Option<BodyFormat>,
     pub(in crate::middleware) jitter: Duration,
@@ -115,7 +115,7 @@ impl Options {
             send_headers: SendHeaders::Always,
             retry_after: true,
             retry_after_unknown: Some(Duration::from_secs(1)),
-            longest_wait: Duration::MAX,
+            max_reported_wait: Duration::MAX,
             never_fits_status: StatusCode::TOO_MANY_REQUESTS,
             never_fits_body: None,
             jitter: Duration::ZERO,

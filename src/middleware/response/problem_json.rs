@@ -1,4 +1,4 @@
-//! Problem details (RFC 9457), of the types that the RateLimit draft registers.
+//! Problem details (RFC 9457), with the types that the RateLimit draft registers.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub(in crate::middleware) fn quota_exceeded(policies: &[&str]) -> Bytes {
     quota_exceeded_as(StatusCode::TOO_MANY_REQUESTS, policies)
 }
 
-/// The same with another status.
+/// Returns the problem details of an exceeded quota with that status.
 pub(in crate::middleware) fn quota_exceeded_as(status: StatusCode, policies: &[&str]) -> Bytes {
     of_type("quota-exceeded", "Quota Exceeded", status, policies)
 }
@@ -35,14 +35,14 @@ fn of_type(name: &str, title: &str, status: StatusCode, policies: &[&str]) -> By
     .into()
 }
 
-/// Of no type but the status itself.
+/// Returns problem details of the type `about:blank`, which have only the status and `detail`.
 pub(in crate::middleware) fn plain(status: StatusCode, detail: &str) -> Bytes {
     let title = status.canonical_reason().unwrap_or_default();
     let (status, detail) = (status.as_u16(), escaped(detail));
     format!(r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#).into()
 }
 
-/// The text as the inside of a JSON string (RFC 8259, section 7).
+/// Escapes text for the inside of a JSON string (RFC 8259, section 7).
 fn escaped(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     for char in text.chars() {

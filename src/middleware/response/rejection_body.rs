@@ -1,4 +1,4 @@
-//! The answer to a refused HTTP request: the standard one, or one of the user's making.
+//! The response to a rejected HTTP request: the default, or one made by a function of the user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use crate::middleware::body::ResponseBody;
 use crate::middleware::response::{PolicyReport, Rejection};
 use crate::middleware::waits::Shape;
 
-/// Makes an answer with a body for services whose bodies are `B`. Implemented by this crate only.
+/// A trait that makes the response to a rejected request, for services with the body type `B`. Implemented by this crate
+/// only.
 pub trait RejectionResponse<B> {
-    /// The answer, and how long its body is, if that is known.
+    /// Returns the response, and the length of its body, if it is known.
     #[doc(hidden)]
     fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, shape: Shape) -> Answered<B>;
 }
 
 type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
 
-/// The answers that [`HttpResponder`](crate::middleware::HttpResponder) describes.
+/// The default responses, which [`HttpResponder`](crate::middleware::HttpResponder) describes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultRejection;
 
@@ -90,7 +91,8 @@ fn visible<'a, 'r>(reports: &'r [PolicyReport<'a>]) -> impl Iterator<Item = &'r 
     reports.iter().filter(|report| !report.is_hidden())
 }
 
-/// A function of the user's. Made by [`HttpResponder::rejection_response`](crate::middleware::HttpResponder::rejection_response).
+/// A function that makes the responses. Created by
+/// [`HttpResponder::rejection_response`](crate::middleware::HttpResponder::rejection_response).
 pub struct RejectionFn<F> {
     answer: Arc<F>,
 }
@@ -125,9 +127,9 @@ impl<F> fmt::Debug for RejectionFn<F> {
     }
 }
 
-/// What can be the body of a refusal, for services whose bodies are `B`. Implemented by this crate only.
+/// A body that a rejection can have, for services with the body type `B`. Implemented by this crate only.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the body of a refusal, where the service's bodies are `{B}`",
+    message = "`{Self}` cannot be the body of a rejection, if the service's body type is `{B}`",
     note = "give text, bytes or `()`; or with the feature `axum`, axum's body in an axum app"
 )]
 pub trait IntoRejectionBody<B> {

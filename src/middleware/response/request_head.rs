@@ -1,6 +1,6 @@
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-/// All of a refused request but its body, which nobody has read.
+/// A rejected request without its body, which has not been read.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
     method: &'a Method,
@@ -11,7 +11,7 @@ pub struct RequestHead<'a> {
 }
 
 impl<'a> RequestHead<'a> {
-    pub(in crate::middleware) fn of<B>(request: &'a Request<B>) -> Self {
+    pub(in crate::middleware) fn new<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),
@@ -21,31 +21,31 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The request's method.
+    /// Returns the request's method.
     #[must_use]
     pub fn method(&self) -> &'a Method {
         self.method
     }
 
-    /// What it asks for.
+    /// Returns the request's URI.
     #[must_use]
     pub fn uri(&self) -> &'a Uri {
         self.uri
     }
 
-    /// HTTP's version.
+    /// Returns the request's HTTP version.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Its header fields.
+    /// Returns the request's header fields.
     #[must_use]
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// What layers outside have found out.
+    /// Returns the request's extensions, such as those that outer layers have inserted.
     #[must_use]
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions

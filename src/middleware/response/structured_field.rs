@@ -1,4 +1,4 @@
-//! Structured fields (RFC 9651), as far as the `RateLimit` fields need them.
+//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::algorithm::{QuotaPolicy, QuotaUnit};
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Whole seconds, rounded up.
+/// Returns a duration in whole seconds, rounded up.
 pub(in crate::middleware) fn whole_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// Whole seconds, rounded up, at least 1.
+/// Returns a duration in whole seconds, rounded up, at least 1.
 pub(in crate::middleware) fn seconds(span: Duration) -> u64 {
     whole_seconds(span).max(1)
 }
 
-/// The longest wait that recipients need to understand (RFC 9111, section 1.2.2), in seconds.
+/// The maximum wait that recipients must be able to parse (RFC 9111, section 1.2.2), in seconds.
 pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
 
-/// A span as the value of `Retry-After`: whole seconds, rounded up, at least 1.
+/// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.
 pub(in crate::middleware) fn delay(span: Duration) -> HeaderValue {
     let span = span.min(MAX_RETRY_AFTER);
     match usize::try_from(seconds(span)) {
-        // Short waits are the rule, and their text stands in the program.
+        // Short waits are the common case; their text is static.
         Ok(short @ 1..100) => HeaderValue::from_static(
             &TWO_DIGITS[if short < 10 { 2 * short + 1 } else { 2 * short }..=2 * short + 1],
         ),
@@ -35,40 +35,40 @@ pub(in crate::middleware) fn delay(span: Duration) -> HeaderValue {
     }
 }
 
-/// A number that a structured field can hold.
-pub(in crate::middleware) fn tame(number: u64) -> u64 {
+/// Returns `number`, or the largest integer of a structured field if that is smaller.
+pub(in crate::middleware) fn clamp_integer(number: u64) -> u64 {
     number.min(MAX_INTEGER)
 }
 
-/// A span in milliseconds, rounded up.
+/// Returns a duration in milliseconds, rounded up.
 pub(in crate::middleware) fn delay_millis(span: Duration) -> HeaderValue {
     let millis = span.min(MAX_RETRY_AFTER).as_nanos().div_ceil(1_000_000);
     HeaderValue::from(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// An item of `RateLimit-QuotaPolicy`.
+/// Returns an item of `RateLimit-Policy`.
 pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
     let (name, quota, window) =
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
     let text = match policy.unit {
         QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
-        // There is no time in which they come back.
+        // It has no window: units are released when calls end.
         QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
     value(text.into_bytes())
 }
 
-/// An item of `RateLimit`, up to the number that remains.
+/// Returns the start of an item of `RateLimit`, up to the number of remaining units.
 pub(in crate::middleware) fn item_start(name: &str) -> String {
     format!("{};r=", name_item(name))
 }
 
-/// An item of `RateLimit`.
+/// Returns an item of `RateLimit`.
 pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
-    let remaining = Digits::of(remaining.min(MAX_INTEGER));
-    let window = window.map(|window| Digits::of(seconds(window).min(MAX_INTEGER)));
+    let remaining = Digits::new(remaining.min(MAX_INTEGER));
+    let window = window.map(|window| Digits::new(seconds(window).min(MAX_INTEGER)));
     let length = start.len() + remaining.len() + window.as_ref().map_or(0, |window| 3 + window.len());
-    // Exactly as long as it gets: the bytes become the header's without another copy.
+    // The capacity is exact, so that the bytes become the header value without another copy.
     let mut text = Vec::with_capacity(length);
     text.extend_from_slice(start.as_bytes());
     text.extend_from_slice(&remaining);
@@ -86,7 +86,7 @@ pub(in crate::middleware) fn value(text: Vec<u8>) -> HeaderValue {
     }
 }
 
-/// A structured-field string (RFC 9651, section 4.1.6) of a printable name.
+/// Serializes a printable name as a structured-field string (RFC 9651, section 4.1.6).
 fn name_item(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
@@ -100,7 +100,7 @@ fn name_item(name: &str) -> String {
     text
 }
 
-/// 00 to 99.
+/// The numbers 00 to 99.
 const TWO_DIGITS: &str = "00010203040506070809\
     10111213141516171819202122232425262728293031323334353637383940414243444546474849\
     50515253545556575859606162636465666768697071727374757677787980818283848586878889\
@@ -113,7 +113,7 @@ struct Digits {
 }
 
 impl Digits {
-    fn of(mut number: u64) -> Self {
+    fn new(mut number: u64) -> Self {
         let (mut digits, mut start) = ([b'0'; 20], 20);
         loop {
             start -= 1;
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn digits_are_those_of_the_number() {
         for number in [0, 1, 9, 10, 999, u64::MAX] {
-            assert_eq!(&*Digits::of(number), number.to_string().as_bytes());
+            assert_eq!(&*Digits::new(number), number.to_string().as_bytes());
         }
     }
 }
