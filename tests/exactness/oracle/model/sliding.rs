@@ -62,7 +62,7 @@ impl Sliding {
 
     /// Cuts new slices, backwards from now; each unit is taken to have been charged at the last instant of
     /// its slice.
-    /// backwards from now.
+    fn cut_anew(&mut self, slice: u64) {
         let now = self.clock.time;
         self.slice = slice;
         self.edge = now;
