@@ -158,7 +158,7 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         let mut call = call(SAY, kind);
         call.headers_mut().insert("grpc-timeout", "999m".parse().unwrap());
         let asking = send(server.address, call, Says::Once);
-        let turn = async {
+        let release = async {
             while limiter.queued() == 0 {
                 tokio::task::yield_now().await;
             }
@@ -167,7 +167,7 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         };
         let heard = tokio::select! {
             heard = asking => heard,
-            () = turn => unreachable!(),
+            () = release => unreachable!(),
         };
         assert_eq!(heard.has("retry-after"), is_refused, "{mode:?} {kind:?}: {heard:?}");
     }

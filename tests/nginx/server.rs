@@ -62,7 +62,7 @@ impl Drop for Process {
     }
 }
 
-/// How the one who serves next is called: `http://127.0.0.1:4711`, or `http://unix:/tmp/socket`.
+/// Returns the address of an upstream: `http://127.0.0.1:4711`, or `http://unix:/tmp/socket`.
 pub(crate) fn at(address: SocketAddr) -> String {
     format!("http://{address}")
 }

@@ -49,11 +49,11 @@ async fn without_a_layer_the_error_names_the_fix() {
     assert!(text.contains("`RateLimitLayer`") && text.contains("`Option<Decision>`"), "{text}");
     assert_eq!(ask(&app(), "/perhaps").await, (200, "nobody limits".to_owned()));
     // Nor is there a decision for requests that are not limited, or for layers that do not insert the extension.
-    let nobody = from_fn(|_: &Request<Body>| None::<()>);
-    let app_of_nobody = app().layer(RateLimitLayer::new(nobody, FixedWindow::new(Quota::per_hour(5))));
+    let no_key = from_fn(|_: &Request<Body>| None::<()>);
+    let app_without_key = app().layer(RateLimitLayer::new(no_key, FixedWindow::new(Quota::per_hour(5))));
     let in_shadow = app().layer(window(5).shadow(&Shadow::new()));
     let untold = app().layer(window(5).responder(HttpResponder::new().insert_extension(false)));
-    for app in [app_of_nobody, in_shadow, untold] {
+    for app in [app_without_key, in_shadow, untold] {
         assert_eq!(ask(&app, "/").await.0, 500);
         assert_eq!(ask(&app, "/perhaps").await, (200, "nobody limits".to_owned()));
     }

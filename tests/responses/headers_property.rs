@@ -28,7 +28,7 @@ fn ask(service: &mut Service, cost: u64) -> Answering {
 
 fn answer(service: &mut Service, cost: u64) -> Response<Body> {
     let mut hand = ask(service, cost);
-    assert!(hand.poll(), "nobody waits here");
+    assert!(hand.poll(), "no call is queued here");
     hand.output.unwrap().unwrap()
 }
 

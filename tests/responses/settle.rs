@@ -187,7 +187,7 @@ fn a_call_without_a_response_costs_what_it_was_charged() {
         call.ends(Outcome::Fails);
         assert!(call.hand.output.unwrap().is_err());
         assert_eq!(limiter.peek(&()).remaining(), 8);
-        // The caller hangs up.
+        // The caller disconnects.
         drop(Call::start(&service, 2));
         assert_eq!(limiter.peek(&()).remaining(), 6);
         // The response reports no cost.
