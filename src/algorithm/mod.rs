@@ -191,7 +191,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// `now` is behind what it has seen.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
-    /// How the rule is told to clients: the quota and the window of the `RateLimit-QuotaPolicy` field.
+    /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
     fn policy(&self) -> QuotaPolicy;
 
     /// How each of its limits is told to clients, in the order of [`Decision::limit_index`]: of a tuple, more than one.
@@ -282,7 +282,7 @@ pub struct QuotaPolicy {
     pub unit: QuotaUnit,
 }
 
-/// What a quota counts: the `qu` parameter of the `RateLimit-QuotaPolicy` field.
+/// What a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaUnit {
