@@ -316,11 +316,11 @@ impl Algorithm for Smooth {
     }
 
     /// As much as cannot have come back since.
-    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
+    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
         let seen = fine(self.observe(state, now));
-        if taken <= state.last && state.next > seen && state.next < MAX_FIXED {
+        if charged_at <= state.last && state.next > seen && state.next < MAX_FIXED {
             let charged = self.nanos_of(u128::from(cost)).saturating_sub(1);
-            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(taken))));
+            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(charged_at))));
             state.next = state.next.saturating_sub(given).max(seen);
         }
     }
