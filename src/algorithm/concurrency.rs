@@ -1,17 +1,17 @@
 //! # Concurrency
 //!
 //! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
-//! server can bear, whether they take a second each or an hour.
+//! server can take, whether they take a second each or an hour.
 //!
-//! **Naive answer.** Count up when a call comes, and down when the handler returns.
+//! **Naive answer.** Count up when a call arrives, and down when the handler returns.
 //!
-//! **Where it breaks.** The handler returns when the head of the answer is there; a download goes on for minutes
-//! after that. And a handler that panics, a client that hangs up, a stream that is reset: each leaves by a door where
-//! nobody counts down, until the count is full and stays so.
+//! **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
+//! after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
+//! does not count down, until the count is full and stays so.
 //!
-//! **The idea.** What a call takes is a thing, a [`Permit`](crate::store::Permit), that gives it back when it is
-//! dropped: by the end of the answer's body, its last byte included, or by whatever ends it before. The state is how
-//! many are out.
+//! **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
+//! dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
+//! number of permits that are held.
 //!
 //! ```text
 //!   2 per key
@@ -30,8 +30,8 @@
 //! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
 //! all keys change.
 //!
-//! Nobody can say when a call will be over: so a denial has no `retry_after`, and clients are told neither a window
-//! nor a time to come back.
+//! It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
+//! time to come back.
 
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::semaphore::{Semaphore, SharedPermit};
@@ -39,27 +39,29 @@ use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// At most so many calls at a time.
+/// A limit on the number of calls at a time.
 ///
-/// In a layer, a request holds its permit until the body of its response has ended or was dropped; of services that
-/// are not HTTP, until there is a response, unless their responder [holds](crate::middleware::Responder::hold) it
-/// longer. In code, [`permit`](crate::limiter::RateLimiter::try_acquire_permit) gives one that is held until it is dropped. What
-/// [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) let in is held
-/// until it is [released](crate::limiter::RateLimiter::release) by hand.
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped. For services other
+/// than HTTP, it holds it until there is a response, unless the responder
+/// [holds](crate::middleware::Responder::hold) it longer. In code,
+/// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
+/// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
+/// [`acquire`](crate::limiter::RateLimiter::acquire) are held until they are
+/// [released](crate::limiter::RateLimiter::release) by hand.
 ///
-/// Told to [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
-/// [`max_wait`](Concurrency::max_wait): as nobody knows how long that will be, a wait that is too long ends with a
-/// refusal. A permit that is free goes to the first of them: if that one is never polled again, and not dropped either,
-/// it blocks its key, as in any fair semaphore. Beside a rate, join layers by [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
-/// tuple.
+/// With a [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
+/// [`max_wait`](Concurrency::max_wait): as the wait is unknown in advance, one that becomes too long ends with a
+/// refusal. A free permit goes to the first waiter: if that is never polled again, and not dropped either, it blocks
+/// its key, as in any fair semaphore. To combine it with a rate, join layers with
+/// [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
 ///
-/// An upgraded connection (a WebSocket) holds nothing: its response was over when it was upgraded. When the table of
-/// keys is full, keys share buckets, and stay there for as long as anybody holds a permit of their bucket. In code,
-/// prefer permits: only they know where they were taken.
+/// An upgraded connection (a WebSocket) holds nothing: its response ended when it was upgraded. When the table of keys
+/// is full, keys share buckets, and stay there for as long as any permit of their bucket is held. In code, prefer
+/// permits: only they know from which bucket they were taken.
 ///
-/// What is in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
-/// [`refund`](crate::limiter::RateLimiter::refund) concerns it. A permit leaves the total that it was counted in,
-/// whatever [replaced](crate::limiter::RateLimiter::replace) it.
+/// Calls in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
+/// [`refund`](crate::limiter::RateLimiter::refund) affects them. A permit is released from the total in which it was
+/// counted, even if that was [replaced](crate::limiter::RateLimiter::replace) since.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -79,20 +81,20 @@ pub struct Concurrency {
     queue_config: QueueConfig,
 }
 
-/// What a [`Concurrency`] remembers of a key.
+/// The state of a key for [`Concurrency`].
 #[derive(Clone, Debug)]
 pub struct ConcurrencyState {
     last: Nanos,
-    /// How many are in progress.
+    /// The number of calls in progress.
     held: u64,
 }
 
 impl Concurrency {
-    /// At most `limit` at a time, for each key.
+    /// Creates a limit of `limit` calls at a time, for each key.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     #[track_caller]
     pub const fn per_key(limit: u64) -> Self {
@@ -100,12 +102,12 @@ impl Concurrency {
         Self { limit, total: None, queue_config: QueueConfig::acquire_only(limit) }
     }
 
-    /// The same with another limit per key: a [replacement](crate::limiter::RateLimiter::replace) made of the rule
-    /// that it replaces counts on in the same [total](Concurrency::total).
+    /// Sets another limit per key. A [replacement](crate::limiter::RateLimiter::replace) that is made from the old
+    /// `Concurrency` in this way continues to count in the same [total](Concurrency::total).
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     #[track_caller]
     pub fn with_per_key(self, limit: u64) -> Self {
@@ -113,24 +115,24 @@ impl Concurrency {
         Self { limit, ..self }
     }
 
-    /// At most so many at a time for all keys together, of a limiter and its clones. Those who wait for a permit
-    /// count, too: so without a [`queue`](Concurrency::queue), calls in
+    /// Sets the maximum number of calls at a time for all keys together, of a limiter and its clones. Calls that wait
+    /// for a permit count, too: so without a [`queue`](Concurrency::queue), calls in
     /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may take the whole total.
     ///
     /// A total below the limit per key is the limit of a key as well. A
-    /// [replaced](crate::limiter::RateLimiter::replace) total counts on, if the new rule was made of the old one;
-    /// calls in progress when a total is first set are not counted in it.
+    /// [replaced](crate::limiter::RateLimiter::replace) total continues its count, if the new `Concurrency` was made
+    /// from the old one. Calls in progress when a total is first set are not counted in it.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     #[must_use]
     #[track_caller]
-    pub fn total(mut self, most: u64) -> Self {
-        assert!(most > 0, "a total of 0 calls at a time lets nobody in: give at least 1");
+    pub fn total(mut self, limit: u64) -> Self {
+        assert!(limit > 0, "a total of 0 calls at a time lets nobody in: give at least 1");
         self.total = Some(match self.total {
-            Some(total) => total.with_limit(most),
-            None => Semaphore::new(most),
+            Some(total) => total.with_limit(limit),
+            None => Semaphore::new(limit),
         });
         self
     }
@@ -182,18 +184,18 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// A call is over when it is over: nothing else gives back what it holds.
+    /// Gives back nothing: only the end of a call gives back what it holds.
     fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
 
-    fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _taken: Nanos) {}
+    fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _charged_at: Nanos) {}
 
     fn charge_saturating(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
         state.last = now;
         state.held = state.held.saturating_add(cost);
     }
 
-    /// What is in progress goes on.
-    fn migrate(&self, _state: &mut ConcurrencyState, _from: &Self, _now: Nanos) {}
+    /// Changes nothing: calls in progress go on.
+    fn migrate(&self, _state: &mut ConcurrencyState, _old: &Self, _now: Nanos) {}
 
     fn is_fresh(&self, state: &ConcurrencyState, _now: Nanos) -> bool {
         state.held == 0
@@ -267,7 +269,7 @@ impl Queueing<ConcurrencyState> for Concurrency {
         if self.is_due(state, cost) { state.last } else { Nanos::MAX }
     }
 
-    /// Whoever waits is counted in the total already. A cost above a limit that was lowered passes alone.
+    /// Queued calls are already counted in the total. A cost above a limit that was lowered is admitted alone.
     fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
         state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
     }
@@ -300,7 +302,7 @@ impl Queueing<ConcurrencyState> for Concurrency {
         Some(self.peek(state, now, cost))
     }
 
-    fn passing(&self, state: &ConcurrencyState, _seen: Nanos) -> u64 {
+    fn passing(&self, state: &ConcurrencyState, _observed: Nanos) -> u64 {
         self.left(state)
     }
 

@@ -4,11 +4,11 @@
 //!
 //! **Naive answer.** Count; set the count to zero every hour, on the hour.
 //!
-//! **Where it breaks.** Every caller's budget comes back at the same instant, and they all come at once. A caller who
-//! first turns up at ten to may spend two budgets in twenty minutes without meaning to.
+//! **Where it breaks.** Every caller's budget comes back at the same instant, and they all call at once. A caller whose
+//! first call is at ten to the hour may spend two budgets in twenty minutes without meaning to.
 //!
-//! **The idea.** A window of one's own: it begins with the first admitted call after the last window ended, and lasts
-//! one period. Or, asked for by name ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
+//! **The idea.** A window for each key: it begins with the first admitted call after the last window ended, and lasts
+//! one period. Or, on request ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
 //!
 //! ```text
 //!   limit 4        window          window
@@ -37,7 +37,7 @@ use crate::quota::Quota;
 ///
 /// A window begins with the first admitted request after the last one ended and lasts exactly one period; at its end
 /// the whole limit is free again. Around the edge of two windows just under twice the limit can pass in one period. The
-/// quota's burst does not concern it. A cost above the limit never fits.
+/// quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,23 +63,23 @@ pub struct FixedWindow {
     aligned: bool,
 }
 
-/// What a [`FixedWindow`] remembers of a key.
+/// The state of a key for a [`FixedWindow`].
 #[derive(Clone, Debug)]
 pub struct FixedWindowState {
     last: Nanos,
-    /// How long ago, at `last`, the window began. Means nothing while the count is 0.
+    /// The age of the window at `last`. It has no meaning while the count is 0.
     age: u64,
     count: u64,
 }
 
 impl FixedWindow {
-    /// Windows that begin with the first admitted request after the last one ended.
+    /// Creates windows that begin with the first admitted request after the last one ended.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, aligned: false, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
-    /// Windows at multiples of the period: of Unix time, or of a clock's own zero.
+    /// Aligns the windows to multiples of the period: of Unix time, or of a clock's own zero.
     ///
     /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter
     /// is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds,
@@ -104,7 +104,7 @@ impl FixedWindow {
         step
     }
 
-    /// How long until the window ends, if there is one, and the clock has caught up.
+    /// Returns the time until the window ends, if there is one, and the clock has caught up.
     #[inline]
     fn rest(&self, state: &FixedWindowState, step: &ClockStep) -> u64 {
         match state.count {
@@ -155,21 +155,21 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Within the window that is open; what belongs to one that has ended is gone.
+    /// Gives back units of the current window; those of one that has ended no longer count.
     fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.count = state.count.saturating_sub(cost);
     }
 
-    /// If it was taken in the window that is open.
-    fn undo(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the charge if it was made in the current window.
+    fn undo(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.saturating_since(taken) <= state.age {
+        if charged_at <= state.last && state.last.saturating_since(charged_at) <= state.age {
             state.count = state.count.saturating_sub(cost);
         }
     }
 
-    /// The open window keeps its beginning and its count; it ends one new period after it began.
+    /// Keeps the beginning and the count of the current window, which ends one new period after it began.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let period = self.quota.period_nanos();

@@ -1,36 +1,36 @@
-//! The rules: pure arithmetic over plain state.
+//! The algorithms: pure arithmetic over plain state.
 //!
 //! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock
-//! and does no I/O; whoever holds its state (a [`Store`](crate::store::Store)) promises that one call at
+//! and does no I/O; the owner of its state (a [`Store`](crate::store::Store)) guarantees that one call at
 //! a time changes it. So no admission is ever computed from a sum that another thread is changing, and
-//! every rule can be tested as a table.
+//! every algorithm can be tested as a table.
 //!
 //! # Which one do I want?
 //!
-//! | you want | take | most in any one period | how it flows | `Retry-After` is | state per key |
+//! | you want | take | maximum in any one period | how it flows | `Retry-After` is | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
 //! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
 //! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate has faded | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
-//! | to smooth instead of to refuse: calls **wait** and leave at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in line | 24 bytes |
-//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in line | 48 bytes |
-//! | so many **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: nobody knows when a call ends | 16 bytes |
+//! | to smooth instead of to refuse: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
+//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
 //!
 //! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
 //! if callers can come back, [`LeakyBucket`] if they should wait.
 //!
-//! All of them deny without charging, tell a `retry_after` at which the very same call is allowed, and compute
+//! All of them deny without charging, report a `retry_after` at which the very same call is allowed, and compute
 //! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
 //!
 //! # Waiting
 //!
-//! Every one of them lets calls wait instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire),
-//! and in a layer once it is told to, by `queue(n)`, `max_wait(duration)` or `overflow(..)`. ([`LeakyBucket`] and
-//! [`Smooth`] are there to let calls wait, and need not be told.) First come, first served; a bucket lets a call go
-//! when its tokens are there, a window when it has room. A call that waits for a window and is polled late takes its
-//! unit from the window in which it leaves.
+//! Every algorithm can queue calls instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire)
+//! always, and in a layer once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. ([`LeakyBucket`] and
+//! [`Smooth`] exist to let calls wait, and queue in a layer without it.) Queued calls are admitted first come, first
+//! served: by a bucket when their tokens are there, by a window when it has room. A call that waits for a window and is
+//! polled late takes its unit from the window in which it is admitted.
 //!
 //! In [`acquire`](crate::limiter::RateLimiter::acquire), any number of calls waits unless one of those methods was
 //! called: only [`max_queued`](crate::limiter::Builder::max_queued) bounds them, for all keys together, and one key may
@@ -40,31 +40,31 @@
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
-//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: so many at once, the next so many are paced, the rest is refused |
+//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, the rest is refused |
 //! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
-//! # Rules made of rules
+//! # Combined algorithms
 //!
 //! | you want | write | more state per key |
 //! |---|---|---|
 //! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | the sum |
-//! | who is refused ten times in a minute to be out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
+//! | a key that is refused ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
-//! | free and paying users, or a rule for each request | [`Tiered`] | the rule's size, and 24 bytes |
+//! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
 //!
 //! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and).
-//! A rule can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
+//! An algorithm can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
 //!
 //! # Pictures
 //!
-//! Each page has a picture of its algorithm. The same calls come in all of them, and the limit is always 4 per
-//! second. From above:
+//! Each page has a picture of its algorithm. The same calls arrive in all of them, and the limit is always 4 per
+//! second. From top to bottom:
 //!
-//! - What comes, from left to right. A dot passes, a cross is refused, and a ring has to wait.
-//! - Where calls wait: what passes. A triangle has waited.
-//! - What the algorithm itself looks at: its count, its tokens, its line.
-//! - What has passed within the last second. Where that is above the limit, it is orange: around the edge of a fixed
-//!   window, or because a bucket's burst comes on top of its rate.
+//! - The calls that arrive, from left to right. A dot passes, a cross is refused, and a ring has to wait.
+//! - The calls that pass, if calls wait. A triangle has waited.
+//! - The state of the algorithm: its count, its tokens, its queue.
+//! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the
+//!   edge of a fixed window, or because a bucket's burst comes on top of its rate.
 //!
 //! A fixed window refuses:
 //!
@@ -76,8 +76,9 @@
 //!
 //! # Time
 //!
-//! Time for a key is the largest reading it has seen. A reading up to one period behind it stands still; one further
-//! behind is taken as a clock that was set back: the key keeps its level, and time goes on from there.
+//! The time of a key is the latest clock reading it has observed. While a reading is up to one period behind that, the
+//! key's time stands still; a reading further behind means that the clock was set back: the key keeps its level, and
+//! its time continues from the new reading.
 
 mod clock_step;
 mod combinator;
@@ -119,95 +120,97 @@ pub use smooth::{Smooth, SmoothState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 
-/// A rule that says whether a call may pass.
+/// An algorithm that decides whether a call may pass.
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
-/// `cost`, and must allow a cost of 0 without changing what the key may do. Whether there is a
-/// [`queueing`](Algorithm::queueing), and whether calls [hold](Algorithm::needs_release) something, must be the same for all rules of
-/// a type.
+/// `cost`, and must allow a cost of 0 without changing what the key may do. All values of a type must agree on whether
+/// there is a [`queueing`](Algorithm::queueing), and on whether calls [hold](Algorithm::needs_release) something.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no rule that says whether a call may pass",
+    message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
 )]
 pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
-    /// What is remembered of one key.
+    /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// The state, at `now`, of a key never seen before, for a limiter built at `created_at`.
+    /// Returns the state, at `now`, of a fresh key, for a limiter created at `created_at`.
     ///
     /// Such a key counts as idle since `created_at`.
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
 
-    /// Gives back what still counts of a call that took `cost` at `taken`: of that very call, however much else the
-    /// key has used. Nothing, if the clock was set back behind `taken`.
+    /// Undoes a charge of `cost` made at `charged_at`, as far as it still counts.
     ///
-    /// Unlike a [`refund`](Algorithm::refund), which does not know what it is for. Unless implemented, nothing counts
-    /// any more once time has passed.
-    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
-        if now <= taken {
+    /// Only that very charge is given back, however much else the key has used, and nothing of it if the clock was set
+    /// back behind `charged_at`. A [`refund`](Algorithm::refund), in contrast, does not know which charge it is for. By
+    /// default, a charge no longer counts once time has passed.
+    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
+        if now <= charged_at {
             self.refund(state, now, cost);
         }
     }
 
-    /// The latest reading of the clock that the state knows of.
+    /// Returns the latest clock reading that the state has observed.
     fn last_update(&self, state: &Self::State) -> Nanos;
 
-    /// Takes `cost` units if they are there, all or none.
+    /// Charges `cost` units if they are available, all or none.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// What [`check`](Algorithm::check) of that cost would say, taking nothing: `remaining` and `reset_after`
-    /// describe the state as it is.
+    /// Returns the decision that [`check`](Algorithm::check) of that cost would make, without charging: `remaining` and
+    /// `reset_after` describe the state as it is.
     ///
-    /// The state may be brought up to `now`, which changes no answer.
+    /// The state may be advanced to `now`, which changes no decision.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// Gives back up to `cost` units that were taken and still count. Units that count no more are not given back: a
-    /// key never has more than one never seen.
+    /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back: a
+    /// key never has more than a fresh one.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
 
-    /// Takes over a state that has obeyed the rule `from` until `now`, and obeys this one from now on.
+    /// Converts `state` at `now` from the configuration `old` to this one.
     ///
-    /// What was used stays used, but no more of it than this rule could ever hold against a key: so nobody waits
-    /// longer than this rule could demand. See [changing a rule](crate::limiter::RateLimiter::replace).
-    fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos);
+    /// What was used stays used, but no more of it than this configuration could ever charge a key: so no call waits
+    /// longer than this configuration could demand. See
+    /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
+    fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// A call by this rule comes to a state that may have obeyed another, of which it knows itself. Gives back the
-    /// rule before, if that is another. For [`Tiered`].
+    /// Switches `state` to this tier and returns the previous one if it differs. For [`Tiered`], whose state knows its
+    /// tier.
     #[inline]
     fn switch_tier(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
         None
     }
 
-    /// Undoes a [`switch_tier`](Algorithm::switch_tier): the call was not let in.
+    /// Undoes a [`switch_tier`](Algorithm::switch_tier), for a call that was denied.
     fn restore_tier(&self, _state: &mut Self::State, _now: Nanos, _before: Self) {}
 
-    /// Counts what another rule has let pass, as far as there is room for it. For [`Tiered`].
+    /// Charges units that another tier has admitted, as far as there is room for them. For [`Tiered`].
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Whether the state answers, now and later, as that of a key never seen: it may then be forgotten. Not while
-    /// `now` is behind what it has seen.
+    /// Returns whether the state is fresh: it answers, now and later, as that of a new key, and may be forgotten. It is
+    /// not fresh while `now` is behind its latest clock reading.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
-    /// How the rule is told to clients: the quota and the window of the `RateLimit-Policy` field.
+    /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
     fn policy(&self) -> QuotaPolicy;
 
-    /// How each of its limits is told to clients, in the order of [`Decision::limit_index`]: of a tuple, more than one.
-    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
-        tell(self.policy());
+    /// Calls `f` with the policy of each limit, in the order of [`Decision::limit_index`]. A tuple has more than one.
+    fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
+        f(self.policy());
     }
 
-    /// Whether it was given a quota with a burst, of which it makes no use. A limiter that is built with it logs a
+    /// Returns whether it was given a quota with a burst that it does not use. A limiter that is built with it logs a
     /// warning (feature `tracing`).
     fn ignores_burst(&self) -> bool {
         false
     }
 
-    /// Over how long a client that was told `decision` should spread what remains: the effective window of the
-    /// `RateLimit` field. `None` where waiting does not help. On an admission never longer than that of the
-    /// [policy](Algorithm::policy): the quota and its window would tell of a lower rate.
+    /// Returns the time over which a client that received `decision` should spread what remains: the effective window
+    /// of the `RateLimit` field.
+    ///
+    /// It is `None` where waiting does not help. On an admission it is never longer than the window of the
+    /// [policy](Algorithm::policy): else the field would report a lower rate than the policy.
     fn header_window(&self, decision: &Decision) -> Option<Duration> {
         match decision.is_allowed() {
             true => Some(decision.reset_after().min(self.policy().window)),
@@ -215,74 +218,75 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         }
     }
 
-    /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) so many refusals. See [`Lockout`].
+    /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of refusals. See
+    /// [`Lockout`].
     ///
     /// # Panics
     ///
-    /// If `duration` is zero.
+    /// Panics if `duration` is zero.
     fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
         LockoutBuilder::new(self, duration)
     }
 
-    /// How calls wait in line, for algorithms that let them. `None`: a call that may not pass now is refused.
+    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is refused.
     fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
         None
     }
 
-    /// Whether calls wait in that line that do not ask for it: those of a layer.
+    /// Returns whether calls are queued that do not ask to wait: those of a layer.
     #[inline]
     fn holds_requests(&self) -> bool {
         self.queueing().is_some()
     }
 
-    /// Whether a call that was let in holds something until it is over. Then it is [released](Algorithm::release)
-    /// once, and what it [shares](Algorithm::release_total) with other keys, too.
+    /// Returns whether an admitted call holds something until it ends. Then it is [released](Algorithm::release) once,
+    /// and so is its part of the [total](Algorithm::release_total) of all keys.
     #[inline]
     fn needs_release(&self) -> bool {
         false
     }
 
-    /// A call of `cost` is over: its key holds that much less.
+    /// Releases the units of a call of `cost` that has ended: its key holds that much less.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// A call of `cost` that came by this rule is over: what all keys share holds that much less.
+    /// Releases a call of `cost` that has ended from the total of all keys. The call was made with this algorithm.
     fn release_total(&self, _cost: u64) {}
 
-    /// How much calls in progress hold of the key. A key of which something is held is never evicted.
+    /// Returns the number of units that calls in progress hold. A key with units in flight is never evicted.
     fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. Of several keys, a store that is full evicts the least used.
+    /// Returns how near the key is to its limit at `now`. A store that is full evicts the least used of several keys.
     ///
-    /// Unless implemented, the fraction of the limit that a [`peek`](Algorithm::peek) of a copy reports as used.
+    /// By default, this is the fraction of the limit that a [`peek`](Algorithm::peek) of a copy reports as used.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
 
     /// Marks the state as one that several keys share, or as a key's own again. A shared state never locks its keys
-    /// out: what one of them did is no concern of the others. For [`Lockout`], and what contains it.
+    /// out, so that one of them cannot lock out the others. For [`Lockout`], and algorithms that contain it.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
-    /// Makes the state new, but for what calls in progress hold.
+    /// Resets the state to `fresh`, except for the units that calls in progress hold.
     fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
         *state = fresh;
     }
 }
 
-/// A quota as clients are told of it.
+/// A quota as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// The most that can be admitted at one instant.
+    /// The maximum that can be admitted at one instant.
     pub quota: u64,
-    /// The time in which that much comes back. Of no meaning where [concurrent](QuotaUnit::ConcurrentRequests) requests
-    /// are counted.
+    /// The time in which that much becomes available again. It has no meaning for
+    /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
     pub window: Duration,
-    /// What is counted.
+    /// The unit that is counted.
     pub unit: QuotaUnit,
 }
 
-/// What a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
+/// The unit that a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaUnit {
@@ -294,13 +298,13 @@ pub enum QuotaUnit {
 }
 
 impl QuotaPolicy {
-    /// So many requests come back in `header_window`.
+    /// Creates a policy of `quota` requests per `window`.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
         Self { quota, window, unit: QuotaUnit::Requests }
     }
 
-    /// So many requests at a time.
+    /// Creates a policy of `quota` requests at a time.
     #[must_use]
     pub const fn concurrent(quota: u64) -> Self {
         Self { quota, window: Duration::ZERO, unit: QuotaUnit::ConcurrentRequests }
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_made_of_rules_is_as_large_as_the_table_says() {
+    fn a_combined_state_is_as_large_as_the_table_says() {
         type StateOf<A> = <A as Algorithm>::State;
         assert_eq!(size_of::<StateOf<(TokenBucket, SlidingCounter)>>(), 24 + 32);
         assert_eq!(size_of::<StateOf<Lockout<TokenBucket>>>(), 24 + 32);

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use crate::clock::Nanos;
 
-/// How many calls may wait for a key, how long each, and what happens when that many wait.
+/// The queue of a key: how many calls may wait, how long each, and what happens when the queue is full.
 ///
-/// For authors of algorithms: see [`Queueing::queue_config`](crate::algorithm::Queueing::queue_config). Whatever it says, all calls that
-/// wait are bounded by [`max_queued`](crate::limiter::Builder::max_queued).
+/// For authors of algorithms: see [`Queueing::queue_config`](crate::algorithm::Queueing::queue_config). In any case,
+/// [`max_queued`](crate::limiter::Builder::max_queued) bounds the queued calls of all keys together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,31 +19,31 @@ pub struct QueueConfig {
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
-    /// Whether `places` is the bound already, or only once calls are to wait in layers as well.
+    /// True if `places` bounds the queue already, false if only once calls of a layer wait as well.
     bounded: bool,
-    /// Whether somebody has said that calls are to wait.
+    /// True if calls wait that do not ask for it.
     enabled: bool,
-    /// Whether somebody has said how many.
+    /// True if the capacity was given.
     explicit: bool,
 }
 
-/// Who is refused when a line is full.
+/// The call that is refused when a queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueOverflow {
-    /// The call that comes.
+    /// The call that arrives.
     #[default]
     RejectNew,
-    /// The call that has waited longest: for callers who care about fresh answers, and may have given up on old ones.
-    /// It is told to come back when the next place is free.
+    /// The call that has waited longest: for callers who need recent answers and may have abandoned old requests. Its
+    /// `retry_after` is the time until the next place is free.
     DropOldest,
 }
 
 impl QueueConfig {
-    /// Only calls that ask to wait ([`acquire`](crate::limiter::RateLimiter::acquire)) do: any number of them, as long
-    /// as it takes. Those of a layer are refused.
+    /// Creates a queue used only by [`acquire`](crate::limiter::RateLimiter::acquire): any number of calls wait, as long
+    /// as it takes. Calls of a layer are refused instead.
     ///
-    /// `default_places` is the length of the queue once [`within`](QueueConfig::within) or
+    /// `default_places` is the capacity of the queue once [`within`](QueueConfig::within) or
     /// [`with_overflow`](QueueConfig::with_overflow) is called without [`queue`](QueueConfig::queue).
     #[must_use]
     pub const fn acquire_only(default_places: u64) -> Self {
@@ -57,36 +57,37 @@ impl QueueConfig {
         }
     }
 
-    /// All calls wait, as long as it takes. When `places` of them wait, further calls are refused.
+    /// Creates a queue for all calls, which wait as long as it takes. When `places` calls wait, further calls are
+    /// refused.
     #[must_use]
     pub const fn enabled(places: u64) -> Self {
         Self::acquire_only(places).for_all()
     }
 
-    /// The same for all calls, and so with a bounded queue.
+    /// Applies the queue to all calls, and so bounds it.
     const fn for_all(self) -> Self {
         Self { bounded: true, enabled: true, ..self }
     }
 
-    /// The same for all calls, with so many places.
+    /// Sets the capacity to `places`, and applies the queue to all calls.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
         Self { places, bounded: true, enabled: true, explicit: true, ..self }
     }
 
-    /// The same for all calls, none of which waits longer.
+    /// Sets the maximum time that a call waits, and applies the queue to all calls.
     #[must_use]
     pub fn within(self, max_wait: Duration) -> Self {
         Self { max_wait: Nanos::from(max_wait).0, ..self.for_all() }
     }
 
-    /// The same for all calls, with somebody else refused when all places are taken.
+    /// Sets which call is refused when the queue is full, and applies the queue to all calls.
     #[must_use]
     pub const fn with_overflow(self, overflow: QueueOverflow) -> Self {
         Self { overflow, ..self.for_all() }
     }
 
-    /// The patience of two rules at once.
+    /// Returns the queue of two algorithms at once: the stricter of each setting.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             places: self.places().min(other.places()),
@@ -98,41 +99,41 @@ impl QueueConfig {
         }
     }
 
-    /// How many calls may wait. `u64::MAX`: as many as all keys' waiting calls may be.
+    /// Returns how many calls may wait. `u64::MAX` if only the maximum for all keys together bounds them.
     #[must_use]
     pub const fn places(&self) -> u64 {
         if self.bounded { self.places } else { u64::MAX }
     }
 
-    /// How long a call may wait, in nanoseconds. `u64::MAX`: as long as it takes.
+    /// Returns how long a call may wait, in nanoseconds. `u64::MAX` if it waits as long as it takes.
     #[must_use]
     pub const fn max_wait(&self) -> u64 {
         self.max_wait
     }
 
-    /// Who is refused when that many wait.
+    /// Returns which call is refused when the queue is full.
     #[must_use]
     pub const fn overflow(&self) -> QueueOverflow {
         self.overflow
     }
 
-    /// How many calls may wait, if somebody has said so.
+    /// Returns how many calls may wait, if that was given.
     pub(crate) const fn explicit_capacity(&self) -> Option<u64> {
         if self.explicit { Some(self.places) } else { None }
     }
 
-    /// Whether calls wait that do not ask for it: those of a layer.
+    /// Returns whether calls wait that do not ask for it: those of a layer.
     #[must_use]
     pub const fn holds_requests(&self) -> bool {
         self.enabled
     }
 }
 
-/// The methods by which a rule that refuses is told to let calls wait.
+/// Defines the methods that make an algorithm queue calls instead of refusing them.
 macro_rules! queue_methods {
     ($algorithm:ty, $default:literal) => {
         impl $algorithm {
-            /// How many calls may wait, per key; 0: none. In total,
+            /// Sets how many calls may wait, per key; with 0, none waits. In total,
             /// [`max_queued`](crate::limiter::Builder::max_queued) bounds them.
             ///
             /// Unless this, `max_wait` or `overflow` is called, only that total bounds how many may wait in
@@ -145,7 +146,7 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
+            /// Sets how long a call may wait. A call that would wait longer is refused at once, not after having waited.
             /// Once set, a layer holds requests as well.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
@@ -153,8 +154,8 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Who is refused when the line is full: whoever comes, unless set. Once set, a layer holds requests as
-            /// well.
+            /// Sets which call is refused when the queue is full: by default the one that arrives. Once set, a layer
+            /// holds requests as well.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

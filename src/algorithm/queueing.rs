@@ -4,170 +4,173 @@ use crate::algorithm::{QueueConfig, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// How calls wait for an algorithm.
+/// The times at which an algorithm admits queued calls.
 ///
-/// A line knows no callers: it answers *when* a call may leave if nobody is before it. Who waits, and in what order,
-/// is kept by the store; and how it looks to one who comes last is asked of the state as it will be when all others
-/// have left.
+/// It computes when the next queued call can be admitted. The store keeps the waiters and their order; waits for later
+/// calls are computed by simulating the calls ahead of them.
 pub trait Queueing<S>: Debug {
-    /// How many calls may wait, and how long.
+    /// Returns how many calls may wait, and how long.
     fn queue_config(&self, state: &S) -> QueueConfig;
 
-    /// How many calls of cost 1 an idle key lets in at one instant, those who then wait among them where they
-    /// [count](Queueing::take).
+    /// Returns how many calls of cost 1 an idle key accepts at one instant, including those that are queued, where those
+    /// [count](Queueing::take) as admitted.
     fn capacity(&self, state: &S) -> u64;
 
-    /// How many calls of cost 1 an idle key lets in at one instant if nobody waits.
+    /// Returns how many calls of cost 1 an idle key admits at one instant without queueing.
     fn at_once(&self, state: &S) -> u64;
 
-    /// Which of several limits holds a call of `cost` back longest. For tuples.
+    /// Returns the index of the limit that delays a call of `cost` longest. For tuples.
     fn bottleneck(&self, _state: &S, _cost: u64) -> usize {
         0
     }
 
-    /// Whether a call of that cost can ever leave.
+    /// Returns whether a call of that cost can ever be admitted.
     fn fits(&self, _state: &S, _cost: u64) -> bool {
         true
     }
 
-    /// How many units those who wait may stand for, if only calls with priority may wait. `None`: all may, and
-    /// there are [places](Queueing::queue_config) for so many.
+    /// Returns the maximum total cost of queued priority calls, if only calls with priority may be queued. `None` if any
+    /// call may be: then the [capacity](Queueing::queue_config) bounds them.
     fn lends(&self, _state: &S) -> Option<u64> {
         None
     }
 
-    /// Whether it is known when a call may leave. If not, calls leave when others are over, and a wait that was too
-    /// long ends with a refusal.
+    /// Returns whether it is known when a call will be admitted. If not, calls are admitted when others end, and a wait
+    /// that becomes too long ends with a refusal.
     fn is_timed(&self) -> bool {
         true
     }
 
-    /// Whether calls leave by a schedule of their own, however late they are let go.
+    /// Returns whether calls are charged at their scheduled times, however late they are released.
     fn keeps_schedule(&self) -> bool {
         false
     }
 
-    /// When a call of `cost` may leave, rounded up to the nanosecond.
+    /// Returns the scheduled time of the next call, of `cost`, rounded up to the nanosecond.
     ///
-    /// It may be in the past: then the call leaves at once. [`Nanos::MAX`]: beyond the end of time, or nobody knows.
+    /// A time in the past means that the call is admitted at once, [`Nanos::MAX`] that the time is beyond the end of
+    /// time or unknown.
     fn turn(&self, state: &S, cost: u64) -> Nanos;
 
-    /// Whether the next call, of `cost`, may leave, at the state's own time. Known even at the end of time.
+    /// Returns whether the next call, of `cost`, can be admitted at the state's own time. Correct even at the end of
+    /// time.
     fn is_due(&self, state: &S, cost: u64) -> bool;
 
-    /// Lets the next call, of `cost`, that came at `arrived` leave if its turn has come by `now`; else tells the
-    /// state what time it is.
+    /// Admits the next call, of `cost`, that arrived at `arrived`, if it is ready by `now`. If not, it only advances the
+    /// state to `now`.
     fn depart(&self, state: &mut S, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
-        // As it was foreseen: once it is later, the turn is now.
-        let turn = self.turn(state, cost);
-        let seen = self.observe(state, now);
+        // Computed before the state advances: after that, a time that has passed would read as now.
+        let ready_at = self.turn(state, cost);
+        let observed = self.observe(state, now);
         if !self.is_due(state, cost) {
             return Admission::NotReady;
         }
-        let on_time = self.keeps_schedule() || turn >= seen;
-        self.leave(state, arrived.min(seen), cost);
+        let on_time = self.keeps_schedule() || ready_at >= observed;
+        self.leave(state, arrived.min(observed), cost);
         if on_time { Admission::OnSchedule } else { Admission::Late }
     }
 
-    /// Lets a call of `cost` that came at `arrived` leave at its turn, though the timer may have been late.
+    /// Admits a call of `cost` that arrived at `arrived` at its scheduled time, though the timer may have been late.
     fn leave(&self, state: &mut S, arrived: Nanos, cost: u64);
 
-    /// Lets a call of `cost` leave at its turn, whenever that will be.
+    /// Simulates the admission of a call of `cost` at its scheduled time, which may be in the future.
     fn follow(&self, state: &mut S, arrived: Nanos, cost: u64) {
-        let turn = self.turn(state, cost).max(self.time(state));
-        self.observe(state, turn);
+        let ready_at = self.turn(state, cost).max(self.time(state));
+        self.observe(state, ready_at);
         self.leave(state, arrived, cost);
     }
 
-    /// Undoes what a call of `cost` that has [followed](Queueing::follow) others did, if that can be done for any of them.
+    /// Undoes one [simulated admission](Queueing::follow) of `cost`, and returns whether it did. Only algorithms that
+    /// can undo any of several simulated admissions support it.
     fn unfollow(&self, _state: &mut S, _cost: u64) -> bool {
         false
     }
 
-    /// A place for a call of `cost` that joins the line, where those who wait count somewhere else, too. `None`:
-    /// there is none.
+    /// Reserves the share of a queued call of `cost` in the total of all keys, for algorithms whose queued calls count
+    /// there. Returns `None` if the total is reached.
     fn join(&self, _cost: u64) -> Option<SharedPermit> {
         Some(SharedPermit::default())
     }
 
-    /// Takes the units of a call that may pass and tells of it, where the decision is that of the rule itself: those
-    /// who wait do not count as admitted. `None`: it is made from what this line answers.
+    /// Charges a call and returns the algorithm's own decision, for algorithms whose queued calls do not count as
+    /// admitted. `None` if the decision is made from the other methods of this trait.
     fn take(&self, _state: &mut S, _now: Nanos, _cost: u64) -> Option<Decision> {
         None
     }
 
-    /// What a look tells, as for [`take`](Queueing::take).
+    /// Returns the algorithm's own decision of a peek. `None` as for [`take`](Queueing::take).
     fn look(&self, _state: &mut S, _now: Nanos, _cost: u64) -> Option<Decision> {
         None
     }
 
-    /// How many calls of cost 1 would leave at once, one after another, if nobody waits.
-    fn passing(&self, state: &S, seen: Nanos) -> u64;
+    /// Returns how many calls of cost 1 would be admitted at once, one after another, if none is queued.
+    fn passing(&self, state: &S, observed: Nanos) -> u64;
 
-    /// How many calls of cost 1 that come `now`, one after another, would wait no longer than `wait`. The number of
-    /// places aside. Only where those who wait [count](Queueing::take).
+    /// Returns how many calls of cost 1 that arrive at `now`, one after another, would wait no longer than `wait`,
+    /// regardless of the queue's capacity. Only for algorithms whose queued calls [count](Queueing::take) as admitted.
     fn room(&self, _state: &S, _now: Nanos, _wait: u64) -> u64 {
         u64::MAX
     }
 
-    /// Whether a call of `cost` that comes `now` would wait no longer than `wait`.
+    /// Returns whether a call of `cost` that arrives at `now` would wait no longer than `wait`.
     fn in_time(&self, state: &S, cost: u64, now: Nanos, wait: u64) -> bool {
         let latest = now.saturating_add(wait).min(Nanos(u64::MAX - 1));
         wait == u64::MAX || !self.is_timed() || self.turn(state, cost) <= latest
     }
 
-    /// How long until the key is as if never seen, in nanoseconds.
+    /// Returns how long it takes until the key is fresh, in nanoseconds.
     fn reset(&self, state: &S, now: Nanos) -> u64 {
         self.turn(state, 1).saturating_since(now)
     }
 
-    /// Whether calls are refused that would pass or wait otherwise. For [`Lockout`](crate::algorithm::Lockout).
+    /// Returns whether calls are refused that would otherwise pass or wait. For
+    /// [`Lockout`](crate::algorithm::Lockout).
     fn bars(&self, _state: &S) -> bool {
         false
     }
 
-    /// What a call of `cost` is told, if nothing else stands against `decision`; whether that `counts` or is a look.
-    /// For [`Lockout`](crate::algorithm::Lockout).
+    /// Adjusts `decision` on a call of `cost` before it is returned. `counts` is false for a peek. For
+    /// [`Lockout`](crate::algorithm::Lockout).
     fn answer(&self, _state: &mut S, _now: Nanos, _cost: u64, _counts: bool, decision: Decision) -> Decision {
         decision
     }
 
-    /// Whether it may be one of several lines that a call waits in at once: it has no [`lends`](Queueing::lends),
+    /// Returns whether a call may wait in this queue and in others at once: it has no [`lends`](Queueing::lends),
     /// [`bars`](Queueing::bars) nor [`answer`](Queueing::answer) of its own.
     fn is_plain(&self) -> bool {
         true
     }
 
-    /// What is kept of the state so that the latest release can be taken back: all of it, where that is cheap.
+    /// Returns a snapshot of the state with which the latest release can be undone, if a snapshot is cheap.
     fn keep(&self, state: &S) -> Option<S>;
 
-    /// Takes a release back: the state is as it was `before`, but for what was counted since. For
+    /// Undoes a release: restores the state to the snapshot `before`, except for what was counted since. For
     /// [`Lockout`](crate::algorithm::Lockout).
     fn restore(&self, state: &mut S, before: S) {
         *state = before;
     }
 
-    /// Takes a release of `cost` at `released` back, where nothing was [kept](Queueing::keep).
+    /// Undoes a release of `cost` at `released`, if there is no [snapshot](Queueing::keep).
     fn take_back(&self, _state: &mut S, _cost: u64, _released: Nanos) {}
 
-    /// A call of `cost` was released, and given up before it was told: what it would have given back at its end goes
-    /// back now, but for its [place](Queueing::join).
+    /// Ends a call of `cost` whose waiter was dropped before it observed its release. It gives back what the call would
+    /// have given back at its end, except for its share of the [total](Queueing::join).
     fn end(&self, _state: &mut S, _cost: u64) {}
 
-    /// The latest time that the state knows of.
+    /// Returns the latest time that the state has observed.
     fn time(&self, state: &S) -> Nanos;
 
-    /// Tells the state what time it is, and gives the time back as the state sees it.
+    /// Advances the state to `now`, and returns the state's own time after that.
     fn observe(&self, state: &mut S, now: Nanos) -> Nanos;
 }
 
-/// Whether a call has left its line.
+/// The result of an attempt to admit the next queued call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Its turn has not come.
+    /// The call is not ready.
     NotReady,
-    /// The state is as one that [follows](Queueing::follow) would have left it.
+    /// The call was admitted, and the state is as the [simulation](Queueing::follow) left it.
     OnSchedule,
-    /// It left later than at its turn, and others leave later for that.
+    /// The call was admitted later than scheduled, which delays those behind it.
     Late,
 }

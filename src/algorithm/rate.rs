@@ -8,7 +8,7 @@ use crate::quota::Quota;
 /// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
 ///
 /// Work is counted in *grains*: one unit is `period` grains, one nanosecond brings `limit` grains. So both are
-/// integers, and nothing is ever rounded but the spans that are told.
+/// integers, and only the durations that are reported are ever rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) limit: u64,
@@ -24,25 +24,26 @@ impl Rate {
         Self { limit: quota.limit() / a, period: quota.period_nanos() / a }
     }
 
-    /// The grains that `nanos` bring.
+    /// Returns the grains that `nanos` bring.
     #[inline]
     pub(super) const fn grains(&self, nanos: u64) -> u128 {
         nanos as u128 * self.limit as u128
     }
 
-    /// The grains that `units` are.
+    /// Returns the grains of `units`.
     #[inline]
     pub(super) const fn units(&self, units: u64) -> u128 {
         units as u128 * self.period as u128
     }
 
-    /// The time in which `units` come, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
+    /// Returns the time that brings `units`, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
     #[inline]
     pub(super) fn time(&self, units: u64) -> u64 {
         self.nanos_of(self.units(units))
     }
 
-    /// An admission, with spans in grains: until all are back, and until the next unit is there (0: it is).
+    /// Returns an admission. `reset` is the time until all units are back, `next` the time until the next unit is
+    /// available (0 if it is), both in grains.
     #[inline]
     pub(super) fn allow(&self, limit: u64, remaining: u64, reset: u128, next: u128) -> Decision {
         match (u64::try_from(reset), u64::try_from(next)) {
@@ -53,7 +54,8 @@ impl Rate {
         }
     }
 
-    /// A denial, with spans in grains: until the call fits, if it ever will, and until all are back.
+    /// Returns a denial. `retry` is the time until the call fits, if it ever will, `reset` the time until all units are
+    /// back, both in grains.
     #[inline]
     pub(super) fn deny(&self, limit: u64, remaining: u64, retry: Option<u128>, reset: u128) -> Decision {
         match (u64::try_from(retry.unwrap_or(0)), u64::try_from(reset)) {
@@ -66,8 +68,8 @@ impl Rate {
         }
     }
 
-    /// Over how long what remains should be spread, so that it is spent at this rate; with nothing left, until there
-    /// is more.
+    /// Returns the time over which what remains should be spread, so that it is spent at this rate. With nothing left,
+    /// it is the time until there is more.
     pub(super) fn window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {
             return decision.retry_after();
@@ -86,7 +88,7 @@ impl Rate {
     }
 }
 
-/// Division that is cheap when both sides fit a word, as they nearly always do.
+/// Returns the quotient and the remainder. It is cheap when both sides fit a word, as they nearly always do.
 #[inline]
 pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     if let Ok(dividend) = u64::try_from(dividend) {
@@ -97,7 +99,7 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     (dividend / wide, (dividend % wide) as u64)
 }
 
-/// `part * new / old`, rounded up; `part` is at most `old`.
+/// Returns `part * new / old`, rounded up. `part` is at most `old`.
 pub(super) const fn rescale_ceil(part: u64, new: u64, old: u64) -> u64 {
     // At most `new`, since `part` is at most `old`.
     (part as u128 * new as u128).div_ceil(old as u128) as u64

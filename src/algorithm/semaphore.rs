@@ -4,21 +4,21 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// So many calls of all keys together, and no more: those that wait for a limiter, or those in progress.
+/// A bound on the calls of all keys together: those that are queued by a limiter, or those in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Semaphore {
     count: Arc<AtomicU64>,
     limit: u64,
 }
 
-/// A call's place in a crowd, free again when dropped.
+/// The share of a call in one or more semaphores, released when dropped.
 #[derive(Debug, Default)]
 pub struct SharedPermit {
-    /// In each crowd, and how much of it.
+    /// The count of each semaphore, and the share in it.
     taken: SmallVec<[(Arc<AtomicU64>, u64); 1]>,
 }
 
-/// One's place among those who stand in line, free again when dropped.
+/// The place of one queued call, released when dropped.
 #[derive(Debug)]
 pub(crate) struct QueueSlot {
     count: Arc<AtomicU64>,
@@ -29,22 +29,22 @@ impl Semaphore {
         Self { count: Arc::default(), limit }
     }
 
-    /// The same, of at most so many.
+    /// Returns the same semaphore with another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// A place in line; `None`: there is no room.
+    /// Acquires the place of one queued call. `None` if the limit is reached.
     pub(crate) fn try_acquire_one(&self) -> Option<QueueSlot> {
         self.try_add(1).then(|| QueueSlot { count: Arc::clone(&self.count) })
     }
 
-    /// A place for a call of `cost`; `None`: there is no room.
+    /// Acquires the share of a call of `cost`. `None` if it would exceed the limit.
     pub(crate) fn try_acquire(&self, cost: u64) -> Option<SharedPermit> {
         self.try_add(cost).then(|| SharedPermit { taken: smallvec![(Arc::clone(&self.count), cost)] })
     }
 
-    /// Lets a call in that will [leave](Semaphore::sub).
+    /// Adds a call that will be [subtracted](Semaphore::sub) by hand, and returns whether it fits the limit.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()
@@ -67,7 +67,7 @@ impl Semaphore {
     }
 }
 
-/// Of the same calls, and the same bound.
+/// Semaphores are equal if they count the same calls with the same limit.
 impl PartialEq for Semaphore {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.count, &other.count) && self.limit == other.limit
@@ -75,12 +75,12 @@ impl PartialEq for Semaphore {
 }
 
 impl SharedPermit {
-    /// The place stays taken: the call will leave by itself.
+    /// Keeps the share acquired: the call will be subtracted by hand.
     pub(crate) fn forget(mut self) {
         self.taken.clear();
     }
 
-    /// That place as well.
+    /// Adds the share of `other` to this permit.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.taken.append(&mut other.taken);
     }
@@ -100,7 +100,7 @@ impl Drop for QueueSlot {
     }
 }
 
-/// Never below zero: whoever leaves twice takes nobody along.
+/// Subtracts `cost`, saturating at zero, so that a double release is harmless.
 fn sub(count: &AtomicU64, cost: u64) {
     let less = |count: u64| Some(count.saturating_sub(cost));
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

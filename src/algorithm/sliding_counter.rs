@@ -1,10 +1,10 @@
 //! # Sliding counter: two windows, weighted
 //!
-//! **Problem.** A window that slides, for two numbers per key.
+//! **Problem.** A window that slides, with two numbers per key.
 //!
 //! **Naive answer.** A fixed window; its count falls to zero at the edge, and twice the limit passes around it.
 //!
-//! **Where it breaks.** What a caller did a moment before the edge is forgotten at the edge.
+//! **Where it breaks.** The calls of a moment before the edge are forgotten at the edge.
 //!
 //! **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e /
 //! period` of the current window gone, the sliding window still covers `1 - e / period` of the previous one:
@@ -40,9 +40,9 @@ use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
 ///
-/// The previous window counts with weight `1 - elapsed / period`. Exact in its own terms; as a limit per period it is
-/// an estimate: around an edge just under twice the limit can pass in one period. The quota's burst does not concern
-/// it. A cost above the limit never fits.
+/// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but as a limit per period it
+/// is an estimate: around an edge just under twice the limit can pass in one period. The quota's burst has no effect.
+/// A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -67,24 +67,24 @@ pub struct SlidingCounter {
     queue_config: QueueConfig,
 }
 
-/// What a [`SlidingCounter`] remembers of a key.
+/// The state of a key for a [`SlidingCounter`].
 #[derive(Clone, Debug)]
 pub struct SlidingCounterState {
     last: Nanos,
-    /// How far into the current window `last` is; below the period. Means nothing while both counts are 0.
+    /// The offset of `last` in the current window, below the period. It has no meaning while both counts are 0.
     into: u64,
     previous: u64,
     current: u64,
 }
 
 impl SlidingCounter {
-    /// Two windows, weighted.
+    /// Creates a counter of two windows, weighted.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
-    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
     #[inline]
     fn advance(&self, state: &mut SlidingCounterState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
@@ -102,7 +102,7 @@ impl SlidingCounter {
         step.behind
     }
 
-    /// What still counts, rounded up; at most the limit.
+    /// Returns the units that still count, rounded up, at most the limit.
     #[inline]
     fn estimate(&self, state: &SlidingCounterState) -> u64 {
         if state.previous == 0 {
@@ -115,7 +115,7 @@ impl SlidingCounter {
         state.current + whole as u64 + u64::from(rest > 0)
     }
 
-    /// The time until `cost`, at most the limit, would fit.
+    /// Returns the time until `cost`, at most the limit, would fit.
     fn until(&self, state: &SlidingCounterState, cost: u64) -> u64 {
         let period = self.quota.period_nanos();
         let spare = self.quota.limit() - cost;
@@ -127,7 +127,8 @@ impl SlidingCounter {
         }
     }
 
-    /// How long, at most a period, before its weight is gone `count` weighs no more than `spare`.
+    /// Returns the time before the weight of `count` reaches zero from which it weighs no more than `spare`; at most a
+    /// period.
     fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {
@@ -189,7 +190,7 @@ impl Algorithm for SlidingCounter {
         }
     }
 
-    /// From the current window, then from the previous one, where a unit is worth what it still weighs.
+    /// Gives back units of the current window, then of the previous one, where a unit is worth what it still weighs.
     fn refund(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) {
         self.advance(state, now);
         let current = cost.min(state.current);
@@ -197,15 +198,15 @@ impl Algorithm for SlidingCounter {
         state.previous = state.previous.saturating_sub(cost - current);
     }
 
-    /// If it was taken in the current window: what is in the previous one weighs less than it did.
-    fn undo(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the charge if it was made in the current window: units of the previous one weigh less than they did.
+    fn undo(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.saturating_since(taken) <= state.into {
+        if charged_at <= state.last && state.last.saturating_since(charged_at) <= state.into {
             state.current = state.current.saturating_sub(cost);
         }
     }
 
-    /// The same part of the window is gone, and the counts stay, as far as the estimate is not above the new limit.
+    /// Keeps the elapsed part of the window, and the counts as far as the estimate is not above the new limit.
     fn migrate(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());

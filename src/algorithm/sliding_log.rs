@@ -5,12 +5,12 @@
 //! **Naive answer.** Write down when each call passed; count those within the last period.
 //!
 //! **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory:
-//! one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting anew
-//! for each call is work in proportion to the limit.
+//! one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting all
+//! records for each call is work in proportion to the limit.
 //!
-//! **The idea.** A queue of records, oldest first, each with the *running total* up to it. What has left the period
-//! is dropped from the front, each record once. The sum within the period is a difference of two totals, and "when
-//! are five more free?" is a search by halves. Calls at the same instant share a record.
+//! **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
+//! old are dropped from the front, each once. The sum within the period is a difference of two totals, and "when
+//! are five more free?" is a binary search. Calls at the same instant share a record.
 //!
 //! ```text
 //!   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -21,8 +21,8 @@
 //! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
 //! `limit`.
 //!
-//! **Cost.** Amortised constant time, each record being written and dropped once; a denial searches by halves. 64
-//! bytes a key and 16 for each instant at which something passed within the period: at most `limit` of them.
+//! **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
+//! bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,8 @@ use crate::quota::Quota;
 /// The exact window: no more than the limit in any period, and a hit is forgotten exactly one period after it.
 ///
 /// Memory grows with the limit: up to 16 bytes for each unit of it, per key. Where that is too much, take a
-/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst does not concern it. A cost above the limit
-/// never fits.
+/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst has no effect. A cost above the limit never
+/// fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,15 +63,15 @@ pub struct SlidingLog {
     queue_config: QueueConfig,
 }
 
-/// What a [`SlidingLog`] remembers of a key.
+/// The state of a key for a [`SlidingLog`].
 #[derive(Clone, Debug)]
 pub struct SlidingLogState {
     last: Nanos,
-    /// The key's own time: what has elapsed for it. Wraps; only differences within a period count.
+    /// The key's own time: the time that has elapsed for it. It wraps; only differences within a period count.
     time: u64,
     /// The units in all records.
     total: u64,
-    /// The running total up to the first record. Wraps.
+    /// The running total up to the first record. It wraps.
     base: u64,
     hits: VecDeque<Hit>,
 }
@@ -79,25 +79,25 @@ pub struct SlidingLogState {
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     time: u64,
-    /// The running total, this hit included. Wraps.
+    /// The running total, this hit included. It wraps.
     cumulative: u64,
 }
 
 impl SlidingLog {
-    /// An exact window.
+    /// Creates an exact window.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
-    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
     #[inline]
     fn advance(&self, state: &mut SlidingLogState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
         state.last = step.last_update(now);
         if step.elapsed >= period {
-            // Everything is out; and the key's time need not go that far.
+            // All hits have expired. They are dropped here, since the key's time may wrap now.
             state.hits.clear();
             state.total = 0;
         }
@@ -106,7 +106,7 @@ impl SlidingLog {
         step.behind
     }
 
-    /// Drops what is one period old.
+    /// Drops the hits that are one period old.
     #[inline]
     fn expire(&self, state: &mut SlidingLogState) {
         while let Some(oldest) = state.hits.front() {
@@ -119,21 +119,21 @@ impl SlidingLog {
         }
     }
 
-    /// Takes `units`, at most all, out of the oldest hits.
+    /// Removes `units`, at most all, from the oldest hits.
     fn remove_oldest(state: &mut SlidingLogState, units: u64) {
         let units = units.min(state.total);
         state.total -= units;
         state.base = state.base.wrapping_add(units);
         while state.hits.front().is_some_and(|oldest| {
-            // At or before what is given back.
+            // Entirely within the units that are removed.
             state.base.wrapping_sub(oldest.cumulative) <= units
         }) {
             state.hits.pop_front();
         }
     }
 
-    /// Takes `units` out of the hit so long ago, and what it has not out of older ones: what others have used since then
-    /// leaves no later for it. Work in proportion to the hits since then.
+    /// Removes `units` from the hit of `ago` nanoseconds ago, then from older hits, so that units charged later do not
+    /// expire later. The work is in proportion to the number of later hits.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -153,9 +153,9 @@ impl SlidingLog {
         }
     }
 
-    /// The time until `short` units, at most all, are free again.
-    fn until(&self, state: &SlidingLogState, short: u64) -> u64 {
-        let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < short);
+    /// Returns the time until `deficit` units, at most all, are free again.
+    fn until(&self, state: &SlidingLogState, deficit: u64) -> u64 {
+        let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < deficit);
         state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))
     }
 
@@ -171,8 +171,8 @@ impl SlidingLog {
     fn deny(&self, state: &SlidingLogState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| {
-            let short = state.total - (limit - cost);
-            self.until(state, short).saturating_add(behind)
+            let deficit = state.total - (limit - cost);
+            self.until(state, deficit).saturating_add(behind)
         });
         Decision::deny(limit, limit - state.total, retry, self.reset(state, behind))
     }
@@ -221,21 +221,22 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    /// Gives back the oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);
     }
 
-    /// If it was taken within the last period.
-    fn undo(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the charge if it was made within the last period.
+    fn undo(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.saturating_since(taken) < self.quota.period_nanos() {
-            Self::remove_at_age(state, cost, state.last.saturating_since(taken));
+        if charged_at <= state.last && state.last.saturating_since(charged_at) < self.quota.period_nanos() {
+            Self::remove_at_age(state, cost, state.last.saturating_since(charged_at));
         }
     }
 
-    /// Hits keep their instants, and count for the new period; of more than the new limit, the oldest are dropped.
+    /// Keeps the instants of the hits, which count for the new period. If there are more than the new limit, the oldest
+    /// are dropped.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);
@@ -247,7 +248,7 @@ impl Algorithm for SlidingLog {
         step.behind == 0 && self.reset(state, 0) <= step.elapsed
     }
 
-    /// Found by bisection, without copying the log.
+    /// Returns the usage, by binary search instead of copying the log.
     fn usage(&self, state: &SlidingLogState, now: Nanos) -> Usage {
         let period = self.quota.period_nanos();
         let elapsed = step(state.last, now, period).elapsed;
@@ -294,8 +295,8 @@ impl Window for SlidingLog {
         self.reset(state, 0)
     }
 
-    fn withdraw(&self, state: &mut SlidingLogState, units: u64, taken: Nanos) {
-        if taken > state.last || state.last.saturating_since(taken) >= self.quota.period_nanos() {
+    fn withdraw(&self, state: &mut SlidingLogState, units: u64, charged_at: Nanos) {
+        if charged_at > state.last || state.last.saturating_since(charged_at) >= self.quota.period_nanos() {
             return;
         }
         let units = units.min(state.total);
@@ -316,7 +317,7 @@ impl Window for SlidingLog {
         match units.checked_sub(self.quota.limit() - state.total) {
             None | Some(0) => 0,
             _ if units > self.quota.limit() => u64::MAX,
-            Some(short) => self.until(state, short),
+            Some(deficit) => self.until(state, deficit),
         }
     }
 }

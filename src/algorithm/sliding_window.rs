@@ -1,16 +1,16 @@
 //! # Sliding window, in slices
 //!
-//! **Problem.** Never more than `limit` in *any* period, wherever one looks; but without a record of every call.
+//! **Problem.** Never more than `limit` in *any* period, wherever it begins; but without a record of every call.
 //!
 //! **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum
 //! is "the last period".
 //!
 //! **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two
-//! slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window is built like
+//! slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window works like
 //! that.
 //!
 //! **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
-//! covers a period always, and up to one slice more. The limit is strict, and the price is that a unit comes
+//! always covers a period, and up to one slice more. The limit is strict, and the price is that a unit comes
 //! back up to one slice late.
 //!
 //! ```text
@@ -29,7 +29,7 @@
 //! is in it.
 //!
 //! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
-//! handed on: at most `n` of them. 56 bytes a key, and 8 for each slice.
+//! moved on: at most `n` of them. 56 bytes a key, and 8 for each slice.
 
 use std::mem;
 
@@ -41,13 +41,13 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// The most slices a window can have.
+/// The maximum number of slices of a window.
 const MAX_SLICES: u64 = 1_000;
 
-/// Never more than the limit in any period, wherever it is placed.
+/// A window that never admits more than the limit in any period, wherever it is placed.
 ///
-/// Strict: no span of one `period` ever holds more than `limit` admitted units. A unit is free again at most one slice
-/// after its period. The quota's burst does not concern it. A cost above the limit never fits.
+/// It is strict: no span of one `period` ever holds more than `limit` admitted units. A unit is free again at most one
+/// slice after its period. The quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,42 +73,42 @@ pub struct SlidingWindow {
     slices: u32,
     /// The length of a slice.
     width: u64,
-    /// How far into the open slice the period of the oldest one ends.
+    /// The offset in the open slice at which the period of the oldest one ends.
     expiry_offset: u64,
 }
 
-/// What a [`SlidingWindow`] remembers of a key.
+/// The state of a key for a [`SlidingWindow`].
 #[derive(Clone, Debug)]
 pub struct SlidingWindowState {
     last: Nanos,
-    /// How far into the open slice `last` is; below the width.
+    /// The offset of `last` in the open slice, below the width.
     into: u64,
     /// The units in all slices.
     total: u64,
     /// The units in the open slice.
     open: u64,
-    /// The newest of the closed slices, which are a ring.
+    /// The index of the newest of the closed slices, which are a ring.
     newest_index: u32,
-    /// No slice of an age above it holds anything.
+    /// An age above which no slice holds anything.
     oldest_age: u32,
     closed: Box<[u64]>,
 }
 
 impl SlidingWindow {
-    /// A window of ten slices.
+    /// Creates a window of ten slices.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self::sliced(quota, QueueConfig::acquire_only(quota.limit()), 10)
     }
 
-    /// How finely the window slides: more slices give a unit back sooner, for 8 bytes each per key.
+    /// Sets the number of slices: more slices give a unit back sooner, for 8 bytes each per key.
     ///
     /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n`
     /// need not divide it.
     ///
     /// # Panics
     ///
-    /// If `n` is 0 or above 1,000.
+    /// Panics if `n` is 0 or above 1,000.
     #[must_use]
     pub const fn slices(self, n: usize) -> Self {
         assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");
@@ -133,7 +133,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
     #[inline]
     fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
@@ -172,14 +172,14 @@ impl SlidingWindow {
         }
     }
 
-    /// Where the slice lies that is `age` slices (1 to `slices`) older than the open one.
+    /// Returns the index of the slice that is `age` slices (1 to `slices`) older than the open one.
     #[inline]
     fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
         let back = state.newest_index + self.slices - (age - 1);
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
-    /// The time until a slice's last instant is one period ago; `age` 0 is the open slice.
+    /// Returns the time until a slice's last instant is one period ago; `age` 0 is the open slice.
     #[inline]
     fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
         // At most two periods, of at most 2^63 ns: no overflow.
@@ -187,14 +187,14 @@ impl SlidingWindow {
         from_open.saturating_sub(u64::from(age) * self.width)
     }
 
-    /// The time until `deficit` units are free again.
+    /// Returns the time until `deficit` units are free again.
     fn until(&self, state: &mut SlidingWindowState, deficit: u64) -> u64 {
         let (until, oldest_age) = self.free_after(state, deficit);
         state.oldest_age = oldest_age;
         until
     }
 
-    /// The time until `deficit` units are free again, and the age of the oldest slice that holds anything.
+    /// Returns the time until `deficit` units are free again, and the age of the oldest slice that holds anything.
     fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
         let mut oldest_age = state.oldest_age;
         if state.total - state.open < deficit {
@@ -214,7 +214,7 @@ impl SlidingWindow {
         (self.expires_in(state, 0), oldest_age)
     }
 
-    /// The time until every unit is free again.
+    /// Returns the time until every unit is free again.
     fn reset(&self, state: &SlidingWindowState) -> u64 {
         match (state.total, state.open) {
             (0, _) => 0,
@@ -225,7 +225,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Takes `units`, at most all, out of the oldest slices.
+    /// Removes `units`, at most all, from the oldest slices.
     fn remove_oldest(&self, state: &mut SlidingWindowState, units: u64) {
         let mut left = units.min(state.total);
         state.total -= left;
@@ -238,8 +238,8 @@ impl SlidingWindow {
         state.open -= left;
     }
 
-    /// Takes `units` out of the slice in which they were counted so long ago, and what it has not out of older ones: what
-    /// others have used since then leaves no later for it.
+    /// Removes `units` from the slice that was open `ago` nanoseconds ago, then from older slices, so that units charged
+    /// later do not expire later.
     fn remove_at_age(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
         let mut left = units;
         let mut age = 0;
@@ -262,8 +262,8 @@ impl SlidingWindow {
         }
     }
 
-    /// Puts what was counted in the slices of `from` into slices of its own, now being the last instant of the open
-    /// one.
+    /// Distributes the units counted in the slices of `from` to slices of its own. The present is the last instant of
+    /// the open one.
     fn reslice(&self, state: &mut SlidingWindowState, from: &Self) {
         let mut new = self.empty(state.last);
         (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
@@ -342,22 +342,22 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// The oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    /// Gives back the oldest units first: they would be free soonest, so whichever were meant, never too much is given.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         self.remove_oldest(state, cost);
     }
 
-    /// If it was taken within the last period.
-    fn undo(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the charge if it was made within the last period.
+    fn undo(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
-        if taken <= state.last && state.last.saturating_since(taken) < self.quota.period_nanos() {
-            self.remove_at_age(state, cost, state.last.saturating_since(taken));
+        if charged_at <= state.last && state.last.saturating_since(charged_at) < self.quota.period_nanos() {
+            self.remove_at_age(state, cost, state.last.saturating_since(charged_at));
         }
     }
 
-    /// Units count until one new period after the last instant of the slice they were in; of more than the new limit,
-    /// the oldest are dropped.
+    /// Keeps units until one new period after the last instant of the slice they were in. If there are more than the new
+    /// limit, the oldest are dropped.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
@@ -402,8 +402,8 @@ impl Window for SlidingWindow {
         self.reset(state)
     }
 
-    fn withdraw(&self, state: &mut SlidingWindowState, units: u64, taken: Nanos) {
-        if taken > state.last || state.last.saturating_since(taken) >= self.quota.period_nanos() {
+    fn withdraw(&self, state: &mut SlidingWindowState, units: u64, charged_at: Nanos) {
+        if charged_at > state.last || state.last.saturating_since(charged_at) >= self.quota.period_nanos() {
             return;
         }
         let mut left = units.min(state.total);

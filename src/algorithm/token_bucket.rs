@@ -1,15 +1,15 @@
 //! # Token bucket
 //!
-//! **Problem.** Let callers come in bursts, but hold them to a rate on average.
+//! **Problem.** Allow bursts, but hold callers to a rate on average.
 //!
 //! **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
 //!
-//! **Where it breaks.** A task per key is what kills a server with a million keys; and `period / limit` is rarely a
+//! **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a
 //! whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through too
 //! early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute
 //! for "1 per minute", or 1,006 at once for a burst of 1,000.
 //!
-//! **The idea.** Refill when somebody asks, by what the time since the last question brings; and count in a unit in
+//! **The idea.** Refill when a call arrives, by the tokens of the time since the last one; and count in a unit in
 //! which nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers
 //! (in lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
 //!
@@ -23,8 +23,8 @@
 //!           four at once, then one per period / limit
 //! ```
 //!
-//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A key never seen misses
-//! nothing, so the state of an idle key is zero and may be forgotten.
+//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A fresh key misses nothing, so
+//! the state of an idle key is zero and may be forgotten.
 //!
 //! **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
 //! period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
@@ -32,8 +32,8 @@
 //! **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no
 //! division at all.
 //!
-//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), give the same answers from other
-//! state; so they are not offered a second time. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
+//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
+//! state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
 
 use std::time::Duration;
 
@@ -45,18 +45,18 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// Bursts up to a capacity, refilled at a steady rate.
+/// A bucket that allows bursts up to a capacity and is refilled at a steady rate.
 ///
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced,
 /// and the rest is refused.
 ///
-/// The capacity is the quota's burst, which is its limit unless set. The bucket of a key never seen is full, or see
+/// The capacity is the quota's burst, which is its limit unless set. The bucket of a fresh key is full, except with
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass,
 /// exactly: no drift, no float. A cost above the burst never fits.
 ///
-/// Queued calls leave when their tokens are there, to the nanosecond, though a timer may be up to 5 ms late: so in any
-/// span at most `burst + (t + 5 ms) * limit / period` of them leave. After a longer stall of the runtime, what has
-/// flowed in meanwhile fills the bucket at most.
+/// Queued calls are charged when their tokens are there, to the nanosecond, though a timer may be up to 5 ms late: so
+/// in any span `t` at most `burst + (t + 5 ms) * limit / period` of them are admitted. After a longer stall of the
+/// runtime, the tokens of that time fill the bucket at most.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -81,18 +81,18 @@ pub struct TokenBucket {
     empty: bool,
 }
 
-/// What a [`TokenBucket`] remembers of a key.
+/// The state of a key for a [`TokenBucket`].
 #[derive(Clone, Debug)]
 pub struct TokenBucketState {
     last: Nanos,
-    /// Whole tokens missing.
+    /// The whole tokens that are missing.
     used: u64,
-    /// Grains missing of one more token; below the rate's period.
+    /// The grains that are missing of one more token, below the rate's period.
     part: u64,
 }
 
 impl TokenBucket {
-    /// A bucket that holds the quota's burst, refilled at its rate, full at first.
+    /// Creates a bucket that holds the quota's burst, is refilled at its rate, and is full at first.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self {
@@ -103,10 +103,10 @@ impl TokenBucket {
         }
     }
 
-    /// The bucket is empty when the limiter is built.
+    /// Makes the bucket empty when the limiter is built.
     ///
-    /// A key never seen counts as idle since then: it has filled by the time it turns up later. Until then a refund
-    /// cannot tell what was taken from what was missing from the start.
+    /// A fresh key counts as idle since then, so its bucket has been filling until its first call. While it is not full,
+    /// a refund cannot distinguish tokens that were charged from those missing at the start.
     #[must_use]
     pub const fn start_empty(mut self) -> Self {
         self.empty = true;
@@ -117,7 +117,7 @@ impl TokenBucket {
         self.quota.capacity()
     }
 
-    /// Brings the state up to `now`; how far the clock is behind the key's time.
+    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
     #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
@@ -135,7 +135,7 @@ impl TokenBucket {
         }
         let grains = grains - u128::from(state.part);
         let period = u128::from(self.rate.period);
-        // Below one token, the quotient is 0 without asking the divider.
+        // Below one token, the quotient is 0 without a division.
         let (whole, rest) =
             if grains < period { (0, grains as u64) } else { div_rem(grains, self.rate.period) };
         match u64::try_from(whole) {
@@ -156,40 +156,40 @@ impl TokenBucket {
         self.burst() - state.used - u64::from(state.part > 0)
     }
 
-    /// The grains missing until `cost`, at most the burst, would fit.
+    /// Returns the grains missing until `cost`, at most the burst, would fit.
     #[inline]
     fn until(&self, state: &TokenBucketState, cost: u64) -> u128 {
         let spare = self.burst() - cost;
         match state.used.checked_sub(spare) {
-            Some(short) => self.rate.units(short) + u128::from(state.part),
+            Some(deficit) => self.rate.units(deficit) + u128::from(state.part),
             None => 0,
         }
     }
 
-    /// The grains missing until the bucket is full.
+    /// Returns the grains missing until the bucket is full.
     #[inline]
     fn missing(&self, state: &TokenBucketState) -> u128 {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Charges a call at its turn, though its tokens may be there later than the state's own time: they are owed.
+    /// Charges a call at its scheduled time. Tokens that arrive later than the state's own time are owed.
     fn owe(&self, state: &mut TokenBucketState, cost: u64) {
         let cost = cost.min(self.burst());
         if let Some(used) = state.used.checked_add(cost) {
             state.used = used;
             return;
         }
-        // More than can be counted: so what flows in until the turn is counted first.
-        let turn = self.turn(state, cost);
+        // The debt would overflow, so the tokens that arrive until the scheduled time are subtracted first.
+        let ready_at = self.turn(state, cost);
         let owed = self.missing(state) + self.rate.units(cost);
-        let missing = owed.saturating_sub(self.rate.grains(turn.saturating_since(state.last)));
+        let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
         let (used, part) = div_rem(missing, self.rate.period);
-        // More is left at the end of time only.
+        // It can still overflow at the end of time only.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
-        state.last = turn;
+        state.last = ready_at;
     }
 
-    /// The decision on an admission, or on nothing at all. No time passes for the key while the clock is `behind`.
+    /// Returns an admission, or the decision on a cost of 0. No time passes for the key while the clock is `behind`.
     #[inline(always)]
     fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
         let (remaining, still) = (self.available(state), self.rate.grains(behind));
@@ -221,7 +221,7 @@ impl Algorithm for TokenBucket {
         state.last
     }
 
-    // Inlined, though lines call it as well: a tenth of its time.
+    // Inlined, though queues call it as well: that saves a tenth of its time.
     #[inline(always)]
     fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
@@ -240,7 +240,7 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Tokens that have been refilled meanwhile are not given back again.
+    /// Gives back tokens, except those that have been refilled meanwhile.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
         if cost > state.used {
@@ -249,7 +249,7 @@ impl Algorithm for TokenBucket {
         state.used = state.used.saturating_sub(cost);
     }
 
-    /// All that there is no room for is taken as used up: it is not owed.
+    /// Charges down to an empty bucket: units beyond that are not owed.
     fn charge_saturating(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.used = state.used.saturating_add(cost);
@@ -258,24 +258,26 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// As much as cannot have come back since.
-    fn undo(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the part of the charge that cannot have been refilled since.
+    fn undo(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
-        if taken <= state.last {
-            let grains =
-                self.rate.units(cost).saturating_sub(self.rate.grains(state.last.saturating_since(taken)));
+        if charged_at <= state.last {
+            let grains = self
+                .rate
+                .units(cost)
+                .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
             let (used, part) = div_rem(self.missing(state).saturating_sub(grains), self.rate.period);
             // No more than was missing.
             (state.used, state.part) = (used as u64, part);
         }
     }
 
-    /// As many tokens are missing as before, at most the new burst.
+    /// Keeps the number of missing tokens, at most the new burst.
     fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);
         state.part = rescale_ceil(state.part, self.rate.period, from.rate.period);
         if state.part == self.rate.period {
-            // A whole token: it was rounded up.
+            // It was rounded up to a whole token.
             (state.used, state.part) = (state.used.saturating_add(1), 0);
         }
         if state.used >= self.burst() {
@@ -308,8 +310,8 @@ impl Algorithm for TokenBucket {
 
 queue_methods!(TokenBucket, "as many calls as the burst");
 
-/// Calls leave when their tokens are there. Those are theirs from then on, however late a timer is; so nothing that
-/// flows in meanwhile is lost on a bucket that is full.
+/// Calls are charged when their tokens are there, however late a timer is, so no token that arrives meanwhile is lost
+/// to a full bucket.
 impl Queueing<TokenBucketState> for TokenBucket {
     fn queue_config(&self, _state: &TokenBucketState) -> QueueConfig {
         self.queue_config
@@ -335,9 +337,9 @@ impl Queueing<TokenBucketState> for TokenBucket {
         state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }
 
-    /// A call of more than the burst came by another rule than this: it leaves when it has all of it.
+    /// A call that costs more than the burst was made with another limit: it is admitted when the bucket is full.
     fn is_due(&self, state: &TokenBucketState, cost: u64) -> bool {
-        // What calls that wait will have taken may be more than the bucket holds.
+        // Queued calls may owe more than the bucket holds.
         self.until(state, cost.min(self.burst())) == 0
     }
 
@@ -353,7 +355,7 @@ impl Queueing<TokenBucketState> for TokenBucket {
         Some(self.peek(state, now, cost))
     }
 
-    fn passing(&self, state: &TokenBucketState, _seen: Nanos) -> u64 {
+    fn passing(&self, state: &TokenBucketState, _observed: Nanos) -> u64 {
         self.available(state)
     }
 
@@ -365,13 +367,13 @@ impl Queueing<TokenBucketState> for TokenBucket {
         Some(state.clone())
     }
 
-    /// Beside others that keep nothing.
+    /// Needed in a tuple with algorithms that keep no snapshot.
     fn take_back(&self, state: &mut TokenBucketState, cost: u64, released: Nanos) {
         self.undo(state, state.last, cost, released);
     }
 
     fn restore(&self, state: &mut TokenBucketState, before: TokenBucketState) {
-        // As full as it would be, had the call never left.
+        // The bucket is as full as if the call had never been admitted.
         let now = state.last;
         *state = before;
         self.advance(state, now);
@@ -386,22 +388,23 @@ impl Queueing<TokenBucketState> for TokenBucket {
         state.last
     }
 
-    /// At its turn, to the grain: what it takes is owed, and paid by what has flowed in since the bucket was last
-    /// looked at. So nothing of that is lost on a bucket that is full; and when all have left whose turn has come, no
-    /// more is owed than the bucket holds.
+    /// Charges at the exact scheduled time instead of advancing to the rounded-up nanosecond: advancing would discard
+    /// the fraction when the bucket is full. The charge is owed, and paid by the tokens that have arrived since the last
+    /// update. Once all calls that are ready are admitted, no more is owed than the bucket holds.
     ///
-    /// A turn that is overdue by more than a few ticks is moved: what flows in meanwhile fills the bucket at most.
+    /// A scheduled time that is overdue by more than a few ticks is moved: the tokens of a longer stall fill the bucket
+    /// at most.
     fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Admission {
-        let turn = self.turn(state, cost);
-        if turn > now || turn == Nanos::MAX {
+        let ready_at = self.turn(state, cost);
+        if ready_at > now || ready_at == Nanos::MAX {
             self.observe(state, now);
-            // The clock may have been set back; and of a turn at the end of time, only the state knows.
+            // The clock may have been set back; and at the end of time, only the state knows what is ready.
             if !self.is_due(state, cost) {
                 return Admission::NotReady;
             }
         }
         let earliest = earliest_slot(now);
-        let is_late = turn < earliest;
+        let is_late = ready_at < earliest;
         if is_late {
             self.observe(state, earliest);
         }
@@ -414,7 +417,7 @@ impl Queueing<TokenBucketState> for TokenBucket {
     }
 
     fn unfollow(&self, state: &mut TokenBucketState, cost: u64) -> bool {
-        // What was too much to count cannot be taken off.
+        // A saturated count cannot be reduced.
         let counted = state.used < u64::MAX && state.used >= cost;
         if counted {
             state.used -= cost;

@@ -1,9 +1,8 @@
 use crate::decision::Decision;
 
-/// How near a key is to its limit: what a store goes by that has to evict one of several keys.
+/// The used part of a key's limit, by which a full store chooses the key to evict.
 ///
-/// Usages are ordered: from [`NONE`](Usage::NONE) over what is used of the limit, as a fraction, to
-/// [`FULL`](Usage::FULL).
+/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usage(u64);
 

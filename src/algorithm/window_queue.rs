@@ -1,8 +1,9 @@
-//! How calls wait for a window: until it has room.
+//! The queue of a window: calls wait until it has room.
 
-/// The line of a rule that [can say when it has room](crate::algorithm::Window).
+/// Implements the queue of a [window](crate::algorithm::Window), which knows when it has room.
 ///
-/// Calls leave when they do, not when they might have: no more than the limit in any window, however late a timer was.
+/// Calls are charged when they are admitted, not when they might have been: no more than the limit in any window,
+/// however late a timer was.
 macro_rules! impl_window_queue {
     ($window:ty, $state:ty) => {
         impl $crate::algorithm::Queueing<$state> for $window {
@@ -26,7 +27,8 @@ macro_rules! impl_window_queue {
                 self.last_update(state).saturating_add(self.room_in(state, cost.min(self.limit())))
             }
 
-            /// A call of more than the limit came by another rule than this: it leaves when it has all of it.
+            /// A call that costs more than the limit was made with another limit: it is admitted when the whole limit is
+            /// available.
             fn is_due(&self, state: &$state, cost: u64) -> bool {
                 self.room_in(state, cost.min(self.limit())) == 0
             }
@@ -43,7 +45,7 @@ macro_rules! impl_window_queue {
                 Some(self.peek(state, now, cost))
             }
 
-            fn passing(&self, state: &$state, _seen: Nanos) -> u64 {
+            fn passing(&self, state: &$state, _observed: Nanos) -> u64 {
                 self.left(state)
             }
 

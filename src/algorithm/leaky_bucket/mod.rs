@@ -1,19 +1,19 @@
 //! # Leaky bucket, as a queue
 //!
 //! **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the
-//! eleventh: hold it until its turn.
+//! eleventh: hold it until its scheduled time.
 //!
 //! **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
 //!
-//! **Where it breaks.** A caller that hangs up takes its time with it, and everyone behind waits for nothing. A sleep
+//! **Where it breaks.** A caller that hangs up keeps its time, and all calls behind it wait for nothing. A sleep
 //! that wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of
 //! the rate are lost. And nothing says how many may wait.
 //!
-//! **The idea.** The state knows only the schedule: when the next call may leave. Who waits is a line, kept in order
-//! by the store. A call leaves at its *slot*, and the next slot follows from that slot, not from when a timer woke
-//! up: slots that are overdue by up to five milliseconds are released at once, so a timer that is late costs no rate.
-//! After a longer stall the schedule moves, so that no burst leaves. If someone in the line leaves, those behind simply
-//! stand further forward.
+//! **The idea.** The state knows only the schedule: when the next call may be admitted. The waiters are a queue, kept
+//! in order by the store. A call is admitted at its *slot*, and the next slot follows from that slot, not from when a
+//! timer woke up: slots that are overdue by up to five milliseconds are released at once, so a timer that is late costs
+//! no rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is cancelled, those
+//! behind it move forward.
 //!
 //! ```text
 //!   10/s, queue 3: five at one instant
@@ -23,18 +23,18 @@
 //!          ① goes ② ─────▶
 //!                 ③ ───────────▶
 //!                 ④ ──────────────────▶
-//!                 ⑤ refused at once: try again in 100 ms, when ② has left
+//!                 ⑤ refused at once: try again in 100 ms, when ② is admitted
 //! ```
 //!
 //! A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
 //! rate of 3 per second does not drift.
 //!
-//! **Invariant.** Slots are at least `cost * period / limit` apart, and no call leaves before its slot.
+//! **Invariant.** Slots are at least `cost * period / limit` apart, and no call is admitted before its slot.
 //!
-//! **Cost.** Constant time, 24 bytes a key; who waits costs a place in the line (see the store).
+//! **Cost.** Constant time, 24 bytes a key; each waiter costs a place in the queue (see the store).
 //!
-//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket; so
-//! [`TokenBucket`](crate::algorithm::TokenBucket) is that one.
+//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket: take
+//! [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 
 mod slot;
 
@@ -50,16 +50,16 @@ use crate::quota::Quota;
 
 /// A queue with a steady outflow.
 ///
-/// [`acquire`](crate::limiter::RateLimiter::acquire) (and with it the layer) waits in line: first come, first served,
-/// at most [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the rest is
-/// refused at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when nobody waits and the
-/// last call is one interval ago.
+/// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) (and so of the layer) are queued: first come, first
+/// served, at most [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the
+/// rest is refused at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when no call is queued
+/// and the last call is one interval ago.
 ///
-/// Slots are kept to the nanosecond, however late a timer is, up to 5 ms: so 1,000 calls queued at 1,000 a second take
-/// 1.000 s. After a longer stall of the runtime the schedule moves, and what has been missed is not made up for: in any
-/// span `t` at most `1 + (t + 5 ms) * limit / period` calls leave.
+/// Slots are kept to the nanosecond, though a timer may be up to 5 ms late: so 1,000 calls queued at 1,000 a second take
+/// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are not made up for: in any span
+/// `t` at most `1 + (t + 5 ms) * limit / period` calls are admitted.
 ///
-/// A call of cost `n` leaves at its slot and holds the next back `n` intervals. An idle bucket stores nothing: it
+/// A call of cost `n` is admitted at its slot and delays the next by `n` intervals. An idle bucket stores nothing: it
 /// lets one call pass, not two.
 ///
 /// ```
@@ -86,7 +86,7 @@ pub struct LeakyBucket {
     capacity: u64,
 }
 
-/// What a [`LeakyBucket`] remembers of a key.
+/// The state of a key for a [`LeakyBucket`].
 #[derive(Clone, Debug)]
 pub struct LeakyBucketState {
     last: Nanos,
@@ -94,7 +94,7 @@ pub struct LeakyBucketState {
 }
 
 impl LeakyBucket {
-    /// A bucket that leaks at the quota's rate and lets the quota's burst wait.
+    /// Creates a bucket that leaks at the quota's rate and lets the quota's burst wait.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let places = quota.capacity();
@@ -102,21 +102,21 @@ impl LeakyBucket {
         Self { quota, rate: Rate::of(quota), queue_config, capacity: places.saturating_add(1) }
     }
 
-    /// How many calls may wait, per key. 0: none, whoever cannot leave at once is refused.
+    /// Sets how many calls may wait, per key. With 0, a call that cannot pass at once is refused.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);
         self.measured()
     }
 
-    /// How long a call may wait. One whose turn would come later is refused at once, not after having waited.
+    /// Sets how long a call may wait. A call that would wait longer is refused at once, not after having waited.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
-    /// Who is refused when the line is full; whoever comes, unless set.
+    /// Sets which call is refused when the queue is full: by default the one that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);
@@ -129,17 +129,17 @@ impl LeakyBucket {
         self
     }
 
-    /// The grains from `now`, at most the key's time, until the next slot.
+    /// Returns the grains from `now`, at most the key's time, until the next slot.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
         state.next.until().saturating_add(self.rate.grains(state.last.saturating_since(now)))
     }
 
-    /// The slot at `instant`, which is not after the key's time.
+    /// Returns the slot at `instant`, which is not after the key's time.
     fn slot(&self, state: &LeakyBucketState, instant: Nanos) -> Slot {
         Slot::NOW.sooner(self.rate.grains(state.last.saturating_since(instant)))
     }
 
-    /// The grains until nothing is left of it, and the clock has caught up.
+    /// Returns the grains until the next slot is due and the clock has caught up with the key's time.
     fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
         self.until(state, now).max(self.rate.grains(state.last.saturating_since(now)))
     }
@@ -149,7 +149,7 @@ impl LeakyBucket {
         self.rate.deny(1, 0, Some(until), until)
     }
 
-    /// How many intervals fit into `nanos`; `u64::MAX` means for ever.
+    /// Returns how many intervals fit into `nanos`; `u64::MAX` means for ever.
     fn intervals(&self, nanos: u64) -> u64 {
         if nanos == u64::MAX {
             return u64::MAX;
@@ -173,8 +173,8 @@ impl Algorithm for LeakyBucket {
 
     #[inline]
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
-        let seen = self.observe(state, now);
-        let now = now.min(seen);
+        let observed = self.observe(state, now);
+        let now = now.min(observed);
         let idle = self.is_due(state, 1);
         if cost == 0 {
             return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
@@ -182,7 +182,7 @@ impl Algorithm for LeakyBucket {
         if !idle {
             return self.deny(state, now);
         }
-        self.leave(state, seen, cost);
+        self.leave(state, observed, cost);
         let until = self.until(state, now);
         self.rate.allow(1, 0, until, until)
     }
@@ -196,7 +196,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot up, but not to before now.
+    /// Moves the next slot forward, but not to before `now`.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if !state.next.is_due() {
@@ -204,17 +204,19 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// As much as cannot have come back since.
-    fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes the part of the charge that cannot have leaked since.
+    fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.observe(state, now);
-        if taken <= state.last && !state.next.is_due() {
-            let grains =
-                self.rate.units(cost).saturating_sub(self.rate.grains(state.last.saturating_since(taken)));
+        if charged_at <= state.last && !state.next.is_due() {
+            let grains = self
+                .rate
+                .units(cost)
+                .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
             state.next = state.next.sooner(grains).max(Slot::NOW);
         }
     }
 
-    /// The next slot is not before it would be, had the call left now.
+    /// Moves the next slot at least to where it would be if the call was admitted now.
     fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
@@ -222,7 +224,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// The next slot stays as many intervals away as it was.
+    /// Keeps the number of intervals until the next slot.
     fn migrate(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
         from.observe(state, now);
         let (new, old) = (self.rate.period, from.rate.period);
@@ -282,14 +284,14 @@ impl Queueing<LeakyBucketState> for LeakyBucket {
         state.next.is_due()
     }
 
-    /// At its slot, unless that is overdue by more than a few ticks: then the schedule moves.
+    /// Admits the call at its slot, unless that is overdue by more than a few ticks: then the schedule moves.
     fn depart(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
-        let seen = self.observe(state, now);
+        let observed = self.observe(state, now);
         if !self.is_due(state, cost) {
             return Admission::NotReady;
         }
         let slot = state.next.max(self.slot(state, arrived));
-        let earliest = self.slot(state, earliest_slot(seen));
+        let earliest = self.slot(state, earliest_slot(observed));
         state.next = slot.max(earliest).later(self.rate.units(cost));
         if slot < earliest { Admission::Late } else { Admission::OnSchedule }
     }
@@ -302,9 +304,9 @@ impl Queueing<LeakyBucketState> for LeakyBucket {
         self.leave(state, arrived, cost);
     }
 
-    /// Slots follow on each other without a gap.
+    /// Any simulated admission can be undone, since slots follow on each other without a gap.
     fn unfollow(&self, state: &mut LeakyBucketState, cost: u64) -> bool {
-        // What was too much to count cannot be taken off.
+        // A saturated slot cannot be moved back.
         if state.next.is_saturated() {
             return false;
         }
@@ -316,12 +318,12 @@ impl Queueing<LeakyBucketState> for LeakyBucket {
         Some(state.clone())
     }
 
-    /// Beside others that keep nothing.
+    /// Needed in a tuple with algorithms that keep no snapshot.
     fn take_back(&self, state: &mut LeakyBucketState, cost: u64, released: Nanos) {
         self.undo(state, state.last, cost, released);
     }
 
-    fn passing(&self, state: &LeakyBucketState, _seen: Nanos) -> u64 {
+    fn passing(&self, state: &LeakyBucketState, _observed: Nanos) -> u64 {
         u64::from(self.is_due(state, 1))
     }
 
@@ -349,7 +351,7 @@ impl Queueing<LeakyBucketState> for LeakyBucket {
     }
 
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
-        // Set back, the schedule goes along with the clock.
+        // If the clock was set back, the schedule moves back with it.
         let step = step(state.last, now, self.quota.period_nanos());
         state.next = state.next.sooner(self.rate.grains(step.elapsed));
         state.last = step.last_update(now);

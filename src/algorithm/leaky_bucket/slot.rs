@@ -1,9 +1,9 @@
-/// When the next call may leave, in grains from the key's time on; before that, it might have left already. In words,
-/// so that it takes no more room than it needs.
+/// The time of the next admission, in grains relative to the key's time; a slot before that is overdue. It is stored as
+/// two words, so that its alignment wastes no space.
 ///
-/// As a number, counted from [`EPOCH_OFFSET`] grains before the key's time: so what is to come may take nearly all of
-/// it, for that can be as long as time is. What has gone by need not, for it is owed to those only who wait, and is
-/// forgotten above that.
+/// As a number, it is counted from [`EPOCH_OFFSET`] grains before the key's time: so slots in the future have nearly the
+/// whole range, for they can be as far away as the end of time. Overdue slots need less: only queued calls have a claim
+/// to them, and a longer lapse is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,
@@ -27,8 +27,8 @@ impl Slot {
         Self::new(self.count().saturating_add(grains))
     }
 
-    /// So many grains before; or as many of them as can be counted, but a slot [beyond that](Slot::is_saturated) stays
-    /// there.
+    /// Returns the slot that is `grains` earlier, as far as that can be counted. A [saturated](Slot::is_saturated) slot
+    /// stays the same.
     pub(super) const fn sooner(self, grains: u128) -> Self {
         if self.is_saturated() { self } else { Self::new(self.count().saturating_sub(grains)) }
     }
@@ -37,17 +37,17 @@ impl Slot {
         self.count() <= EPOCH_OFFSET
     }
 
-    /// Whether it is further away than can be counted: beyond the end of time.
+    /// Returns whether it is further away than can be counted: beyond the end of time.
     pub(super) const fn is_saturated(self) -> bool {
         self.count() == u128::MAX
     }
 
-    /// How far away it is; nothing, if it has come.
+    /// Returns the grains until the slot, 0 if it is due.
     pub(super) const fn until(self) -> u128 {
         self.count().saturating_sub(EPOCH_OFFSET)
     }
 
-    /// How long ago it was; nothing, if it has not come.
+    /// Returns the grains since the slot, 0 if it is not due.
     pub(super) const fn overdue(self) -> u128 {
         EPOCH_OFFSET.saturating_sub(self.count())
     }

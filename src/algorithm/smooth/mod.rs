@@ -1,17 +1,17 @@
 //! # Smooth: Guava's rate limiters
 //!
-//! **Problem.** A caller that paces *itself*, such as a client of somebody else's service: no bursts, or a warm-up
-//! after a pause.
+//! **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
+//! pause.
 //!
 //! **Naive answer.** Remember when the last call was; the next may go one interval later.
 //!
-//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either fresh (then a few
-//! calls at once are fine) or cold (then full speed at once is what kills it): the naive answer does neither. And a
-//! call of cost 100 would wait for all of it, though nobody else wants to go.
+//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either rested (then a few
+//! calls at once are fine) or cold (then full speed at once overloads it): the naive answer does neither. And a
+//! call of cost 100 would wait for all of it, though no other call is waiting.
 //!
-//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let the caller of cost
-//! `n` go at once: it is the call after it that waits for what it took. What was not used is stored as permits, up to
-//! a limit, and the question is only what a stored permit costs:
+//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let a call of cost
+//! `n` go at once: the call after it waits for what it took. Unused time is stored as permits, up to a limit, and the
+//! question is only what a stored permit costs:
 //!
 //! ```text
 //!  time per permit
@@ -30,15 +30,14 @@
 //! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up /
 //! 2`, the end at `warm_up / 2 + 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time:
 //! no rate appears in any of it. These numbers have no finite form for every rate, so they are kept in 2^-48 of a
-//! nanosecond, and each is rounded so that no call goes early. The cold factor is taken as a multiple of 1/1024,
-//! rounded up.
+//! nanosecond, and each is rounded so that no call goes early. The cold factor is rounded up to a multiple of 1/1024.
 //!
 //! Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
-//! Above that the rule itself is unstable: the later a cold start begins, the warmer and so the faster it is, and an
-//! error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
+//! Above that the algorithm itself is unstable: the later a cold start begins, the warmer and so the faster it is, and
+//! an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
 //! With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
 //!
-//! **Invariant.** A call leaves no sooner than `next`; `next` moves on by the area of what it took.
+//! **Invariant.** A call is admitted no sooner than `next`; `next` moves on by the area of what it took.
 //!
 //! **Cost.** Constant time, 48 bytes a key.
 
@@ -59,19 +58,19 @@ use crate::decision::Decision;
 use crate::quota::Quota;
 
 const MAX_COLD_FACTOR: f64 = 1_000.0;
-/// The farthest turn: centuries of centuries away, in fine units.
+/// The latest scheduled time: centuries of centuries away, in fine units.
 const MAX_FIXED: u128 = 1 << 126;
-/// 2^-8 of a nanosecond.
+/// The margin added to a scheduled time that is not exact: 2^-8 of a nanosecond.
 const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 
-/// Guava's rate limiters: paced calls, stored permits, and the caller pays for the one before.
+/// Guava's rate limiters: paced calls and stored permits, where each call waits for the cost of the one before.
 ///
-/// [`acquire`](crate::limiter::RateLimiter::acquire) waits in order, at most [`queue`](Smooth::queue) calls per key
-/// and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call
+/// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) wait in order, at most [`queue`](Smooth::queue) calls per
+/// key and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call
 /// would not have to wait. A cost never changes its own wait: the next call waits for it. No cost is too large.
 ///
-/// A timer that is late by up to 5 ms costs no rate. After a longer stall of the runtime the schedule moves: what has
-/// been missed while calls waited is neither made up for nor stored.
+/// A timer that is late by up to 5 ms costs no rate. After a longer stall of the runtime the schedule moves: the time
+/// that was missed while calls waited is neither made up for nor stored.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -81,11 +80,11 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::new(Smooth::bursty(Quota::per_second(5)));
-/// let mut queue_methods = Vec::new();
+/// let mut waits = Vec::new();
 /// for cost in [1, 10, 1] {
-///     queue_methods.push(limiter.acquire_n("upstream", cost).await.delay());
+///     waits.push(limiter.acquire_n("upstream", cost).await.delay());
 /// }
-/// assert_eq!(queue_methods, [0, 200, 2_000].map(Duration::from_millis));
+/// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
 /// # }
 /// ```
 ///
@@ -100,36 +99,37 @@ pub struct Smooth {
     rate: Rate,
     stored_permits: StoredPermits,
     queue_config: QueueConfig,
-    /// The most that is stored, in fine units.
+    /// The maximum time that is stored, in fine units.
     max_stored: u128,
-    /// The most that `check` lets in at one instant.
+    /// The maximum number of calls that `check` admits at one instant.
     at_once: u64,
-    /// The most that `acquire` does.
+    /// The maximum number of calls that `acquire` accepts at one instant.
     capacity: u64,
 }
 
-/// What a [`Smooth`] remembers of a key.
+/// The state of a key for [`Smooth`].
 #[derive(Clone, Debug)]
 pub struct SmoothState {
     last: Nanos,
-    /// When the next call may leave, in fine units.
+    /// The scheduled time of the next call, in fine units.
     next: u128,
     /// The time stored, in fine units.
     stored: u128,
 }
 
 impl Smooth {
-    /// Guava's `SmoothBursty`: stores up to one second of unused permits, which then cost nothing. The store is empty
-    /// when the limiter is built, and the first call is free.
+    /// Creates Guava's `SmoothBursty`, which stores up to one second of unused permits that then cost nothing. The store
+    /// is empty when the limiter is built, and the first call is free.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
         Self::with(quota, StoredPermits::Bursty)
     }
 
-    /// Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come down
-    /// to the interval within `warm_up`. It is cold when the limiter is built.
+    /// Creates Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come
+    /// down to the interval within `warm_up`. It is cold when the limiter is built.
     ///
-    /// A `warm_up` of zero has no store at all: calls are one interval apart. One above 292 years counts as 292 years.
+    /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
+    /// 292 years.
     #[must_use]
     pub fn warming_up(quota: Quota, warm_up: Duration) -> Self {
         let warm_up = Nanos::from(warm_up).0.min(i64::MAX as u64);
@@ -145,19 +145,20 @@ impl Smooth {
         self.max_stored = self.stored_permits.max_stored();
         self.at_once = self.burst_of(self.max_stored);
         let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.max_stored };
-        let room = self.room(&full, Nanos::ZERO, self.queue_config.max_wait());
-        self.capacity = self.at_once.saturating_add(self.queue_config.places()).min(room);
+        let in_time = self.room(&full, Nanos::ZERO, self.queue_config.max_wait());
+        self.capacity = self.at_once.saturating_add(self.queue_config.places()).min(in_time);
         self
     }
 
-    /// How many times the interval a cold limiter starts with. Of no effect on [`bursty`](Smooth::bursty).
+    /// Sets the factor by which the first interval of a cold limiter is longer than the normal one. It has no effect on
+    /// [`bursty`](Smooth::bursty).
     ///
-    /// Taken as a multiple of 1/1024, rounded up. Above 3, many cold starts in a row, none of them quite cold, add up
-    /// what is rounded: at a factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
+    /// It is rounded up to a multiple of 1/1024. Above 3, rounding errors add up over many cold starts in a row, none of
+    /// them quite cold: at a factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
     ///
     /// # Panics
     ///
-    /// If `factor` is below 1, above 1,000, or not a number.
+    /// Panics if `factor` is below 1, above 1,000, or not a number.
     #[must_use]
     pub fn cold_factor(mut self, factor: f64) -> Self {
         assert!(
@@ -168,29 +169,29 @@ impl Smooth {
         self.measured()
     }
 
-    /// How many calls may wait, per key; the quota's burst unless set. 0: none.
+    /// Sets how many calls may wait, per key: by default the quota's burst. With 0, none waits.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);
         self.measured()
     }
 
-    /// How long a call may wait. One whose turn would come later is refused at once: Guava's try-acquire with a
-    /// timeout.
+    /// Sets how long a call may wait. A call that would wait longer is refused at once, as in Guava's `tryAcquire` with
+    /// a timeout.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
-    /// Who is refused when the line is full; whoever comes, unless set.
+    /// Sets which call is refused when the queue is full: by default the one that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);
         self
     }
 
-    /// The time of `units` at the interval, rounded up.
+    /// Returns the time of `units` at the interval, rounded up, in fine units.
     fn nanos_of(&self, units: u128) -> u128 {
         let grains = units.saturating_mul(u128::from(self.rate.period));
         let (nanos, rest) = div_rem(grains, self.rate.limit);
@@ -210,7 +211,7 @@ impl Smooth {
         }
     }
 
-    /// Whether the interval is a whole number of nanoseconds.
+    /// Returns whether the interval is a whole number of nanoseconds.
     fn is_whole(&self) -> bool {
         self.rate.limit == 1
     }
@@ -219,37 +220,38 @@ impl Smooth {
         self.turn(state, 1).saturating_since(now)
     }
 
-    /// When a call may leave that has so many units before it.
+    /// Returns the scheduled time of a call with `units` ahead of it.
     fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
         if units == 0 {
             return self.turn(state, 1);
         }
-        let (mut state, seen) = (state.clone(), state.last);
-        self.catch_up(&mut state, seen);
+        let (mut state, last) = (state.clone(), state.last);
+        self.catch_up(&mut state, last);
         let next = state.next.saturating_add(self.withdraw(&mut state.stored, u128::from(units)));
         ceil(self.exact(next))
     }
 
-    /// The time until the key is as if never seen.
+    /// Returns the time until the key is fresh.
     fn full(&self, state: &SmoothState, now: Nanos) -> u64 {
         ceil(state.next.saturating_add(self.stored_permits.until(self.max_stored - state.stored)))
             .saturating_since(now)
     }
 
-    /// When a call may leave whose turn is computed to be `next`. What was rounded up fills the store a little later,
-    /// and a store that is less full is less cold: so a turn that is not exact is taken a little later than computed.
+    /// Returns the time at which a call may be admitted whose scheduled time was computed as `next`. Time that was
+    /// rounded up fills the store a little later, and a store that is less full is less cold: so a margin is added to a
+    /// time that is not exact.
     fn exact(&self, next: u128) -> u128 {
         let is_exact =
             next.is_multiple_of(1 << FRACTION_BITS) || matches!(self.stored_permits, StoredPermits::Bursty);
         if is_exact { next } else { next.saturating_add(MARGIN) }
     }
 
-    /// How many calls of cost 1 pass at once: those that cost nothing, and one that the next will pay for.
+    /// Returns how many calls of cost 1 pass at once: those that cost nothing, and one for which the next call waits.
     fn burst_of(&self, stored: u128) -> u64 {
         self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }
 
-    /// Takes `units`; the time until the next call may leave.
+    /// Takes `units` from `stored`. Returns the time until the next call may be admitted.
     fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
         self.stored_permits.withdraw(stored, self.nanos_of(units))
     }
@@ -277,22 +279,22 @@ impl Algorithm for Smooth {
     }
 
     fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
-        let seen = self.observe(state, now);
+        let observed = self.observe(state, now);
         let passes = self.is_due(state, 1);
         if cost > 0 && !passes {
             return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
         }
         if cost > 0 {
-            self.leave(state, seen, cost);
+            self.leave(state, observed, cost);
         }
-        let remaining = self.passing(state, seen);
+        let remaining = self.passing(state, observed);
         let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
         if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
     }
 
     fn peek(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
-        let seen = self.observe(state, now);
-        match self.passing(state, seen) {
+        let observed = self.observe(state, now);
+        match self.passing(state, observed) {
             0 if cost > 0 => {
                 Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
             }
@@ -300,60 +302,60 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next turn up by the interval for each unit, but not to before now. What was taken from the store
-    /// does not come back.
+    /// Moves the next scheduled time forward by the interval for each unit, but not to before `now`. Permits that were
+    /// taken from the store do not come back.
     ///
-    /// Rounded down where a charge is rounded up: of a rate whose interval is no whole number of nanoseconds, up to
-    /// one nanosecond is kept.
+    /// It is rounded down where a charge is rounded up: if the interval is no whole number of nanoseconds, up to one
+    /// nanosecond is kept.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
-        let seen = fine(self.observe(state, now));
-        // Of a turn that is beyond reckoning, nothing is known to take off.
-        if state.next > seen && state.next < MAX_FIXED {
+        let observed = fine(self.observe(state, now));
+        // From a scheduled time that is saturated, no known amount can be subtracted.
+        if state.next > observed && state.next < MAX_FIXED {
             let charged = self.nanos_of(u128::from(cost));
             let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
-            state.next = state.next.saturating_sub(given).max(seen);
+            state.next = state.next.saturating_sub(given).max(observed);
         }
     }
 
-    /// As much as cannot have come back since.
-    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, taken: Nanos) {
-        let seen = fine(self.observe(state, now));
-        if taken <= state.last && state.next > seen && state.next < MAX_FIXED {
+    /// Undoes the part of the charge that cannot have elapsed since.
+    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
+        let observed = fine(self.observe(state, now));
+        if charged_at <= state.last && state.next > observed && state.next < MAX_FIXED {
             let charged = self.nanos_of(u128::from(cost)).saturating_sub(1);
-            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(taken))));
-            state.next = state.next.saturating_sub(given).max(seen);
+            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(charged_at))));
+            state.next = state.next.saturating_sub(given).max(observed);
         }
     }
 
-    /// The next turn is not before it would be, had the call left now.
+    /// Moves the next scheduled time at least to where it would be if the call was admitted now.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
-        let seen = self.observe(state, now);
+        let observed = self.observe(state, now);
         match self.is_due(state, 1) {
-            true if cost > 0 => self.leave(state, seen, cost),
+            true if cost > 0 => self.leave(state, observed, cost),
             _ => {
                 state.next =
-                    state.next.max(fine(seen).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
+                    state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
             }
         }
     }
 
-    /// The next turn stays as many intervals away as it was, and the store as full.
+    /// Keeps the number of intervals until the next scheduled time, and the filled part of the store.
     fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
-        let seen = from.observe(state, now);
-        from.catch_up(state, seen);
-        let seen = fine(seen);
+        let observed = from.observe(state, now);
+        from.catch_up(state, observed);
+        let observed = fine(observed);
         let (new, old) = (self.rate, from.rate);
         let times = u128::from(new.period) * u128::from(old.limit);
-        let away = mul_div_ceil(state.next - seen, times, 1, &[new.limit, old.period], 0);
-        state.next = seen.saturating_add(away).min(MAX_FIXED);
+        let away = mul_div_ceil(state.next - observed, times, 1, &[new.limit, old.period], 0);
+        state.next = observed.saturating_add(away).min(MAX_FIXED);
         state.stored = self.stored_permits.refill(state.stored, from.stored_permits);
     }
 
     fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {
         let mut state = state.clone();
-        let seen = self.observe(&mut state, now);
-        self.catch_up(&mut state, seen);
-        seen == now && self.is_due(&state, 1) && state.stored == self.max_stored
+        let observed = self.observe(&mut state, now);
+        self.catch_up(&mut state, observed);
+        observed == now && self.is_due(&state, 1) && state.stored == self.max_stored
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -395,17 +397,18 @@ impl Queueing<SmoothState> for Smooth {
         self.exact(state.next) <= fine(state.last)
     }
 
-    /// At its turn, unless that is overdue by more than a few ticks: then the schedule moves. A stall stores nothing.
+    /// Admits the call at its scheduled time, unless that is overdue by more than a few ticks: then the schedule moves.
+    /// A stall stores nothing.
     fn depart(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
-        let seen = self.observe(state, now);
+        let observed = self.observe(state, now);
         if !self.is_due(state, cost) {
             return Admission::NotReady;
         }
-        self.catch_up(state, arrived.min(seen));
-        let (turn, earliest) = (state.next, fine(earliest_slot(seen)));
-        state.next = turn.max(earliest);
+        self.catch_up(state, arrived.min(observed));
+        let (ready_at, earliest) = (state.next, fine(earliest_slot(observed)));
+        state.next = ready_at.max(earliest);
         self.leave(state, Nanos::ZERO, cost);
-        if turn < earliest { Admission::Late } else { Admission::OnSchedule }
+        if ready_at < earliest { Admission::Late } else { Admission::OnSchedule }
     }
 
     fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
@@ -418,7 +421,7 @@ impl Queueing<SmoothState> for Smooth {
         self.leave(state, arrived, cost);
     }
 
-    /// By halves: whoever comes later does not leave sooner.
+    /// Found by binary search: a later call is not admitted sooner.
     fn room(&self, state: &SmoothState, now: Nanos, wait: u64) -> u64 {
         if wait == u64::MAX {
             return u64::MAX;
@@ -443,24 +446,24 @@ impl Queueing<SmoothState> for Smooth {
         Some(state.clone())
     }
 
-    /// Beside others that keep nothing.
+    /// Needed in a tuple with algorithms that keep no snapshot.
     fn take_back(&self, state: &mut SmoothState, cost: u64, released: Nanos) {
         self.undo(state, state.last, cost, released);
     }
 
-    fn passing(&self, state: &SmoothState, seen: Nanos) -> u64 {
+    fn passing(&self, state: &SmoothState, observed: Nanos) -> u64 {
         if !self.is_due(state, 1) {
             return 0;
         }
         let mut state = state.clone();
-        self.catch_up(&mut state, seen);
+        self.catch_up(&mut state, observed);
         self.burst_of(state.stored)
     }
 
     fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
         let step = step(state.last, now, self.quota.period_nanos());
         if step.set_back > 0 {
-            // What was idle until then is stored first: the schedule goes along with the clock.
+            // The schedule moves back with the clock; the idle time until then is stored first.
             let last = state.last;
             self.catch_up(state, last);
             state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
@@ -471,8 +474,8 @@ impl Queueing<SmoothState> for Smooth {
 
     fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
         let mut state = state.clone();
-        let seen = state.last;
-        self.catch_up(&mut state, seen);
+        let last = state.last;
+        self.catch_up(&mut state, last);
         self.full(&state, now)
     }
 }

@@ -1,12 +1,12 @@
-//! What unused time is worth: the store of a limiter, and what is taken from it.
+//! The store of unused time: how it fills, and the cost of permits taken from it.
 //!
 //! All times are in fine units, 2^-48 of a nanosecond.
 
 use super::wide_math::{mul_div_ceil, scale_ceil};
 
-/// Fractions of a nanosecond are counted in 2^-48.
+/// The number of bits of a fraction: a nanosecond has 2^48 fine units.
 pub(super) const FRACTION_BITS: u32 = 48;
-/// Cold factors are multiples of 1/1024.
+/// The number of bits of a cold factor's fraction: cold factors are multiples of 1/1024.
 const COLD_FACTOR_BITS: u32 = 10;
 const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
@@ -15,9 +15,9 @@ pub(super) enum StoredPermits {
     /// Up to one second of unused time, free of charge.
     Bursty,
     WarmingUp {
-        /// In nanoseconds.
+        /// The time of a warm-up, in nanoseconds.
         warm_up: u64,
-        /// In 1/1024.
+        /// The cold factor, in 1/1024.
         cold_factor: u64,
     },
 }
@@ -27,7 +27,7 @@ impl StoredPermits {
         Self::WarmingUp { warm_up, cold_factor: cold_factor << COLD_FACTOR_BITS }
     }
 
-    /// The same with another cold factor, at least 1.
+    /// Returns the same store with another cold factor, at least 1.
     pub(super) fn with_cold_factor(self, factor: f64) -> Self {
         match self {
             Self::Bursty => self,
@@ -38,7 +38,7 @@ impl StoredPermits {
         }
     }
 
-    /// The most that is stored.
+    /// Returns the maximum that is stored.
     pub(super) fn max_stored(self) -> u128 {
         match self {
             Self::Bursty => SECOND,
@@ -49,8 +49,8 @@ impl StoredPermits {
         }
     }
 
-    /// As much of the most as `stored` was of what `old` could store; if that was of the other kind, as much as at
-    /// first. Rounded so that no call goes early.
+    /// Converts what `old` has `stored`: returns the same fraction of this maximum, rounded so that no call goes early.
+    /// If `old` is of the other kind, it returns the [initial](Self::initial) amount.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,
@@ -61,7 +61,7 @@ impl StoredPermits {
         }
     }
 
-    /// What is stored when a limiter is built: nothing, or all that makes it cold.
+    /// Returns the amount that is stored when a limiter is built: nothing, or the maximum, which makes it cold.
     pub(super) fn initial(self) -> u128 {
         match self {
             Self::Bursty => 0,
@@ -69,7 +69,7 @@ impl StoredPermits {
         }
     }
 
-    /// What idle time stores.
+    /// Returns the amount that idle time stores.
     pub(super) fn accrued_in(self, idle: u128) -> u128 {
         match self {
             Self::Bursty => idle,
@@ -80,7 +80,7 @@ impl StoredPermits {
         }
     }
 
-    /// How long idle time takes to store `missing`.
+    /// Returns the idle time that stores `missing`.
     pub(super) fn until(self, missing: u128) -> u128 {
         match self {
             Self::Bursty => missing,
@@ -91,7 +91,7 @@ impl StoredPermits {
         }
     }
 
-    /// Takes `time` from what is stored, and fresh time for the rest; how long that takes.
+    /// Takes `time` from the store, and fresh permits for the rest. Returns how long that takes.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);
@@ -103,7 +103,7 @@ impl StoredPermits {
                 if from == to {
                     return time;
                 }
-                // What the line's slope adds: (cf^2 - 1) (from^2 - to^2) / (4 warm_up).
+                // The slope adds (cf^2 - 1) (from^2 - to^2) / (4 warm_up).
                 let slope = cold_factor * cold_factor - (1 << (2 * COLD_FACTOR_BITS));
                 time + mul_div_ceil(
                     from - to,
@@ -116,7 +116,7 @@ impl StoredPermits {
         }
     }
 
-    /// How many permits of `time` each are free of charge.
+    /// Returns how many permits of `time` each are free of charge.
     pub(super) fn free(self, stored: u128, time: u128) -> u64 {
         match self {
             Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),
@@ -129,7 +129,7 @@ fn threshold(warm_up: u64) -> u128 {
     u128::from(warm_up) << (FRACTION_BITS - 1)
 }
 
-/// The store fills by 1/2 + 2 / (1 + cf) for each unit of time: as numerator and denominator.
+/// Returns the rate at which the store fills, 1/2 + 2 / (1 + cf) for each unit of time, as numerator and denominator.
 fn fill_rate(cold_factor: u64) -> (u128, u64) {
     const ONE: u64 = 1 << COLD_FACTOR_BITS;
     (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))

@@ -1,59 +1,53 @@
 use super::*;
 
-/// Guava's own way to tell a story: the waits of calls that come when the one before has left, in hundredths of a
-/// second.
-fn queue_methods(limiter: &Smooth, story: &[(u64, u64)]) -> Vec<u64> {
+/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests: each call arrives a pause
+/// after the one before was admitted.
+fn waits(limiter: &Smooth, calls: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
     let mut state = limiter.new_state(now, now);
-    story
+    calls
         .iter()
         .map(|(pause, permits)| {
             now = now.saturating_add(pause * 10_000_000);
-            let leaves = limiter.turn(&state, *permits).max(now);
-            limiter.observe(&mut state, leaves);
+            let ready_at = limiter.turn(&state, *permits).max(now);
+            limiter.observe(&mut state, ready_at);
             limiter.leave(&mut state, now, *permits);
-            let wait = leaves.saturating_since(now);
-            now = leaves;
+            let wait = ready_at.saturating_since(now);
+            now = ready_at;
             (wait + 5_000_000) / 10_000_000
         })
         .collect()
 }
 
 #[test]
-fn the_caller_pays_for_the_one_before() {
+fn a_call_waits_for_the_cost_of_the_one_before() {
     let five = Smooth::bursty(Quota::per_second(5));
-    assert_eq!(queue_methods(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
-    assert_eq!(queue_methods(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
-    // One second is stored: five permits, and the next is free since it pays nobody.
+    assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
+    assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
+    // One second is stored: five permits, and the next is free since no cost precedes it.
     assert_eq!(
-        queue_methods(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
+        waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
         [0, 0, 0, 0, 0, 0, 0, 20]
     );
-    assert_eq!(
-        queue_methods(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]),
-        [0, 20, 20, 60, 20, 40]
-    );
+    assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 3), (0, 1), (0, 2), (0, 1)]), [0, 20, 20, 60, 20, 40]);
 }
 
 #[test]
 fn a_cold_start_is_slow_and_so_is_one_after_a_pause() {
     let warming = Smooth::warming_up(Quota::per_second(2), Duration::from_secs(4));
-    let story: Vec<_> = [0; 8].into_iter().chain([50]).chain([0; 2]).map(|pause| (pause, 1)).collect();
-    assert_eq!(queue_methods(&warming, &story), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
-    let story: Vec<_> = [0; 8].into_iter().chain([450]).chain([0; 7]).map(|pause| (pause, 1)).collect();
-    assert_eq!(
-        queue_methods(&warming, &story),
-        [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]
-    );
+    let calls: Vec<_> = [0; 8].into_iter().chain([50]).chain([0; 2]).map(|pause| (pause, 1)).collect();
+    assert_eq!(waits(&warming, &calls), [0, 138, 113, 88, 63, 50, 50, 50, 0, 50, 50]);
+    let calls: Vec<_> = [0; 8].into_iter().chain([450]).chain([0; 7]).map(|pause| (pause, 1)).collect();
+    assert_eq!(waits(&warming, &calls), [0, 138, 113, 88, 63, 50, 50, 50, 0, 138, 113, 88, 63, 50, 50, 50]);
 }
 
 #[test]
 fn other_cold_factors() {
     let warming = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(10.0);
-    let story = [(0, 1); 8];
-    assert_eq!(queue_methods(&warming, &story), [0, 175, 126, 76, 30, 20, 20, 20]);
+    let calls = [(0, 1); 8];
+    assert_eq!(waits(&warming, &calls), [0, 175, 126, 76, 30, 20, 20, 20]);
     let level = Smooth::warming_up(Quota::per_second(5), Duration::from_secs(4)).cold_factor(1.0);
-    assert_eq!(queue_methods(&level, &story), [0, 20, 20, 20, 20, 20, 20, 20]);
+    assert_eq!(waits(&level, &calls), [0, 20, 20, 20, 20, 20, 20, 20]);
 }
 
 #[test]
@@ -74,7 +68,7 @@ fn it_does_not_matter_how_permits_are_split() {
 #[test]
 fn no_warm_up_has_no_store() {
     let none = Smooth::warming_up(Quota::per_second(5), Duration::ZERO);
-    assert_eq!(queue_methods(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
+    assert_eq!(waits(&none, &[(0, 1), (0, 1), (500, 1), (0, 1)]), [0, 20, 0, 20]);
 }
 
 #[test]
@@ -140,7 +134,7 @@ fn a_debt_of_centuries_is_neither_forgotten_nor_given_back() {
     let second = Smooth::bursty(Quota::per_second(1));
     let mut state = second.new_state(Nanos::ZERO, Nanos(u64::MAX - 1));
     assert!(second.check(&mut state, Nanos(u64::MAX - 1), 1_000_000).is_allowed());
-    // The clock is set back: the debt goes along.
+    // The clock is set back: the debt remains.
     let rest = second.peek(&mut state, Nanos(5), 1).retry_after();
     assert_eq!(rest, Some(Duration::from_secs(999_999)), "one second was stored");
 }

@@ -1,6 +1,6 @@
-//! A product that needs more than 128 bits on the way.
+//! Products whose intermediate values need more than 128 bits.
 
-/// `a * b * slope`, over the product of the divisors and `2^shift`, rounded up; `u128::MAX / 2` if it is more.
+/// Returns `a * b * slope`, over the product of the divisors and `2^shift`, rounded up; `u128::MAX / 2` if it is more.
 ///
 /// No divisor is 0, `shift` is below 128.
 pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift: u32) -> u128 {
@@ -32,7 +32,7 @@ pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift
     shifted(limbs, shift, cut)
 }
 
-/// `whole * part / of`, rounded up; `part` is at most `of`, which is above 0 and below 2^127.
+/// Returns `whole * part / of`, rounded up; `part` is at most `of`, which is above 0 and below 2^127.
 pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     let (mut quotient, mut rest) = (0, 0);
     // Long multiplication and division at once, a bit of `whole` at a time: `rest` stays below `of`.
@@ -49,18 +49,18 @@ pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     quotient + u128::from(rest > 0)
 }
 
-/// The number shifted to the right, rounded up, and up as well if something was cut off `before`.
+/// Returns the number shifted to the right. It is rounded up, also if something was cut off `before`.
 fn shifted(limbs: [u64; 5], shift: u32, before: bool) -> u128 {
-    const MOST: u128 = u128::MAX / 2;
+    const MAX: u128 = u128::MAX / 2;
     let (whole, bits) = ((shift / 64) as usize, shift % 64);
     let limb = |at: usize| u128::from(limbs.get(at).copied().unwrap_or(0));
     let word = |at: usize| ((limb(at) | (limb(at + 1) << 64)) >> bits) as u64;
     let cut = limbs[..whole].iter().any(|limb| *limb > 0) || limb(whole) & ((1 << bits) - 1) > 0;
     if (whole + 2..5).any(|at| word(at) > 0) {
-        return MOST;
+        return MAX;
     }
     let number = u128::from(word(whole)) | (u128::from(word(whole + 1)) << 64);
-    number.saturating_add(u128::from(cut || before)).min(MOST)
+    number.saturating_add(u128::from(cut || before)).min(MAX)
 }
 
 fn words(number: u128) -> [u128; 2] {
