@@ -2,14 +2,14 @@
 #![no_main]
 
 #[path = "../../tests/client_ip/adapter.rs"]
-mod ask;
+mod adapter;
 #[path = "../../tests/client_ip/model.rs"]
 mod model;
 
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use model::{Heard, Model, Peer, Setup, Source, Trust, Twin};
+use model::{Heard, Model, Peer, Setup, Source, Trust, Mutant};
 
 const PEERS: [&str; 8] = [
     "10.0.0.1",
@@ -68,11 +68,11 @@ fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
 
 fuzz_target!(|data: &[u8]| {
     let Some((setup, heard)) = decoded(data) else { return };
-    let (model, client) = (Model::new(&setup, Twin::Faithful), ask::client_ip(&setup));
+    let (model, client) = (Model::new(&setup, Mutant::Faithful), adapter::client_ip(&setup));
     assert_eq!(client.is_some(), model.is_some(), "{setup:?}");
     let (Some(client), Some(model)) = (client, model) else { return };
-    let request = ask::request(&heard).expect("a header can be so");
-    let (found, expected) = (ask::peer_said(client).resolve(&request), model.answer(&heard));
+    let request = adapter::request(&heard).expect("a header can be so");
+    let (found, expected) = (adapter::peer_said(client).resolve(&request), model.answer(&heard));
     assert_eq!(
         found.as_ref().ok(),
         expected.as_ref().ok().map(|(ip, _)| ip),
