@@ -1,6 +1,7 @@
-//! `cargo bench`: runs the package `tower-throttle-benches`, whose dependencies must not meet those of this one.
+//! Runs the package `tower-throttle-benches` on `cargo bench`. It is a separate package, so that its dependencies and
+//! features are not unified with those of this one.
 //!
-//! Peers would be dev-dependencies otherwise, and tokio's `test-util`, which the tests need, would slow the clock.
+//! Otherwise the peers would be dev-dependencies, and tokio's `test-util`, which the tests need, would slow the clock.
 
 use std::env;
 use std::process::{Command, exit};

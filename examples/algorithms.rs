@@ -1,4 +1,4 @@
-//! Four algorithms side by side, to feel the difference: one quota, four routes, a layer for each.
+//! Compares four algorithms side by side: one quota, four routes, one layer on each.
 //!
 //! The quota is 4 per 4 s for each IP address. Start it:
 //!
@@ -14,14 +14,14 @@
 //! for route in fixed sliding token leaky; do echo $route; ask $route; sleep 3.5; six $route; sleep 1; six $route; done
 //! ```
 //!
-//! How many of them pass:
+//! Number of calls that pass:
 //!
 //! | route     | first | of six | of six | why                                                              |
 //! |-----------|-------|--------|--------|------------------------------------------------------------------|
 //! | `fixed`   | 1     | 3      | 4      | a new window began in between: seven in little over a second     |
 //! | `sliding` | 1     | 3      | 1      | never more than four in any 4 s: only the first call is 4 s old  |
 //! | `token`   | 1     | 4      | 1      | the bucket was full again, then refills by one a second          |
-//! | `leaky`   | 1     | 5      | 5      | one goes at once, four wait 1, 2, 3 and 4 s; the sixth is refused |
+//! | `leaky`   | 1     | 5      | 5      | one passes at once, four wait 1, 2, 3 and 4 s, one is denied     |
 //!
 //! Ctrl-C ends it.
 
@@ -37,14 +37,15 @@ use tower_throttle::{Quota, QuotaError, RateLimitLayer};
 
 const ADDRESS: &str = "127.0.0.1:3001";
 
-const TRY: &str = r"ask() { curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3001/$1; }
+const COMMANDS: &str = r"ask() { curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3001/$1; }
 six() { for i in 1 2 3 4 5 6; do ask $1 & done; wait; }
 for route in fixed sliding token leaky; do echo $route; ask $route; sleep 3.5; six $route; sleep 1; six $route; done";
 
 fn app() -> Result<Router, QuotaError> {
     let quota = Quota::per(4, Duration::from_secs(4))?;
     let peer = PeerIp::new;
-    // A layer on a route is a budget of its own. One layer on the whole router would be one budget.
+    // Each layer on a route has its own budget. A single layer on the whole router would have one budget for all
+    // routes.
     Ok(Router::new()
         .route("/fixed", get(hello).layer(RateLimitLayer::new(peer(), FixedWindow::new(quota))))
         .route("/sliding", get(hello).layer(RateLimitLayer::new(peer(), SlidingWindow::new(quota))))
@@ -72,7 +73,7 @@ async fn run() -> Result<(), String> {
     let listener = TcpListener::bind(ADDRESS).await.map_err(|error| {
         format!("cannot listen on {ADDRESS}: {error}. Is another program using that port?")
     })?;
-    println!("4 per 4s for each IP address, on http://{ADDRESS}/ (Ctrl-C ends it). Try:\n{TRY}");
+    println!("4 per 4s for each IP address, on http://{ADDRESS}/ (Ctrl-C ends it). Try:\n{COMMANDS}");
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async {
             let _ = tokio::signal::ctrl_c().await;

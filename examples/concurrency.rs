@@ -1,6 +1,6 @@
-//! Downloads, two at a time for each address, ten for all: not how often, but how long counts.
+//! Limits concurrent downloads: two at a time for each address, ten in total.
 //!
-//! A download holds its place until its last byte has gone or its client has. Start it:
+//! A download counts until its last byte is sent or its client disconnects. Start it:
 //!
 //! ```text
 //! cargo run --example concurrency
@@ -12,8 +12,9 @@
 //! for i in 1 2 3; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3004/ & done; wait
 //! ```
 //!
-//! You will see a 429 at once, and two 200 after five seconds. Interrupt one download (Ctrl-C), and the next passes at once. Ctrl-C in the server's
-//! terminal: it takes no new downloads (503), and ends when those in progress have.
+//! You will see a 429 at once, and two 200 after five seconds. Interrupt one download (Ctrl-C), and the next passes at
+//! once. Press Ctrl-C in the server's terminal: it rejects new downloads (503), and ends when those in progress have
+//! ended.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ use tower_throttle::key::PeerIp;
 
 const ADDRESS: &str = "127.0.0.1:3004";
 
-/// Five seconds of bytes, ten times a second.
+/// A body that takes five seconds: ten frames a second.
 struct Slow {
     ticks: Interval,
     left: u32,
@@ -85,7 +86,7 @@ async fn run() -> Result<(), String> {
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // Who waits in a line would keep the server from ending; and who comes is told so.
+            // Queued calls would keep the server from ending. They get a 503 now, and so do new calls.
             limiter.close();
         })
         .await

@@ -1,4 +1,4 @@
-//! A tonic server, limited for each peer: five calls at once, then one every five seconds.
+//! Limits a tonic server for each peer: five calls at once, then one every five seconds.
 //!
 //! ```text
 //! cargo run --example grpc --features tonic
@@ -58,7 +58,7 @@ async fn serve() -> Answer<()> {
     println!("five calls at once, then one every five seconds, on {address} (Ctrl-C ends it). Try:");
     println!("  cargo run --example grpc --features tonic -- call");
     Server::builder()
-        // tonic itself tells the limiter the peer's address.
+        // tonic itself puts the peer's address into the request's extensions.
         .layer(RateLimitLayer::per_ip(Quota::per_minute(12).burst(5)))
         .add_service(Greeter)
         .serve_with_incoming_shutdown(incoming, async {
@@ -70,7 +70,7 @@ async fn serve() -> Answer<()> {
 
 async fn call() -> Answer<()> {
     let channel = Channel::from_static("http://127.0.0.1:50051").connect().await;
-    let channel = channel.map_err(|_| format!("nobody listens on {ADDRESS}: start the server first"))?;
+    let channel = channel.map_err(|_| format!("no server listens on {ADDRESS}: start the server first"))?;
     let mut client = tonic::client::Grpc::new(channel);
     for n in 1..=8 {
         client.ready().await?;

@@ -1,17 +1,17 @@
-//! A client that keeps to what another service allows: its calls wait their turn instead of being refused.
+//! Limits a client to the rate that another service allows: its calls are queued instead of being denied there.
 //!
-//! The service allows 20 calls a second, and 20 at once. It is built in, so that this can be tried alone:
+//! The service allows 20 calls a second, and 20 at once. It is part of this program, so that nothing else is needed:
 //!
 //! ```text
 //! cargo run --example outbound
 //! ```
 //!
-//! Forty calls at once, twice. You will see some twenty of them refused by the service (429), and then, through a
-//! stack that limits itself, none: the first is sent at once, and one every 50 ms after it. Last, more calls than may
-//! wait: those are not sent at all, and say so.
+//! It makes forty calls at once, twice. You will see the service deny about twenty of them (429), and then, with a
+//! limit around the client, none: the first is sent at once, and one every 50 ms after it. Finally it makes more calls
+//! than the queue holds: those are not sent at all, and return an error that says so.
 //!
-//! A client of reqwest is limited in the same way: it is a tower service, too. One that was refused all the same,
-//! since others draw on the same budget, should wait for as long as `Retry-After` says.
+//! A reqwest client can be limited in the same way, because it is a tower service, too. If a call is denied
+//! nevertheless, because other clients use the same budget, the client should wait for as long as `Retry-After` says.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -33,12 +33,12 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
 type Outgoing = Request<Empty<Bytes>>;
 
-/// What the service allows.
-const TERMS: Quota = Quota::per_second(20);
+/// The quota that the service allows.
+const QUOTA: Quota = Quota::per_second(20);
 
 const CALLS: usize = 40;
 
-/// Whatever can be called: the client alone, or with a limit around it.
+/// A service that can be called: the client alone, or with a limit around it.
 trait Calls<E>:
     Service<Outgoing, Response = Response<Incoming>, Error = E, Future: Send> + Clone + Send + 'static
 {
@@ -54,22 +54,22 @@ fn client() -> impl Calls<legacy::Error> {
 }
 
 fn limited() -> impl Calls<Error<legacy::Error>> {
-    // Evenly, with no burst: at most 40 may wait, none longer than 10 seconds.
-    let line = LeakyBucket::new(TERMS).queue(40).max_wait(Duration::from_secs(10));
-    // Each host has terms of its own.
+    // Evenly, with no burst: at most 40 calls may be queued, none longer than 10 seconds.
+    let algorithm = LeakyBucket::new(QUOTA).queue(40).max_wait(Duration::from_secs(10));
+    // Each host has its own quota.
     let by_host = from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
-    // What is refused here was not sent, and so has no response: it is an error.
-    let limit = RateLimitLayer::new(by_host, line).responder(ErrorResponder);
+    // A call that is denied here is not sent, and has no response: it returns an error.
+    let limit = RateLimitLayer::new(by_host, algorithm).responder(ErrorResponder);
     ServiceBuilder::new().layer(limit).service(client())
 }
 
-/// What became of calls that were made at once, and how long all of them took.
+/// The outcome of calls that were made at once, and the time that all of them took.
 #[derive(Debug, Default)]
 struct Outcome {
     served: usize,
-    refused_there: usize,
-    /// What the limit said of those that were never sent.
-    refused_here: Vec<String>,
+    denied_there: usize,
+    /// The errors of the calls that were never sent.
+    denied_here: Vec<String>,
     took: Duration,
 }
 
@@ -86,11 +86,11 @@ where
     let mut outcome = Outcome::default();
     for answer in calls.join_all().await {
         match answer.map_err(Into::into) {
-            Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => outcome.refused_there += 1,
+            Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => outcome.denied_there += 1,
             Ok(response) if response.status() == StatusCode::OK => outcome.served += 1,
             Ok(response) => return Err(response.status().to_string().into()),
             Err(error) => match error.downcast_ref::<Error<legacy::Error>>() {
-                Some(Error::Limited(decision)) => outcome.refused_here.push(decision.to_string()),
+                Some(Error::Limited(decision)) => outcome.denied_here.push(decision.to_string()),
                 _ => return Err(error),
             },
         }
@@ -99,9 +99,9 @@ where
     Ok(outcome)
 }
 
-/// Somebody else's service.
+/// Starts the other service and returns its address.
 async fn service() -> std::io::Result<SocketAddr> {
-    let limit = RateLimitLayer::new(Global, TokenBucket::new(TERMS));
+    let limit = RateLimitLayer::new(Global, TokenBucket::new(QUOTA));
     let app = Router::new().route("/", get(|| async { "served\n" })).layer(limit);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -121,17 +121,17 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), BoxError> {
-    println!("the service allows {TERMS}");
-    let tell = |what: &str, outcome: &Outcome| {
-        let Outcome { served, refused_there, refused_here, took } = outcome;
-        println!("{what}: {served} served, {refused_there} refused, in {:.1} s", took.as_secs_f64());
-        if let Some(first) = refused_here.first() {
-            println!("  and {} not sent: {first}", refused_here.len());
+    println!("the service allows {QUOTA}");
+    let print = |what: &str, outcome: &Outcome| {
+        let Outcome { served, denied_there, denied_here, took } = outcome;
+        println!("{what}: {served} served, {denied_there} denied, in {:.1} s", took.as_secs_f64());
+        if let Some(first) = denied_here.first() {
+            println!("  and {} not sent: {first}", denied_here.len());
         }
     };
-    tell("40 calls as they come", &at_once(CALLS, client(), service().await?).await?);
-    tell("40 calls in line", &at_once(CALLS, limited(), service().await?).await?);
-    tell("60 calls in line", &at_once(60, limited(), service().await?).await?);
+    print("40 calls without a limit", &at_once(CALLS, client(), service().await?).await?);
+    print("40 calls with a limit", &at_once(CALLS, limited(), service().await?).await?);
+    print("60 calls with a limit", &at_once(60, limited(), service().await?).await?);
     Ok(())
 }
 
@@ -140,22 +140,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn calls_as_they_come_are_refused_and_calls_in_line_are_not() {
+    async fn the_service_denies_unlimited_calls_and_no_queued_calls() {
         let outcome = at_once(CALLS, client(), service().await.unwrap()).await.unwrap();
-        assert_eq!(outcome.served + outcome.refused_there, CALLS);
-        assert!(outcome.refused_there > 0, "{outcome:?}");
+        assert_eq!(outcome.served + outcome.denied_there, CALLS);
+        assert!(outcome.denied_there > 0, "{outcome:?}");
 
         let outcome = at_once(CALLS, limited(), service().await.unwrap()).await.unwrap();
-        assert_eq!((outcome.served, outcome.refused_here.len()), (CALLS, 0), "{outcome:?}");
+        assert_eq!((outcome.served, outcome.denied_here.len()), (CALLS, 0), "{outcome:?}");
         assert!(outcome.took >= Duration::from_millis(50) * (CALLS as u32 - 1), "{outcome:?}");
     }
 
     #[tokio::test]
-    async fn what_may_not_wait_is_not_sent() {
+    async fn calls_beyond_the_queue_are_not_sent() {
         let outcome = at_once(60, limited(), service().await.unwrap()).await.unwrap();
-        // One passes, and 40 wait. A machine that is busy has let some of them go before the last one comes.
-        assert_eq!(outcome.served + outcome.refused_here.len(), 60, "{outcome:?}");
+        // One passes, and 40 are queued. A busy machine has released some of them before the last call is made.
+        assert_eq!(outcome.served + outcome.denied_here.len(), 60, "{outcome:?}");
         assert!(outcome.served >= 41, "{outcome:?}");
-        assert!(outcome.refused_here.iter().all(|said| said.contains("denied")), "{outcome:?}");
+        assert!(outcome.denied_here.iter().all(|error| error.contains("denied")), "{outcome:?}");
     }
 }

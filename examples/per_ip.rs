@@ -1,4 +1,4 @@
-//! The main job: an axum app, throttled per IP address.
+//! Limits an axum app per IP address, the most common use.
 //!
 //! Each address has a bucket of five: five requests pass at once, then one every five seconds. Start it:
 //!
@@ -6,13 +6,13 @@
 //! cargo run --example per_ip
 //! ```
 //!
-//! In another terminal, ask seven times; you will see five times 200, then 429:
+//! In another terminal, call seven times; you will see five times 200, then 429:
 //!
 //! ```text
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
 //! ```
 //!
-//! What a refused caller is told (`Retry-After` counts down to 1), and the same over HTTP/2:
+//! The full response to a denied call (`Retry-After` counts down to 1), and the same over HTTP/2:
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/
@@ -61,7 +61,7 @@ async fn run() -> Result<(), String> {
     println!("  curl -i http://{address}/");
     println!("  curl -i --http2-prior-knowledge http://{address}/");
 
-    // The limiter wants to know the peer's address: hence the connect info.
+    // The limiter needs the peer's address: hence the connect info.
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async {
             let _ = tokio::signal::ctrl_c().await;

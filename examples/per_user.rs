@@ -1,13 +1,14 @@
-//! Users by their plan, strangers by their address, and a limit for each route.
+//! Limits users by their plan, anonymous callers by their address, and each route in total.
 //!
-//! Anna's plan is free: five requests at once, then one every twelve seconds. Bert pays: twenty at once. Who is neither is limited by address:
-//! three at once. Beside that, each route serves twelve a minute, whoever calls. Start it:
+//! Anna's plan is free: five requests at once, then one every twelve seconds. Bert pays: twenty at once. All other
+//! callers are limited by address: three at once. In addition, each route serves twelve requests a minute, for all
+//! callers together. Start it:
 //!
 //! ```text
 //! cargo run --example per_user
 //! ```
 //!
-//! In another terminal, as a stranger and as Anna. You will see three times 200, then five times:
+//! In another terminal, call anonymously and as Anna. You will see 200 three times, then five times:
 //!
 //! ```text
 //! ask() { curl -s -o /dev/null -w '%{http_code} ' "$@"; }
@@ -15,22 +16,22 @@
 //! for i in 1 2 3 4 5 6; do ask -H 'Authorization: Bearer anna' http://127.0.0.1:3007/; done
 //! ```
 //!
-//! Bert gets twelve items, then 429: for the limiter, all of them are the one route `/items/{id}`. Of his own budget, eight are left for `/`,
-//! which has four left.
+//! Bert gets twelve items, then 429: for the limiter, all items are the one route `/items/{id}`. His own budget then
+//! has eight requests left for `/`, and the budget of that route has four left.
 //!
 //! ```text
 //! for i in $(seq 14); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/items/$i; done
 //! for i in $(seq 6); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/; done
 //! ```
 //!
-//! What a caller is told of both limits:
+//! The headers of both limits:
 //!
 //! ```text
 //! curl -i -H 'Authorization: Bearer anna' http://127.0.0.1:3007/items/1
 //! ```
 //!
-//! A wrong token makes a stranger, so that whoever tries out tokens is limited, too. Another address: `cargo run --example per_user -- 127.0.0.1:8080`.
-//! Ctrl-C ends it.
+//! A caller with a wrong token is anonymous, so that guessing tokens is limited, too. Another address:
+//! `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends it.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ use tower_throttle::{Quota, RateLimitLayer};
 
 const ADDRESS: &str = "127.0.0.1:3007";
 
-const STRANGERS: Quota = Quota::per_minute(3);
+const ANONYMOUS: Quota = Quota::per_minute(3);
 const FREE: Quota = Quota::per_minute(5);
 const PAID: Quota = Quota::per_minute(20);
 const ROUTE: Quota = Quota::per_minute(12);
@@ -59,7 +60,7 @@ struct User {
     quota: Quota,
 }
 
-/// Stands for a database, or for a signature that is checked.
+/// Returns the user of a token. A real app would ask a database, or check a signature.
 fn user(token: &str) -> Option<User> {
     match token {
         "anna" => Some(User { id: 1, name: "Anna", quota: FREE }),
@@ -68,10 +69,10 @@ fn user(token: &str) -> Option<User> {
     }
 }
 
-/// Finds out who it is, for everything that comes after it.
+/// Authenticates the caller, and inserts the user into the request's extensions for the inner layers.
 async fn sign_in(mut request: Request, next: Next) -> Response {
     let token =
-        request.headers().get(AUTHORIZATION).and_then(|line| line.to_str().ok()?.strip_prefix("Bearer "));
+        request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     if let Some(user) = token.and_then(user) {
         request.extensions_mut().insert(user);
     }
@@ -79,13 +80,13 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 }
 
 fn app() -> Router {
-    // Whose budget: the user's, or the address's. What a caller sends as a token is no key before it was checked.
+    // The key is the user, or else the address. A token is not a key before it was checked.
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
-    // By which rule: the plan's. Who changes plans takes along what was used.
-    let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(STRANGERS)))
+    // The tier is the user's plan. A user who changes plans keeps the usage so far.
+    let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(ANONYMOUS)))
         .tier(|request: &Request, _caller| {
             let user = request.extensions().get::<User>();
-            TokenBucket::new(user.map_or(STRANGERS, |user| user.quota))
+            TokenBucket::new(user.map_or(ANONYMOUS, |user| user.quota))
         })
         .name("plan");
     let routes = RateLimitLayer::new(Route::new(), TokenBucket::new(ROUTE)).name("route");
@@ -96,9 +97,9 @@ fn app() -> Router {
             "/items/{id}",
             get(|Path(id): Path<u32>, user| async move { format!("item {id} for {}\n", name(user)) }),
         )
-        // Both or none: who is refused by one of them has used nothing of the other.
+        // Both or none: a call that one of them denies is not charged to the other.
         .layer(plans.and(routes))
-        // The last one that is added is the first one that is asked.
+        // The layer that is added last runs first.
         .layer(from_fn(sign_in))
 }
 
@@ -125,13 +126,13 @@ async fn run() -> Result<(), String> {
         )
     })?;
     println!(
-        "strangers {STRANGERS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, on http://{address}/ (Ctrl-C ends it). Try:"
+        "anonymous {ANONYMOUS}, Anna {FREE}, Bert {PAID}, each route {ROUTE}, on http://{address}/ (Ctrl-C ends it). Try:"
     );
     println!("  curl -i http://{address}/");
     println!("  curl -i -H 'Authorization: Bearer anna' http://{address}/");
     println!("  curl -i -H 'Authorization: Bearer bert' http://{address}/items/1");
 
-    // Strangers are limited by the peer's address: hence the connect info.
+    // Anonymous callers are limited by the peer's address: hence the connect info.
     axum::serve(listener, app().into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async {
             let _ = tokio::signal::ctrl_c().await;

@@ -1,6 +1,6 @@
-//! A queue in front of something slow, which takes ten calls a second, evenly, and no burst.
+//! Queues calls to a slow backend, which accepts ten calls a second, evenly, and no burst.
 //!
-//! Calls wait their turn instead of being refused: at most three of them, none longer than half a second. Start it:
+//! Calls are queued instead of being denied: at most three of them, none longer than half a second. Start it:
 //!
 //! ```text
 //! cargo run --example queue
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! You will see a 200 at once, a 429 at once, and a 200 each after 0.1, 0.2 and 0.3 s. The server prints when the calls
-//! reached the slow thing: 100 ms apart. Ctrl-C ends it.
+//! reached the backend: 100 ms apart. Ctrl-C ends it.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -29,12 +29,12 @@ const ADDRESS: &str = "127.0.0.1:3002";
 
 fn app() -> Router {
     let queue = LeakyBucket::new(Quota::per_second(10)).queue(3).max_wait(Duration::from_millis(500));
-    // One queue for all callers: it is the slow thing that is protected. `PeerIp::new()` would give each address its own.
-    Router::new().route("/", get(slow)).layer(RateLimitLayer::new(Global, queue))
+    // One queue for all callers, since the backend is to be protected. `PeerIp::new()` would give each address its own.
+    Router::new().route("/", get(backend)).layer(RateLimitLayer::new(Global, queue))
 }
 
-/// The slow thing, as far as the queue is concerned. Prints how long ago the call before reached it.
-async fn slow() -> &'static str {
+/// Stands for the slow backend. Prints the time since the previous call reached it.
+async fn backend() -> &'static str {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
 
     let now = Instant::now();

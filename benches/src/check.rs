@@ -1,7 +1,7 @@
-//! `check`, beside governor's `check_key`.
+//! Compares `check` with governor's `check_key`.
 //!
-//! Same keys, same quota, same answers, and each answer is wanted whole. The place of the next key hangs on the answer
-//! before it: else the processor would overlap neighbouring calls, and hide what a cache miss costs.
+//! Keys, quotas and results are the same, and each result is used in full. The index of the next key depends on the
+//! previous result: otherwise the processor would overlap consecutive calls, and hide the cost of cache misses.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,17 +15,20 @@ use tower_throttle::{Quota, RateLimiter};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
 
-/// Nobody runs out of so many.
+/// A limit that is never used up.
 pub const PLENTY: u32 = 3_500_000_000;
-/// Used up at once. Seven per minute or hour come at no whole number of nanoseconds, which is the harder case.
+/// A limit that is used up at once. The interval of seven per minute or hour is not a whole number of nanoseconds,
+/// which is the harder case.
 pub const FEW: u32 = 7;
 
+/// The number of keys in the columns with many keys.
 const MANY: usize = 100_000;
-/// So many a turn: short, so that most turns are not interrupted.
+/// The number of calls in a run, which is short, so that most runs are not interrupted.
 const CALLS: usize = 10_000;
 
-/// Who is asked.
+/// A rate limiter that is measured.
 pub trait Subject {
+    /// Returns whether a call of `key` is admitted.
     fn check(&self, key: &IpAddr) -> bool;
 }
 
@@ -43,15 +46,15 @@ impl Subject for DefaultKeyedRateLimiter<IpAddr> {
     }
 }
 
-/// Asks `calls` times, going on from key `from`; how often it was admitted.
+/// Makes `calls` calls, starting with the key at index `from`. Returns the number of admitted calls.
 #[inline(never)]
 pub fn walk(subject: &impl Subject, keys: &[IpAddr], from: usize, calls: usize) -> usize {
     let (mut at, mut admitted, mut carried) = (from % keys.len(), 0, 0);
     for _ in 0..calls {
-        let answer = usize::from(subject.check(&keys[at + carried]));
-        admitted += answer;
-        // Always 0, which the compiler does not know and the processor has to wait for.
-        carried = black_box(answer) >> 1;
+        let result = usize::from(subject.check(&keys[at + carried]));
+        admitted += result;
+        // Always 0, but the compiler does not know that, and the processor has to wait for the result.
+        carried = black_box(result) >> 1;
         at = if at + 1 < keys.len() { at + 1 } else { 0 };
     }
     admitted
@@ -65,7 +68,7 @@ pub fn governor(quotas: Quotas) -> DefaultKeyedRateLimiter<IpAddr> {
     governor::RateLimiter::keyed(quotas.governors)
 }
 
-/// One quota, as each side says it.
+/// One quota, in the types of both libraries.
 #[derive(Clone, Copy)]
 pub struct Quotas {
     pub ours: Quota,
@@ -77,7 +80,7 @@ impl Quotas {
         Self { ours: Quota::per_hour(limit.into()), governors: governor::Quota::per_hour(nonzero(limit)) }
     }
 
-    /// Never used up, and never full again once it was used.
+    /// Creates a bucket quota that is never used up, and whose bucket never refills completely once it was used.
     pub fn deep() -> Self {
         Self {
             ours: Quota::per_minute(70).burst(PLENTY.into()),
@@ -85,7 +88,7 @@ impl Quotas {
         }
     }
 
-    /// A leaky bucket passes one call per interval: a nanosecond.
+    /// Creates a quota for a leaky bucket that is never used up: one call per nanosecond.
     pub fn fast() -> Self {
         const FAST: u32 = 1_000_000_000;
         Self { ours: Quota::per_second(FAST.into()), governors: governor::Quota::per_second(nonzero(FAST)) }
@@ -96,7 +99,7 @@ fn nonzero(limit: u32) -> NonZeroU32 {
     NonZeroU32::new(limit).expect("a limit is not 0")
 }
 
-/// Distinct addresses in no order.
+/// Returns `count` distinct addresses, in no particular order.
 pub fn keys(count: usize) -> Vec<IpAddr> {
     // An odd factor makes this a permutation of all addresses.
     let address = |n: usize| Ipv4Addr::from_bits((n as u32).wrapping_mul(2_654_435_761).rotate_left(16));
@@ -145,7 +148,7 @@ fn column(count: usize, admitted: bool, rounds: usize) -> Rounds {
         contestant("LeakyBucket", ours(LeakyBucket::new(fast.ours)), keys, admitted),
     ];
     if admitted {
-        // A bucket that is full again at each visit may be forgotten in between.
+        // A bucket that is full again before each call may be evicted in between.
         let bucket = TokenBucket::new(plenty.ours);
         contestants.push(contestant("TokenBucket, always full", ours(bucket), keys, admitted));
     }
@@ -158,7 +161,7 @@ fn contestant<'a>(
     keys: &'a [IpAddr],
     admitted: bool,
 ) -> Contestant<'a> {
-    // Every key is known before it is timed; where it has few units, they are gone.
+    // Every key has a state before it is timed; with a limit of few units, they are used up.
     walk(&subject, keys, 0, keys.len() * (FEW as usize + 1));
     let mut from = 0;
     Contestant::new(name, move || {
@@ -171,6 +174,6 @@ fn timed(subject: &impl Subject, keys: &[IpAddr], from: usize, admitted: bool) -
     let started = Instant::now();
     let passed = walk(subject, keys, from, CALLS);
     let took = started.elapsed();
-    assert_eq!(passed, if admitted { CALLS } else { 0 }, "all contestants give the same answers");
+    assert_eq!(passed, if admitted { CALLS } else { 0 }, "all contestants return the same results");
     took
 }

@@ -1,4 +1,4 @@
-//! A load generator that does little: it writes bytes, and looks for the end of the answer.
+//! A minimal load generator: it writes bytes, and looks for the end of each response.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Connections that are kept open, each with one request under way at a time.
+/// Connections that are kept open, each with one request in flight at a time.
 pub struct Client {
     connections: Vec<TcpStream>,
     buffer: [u8; 4096],
@@ -23,19 +23,23 @@ impl Client {
         Self { connections: (0..connections).map(connect).collect(), buffer: [0; 4096] }
     }
 
-    /// How long so many requests take, a multiple of the connections. Each answer must have that status.
+    /// Sends `requests` requests, a multiple of the number of connections, and returns the time that they take.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a response has a status other than `status`.
     pub fn run(&mut self, requests: usize, status: Option<u16>) -> Duration {
         let Self { connections, buffer } = self;
         let started = Instant::now();
         for connection in connections.iter_mut() {
             connection.write_all(REQUEST).expect("the server reads");
         }
-        let turns = requests / connections.len();
-        for turn in 1..=turns {
+        let rounds = requests / connections.len();
+        for round in 1..=rounds {
             for connection in connections.iter_mut() {
-                let got = answer(connection, buffer);
+                let got = read_response(connection, buffer);
                 assert!(status.is_none_or(|status| status == got), "the server answered {got}");
-                if turn < turns {
+                if round < rounds {
                     connection.write_all(REQUEST).expect("the server reads");
                 }
             }
@@ -44,22 +48,22 @@ impl Client {
     }
 }
 
-/// Reads one whole answer; its status.
-fn answer(connection: &mut TcpStream, buffer: &mut [u8]) -> u16 {
+/// Reads one whole response and returns its status.
+fn read_response(connection: &mut TcpStream, buffer: &mut [u8]) -> u16 {
     let mut filled = 0;
     loop {
-        filled += match connection.read(&mut buffer[filled..]).expect("the server answers in time") {
+        filled += match connection.read(&mut buffer[filled..]).expect("the server responds in time") {
             0 => panic!("the server closed a connection"),
             length => length,
         };
-        if let Some(status) = whole(&buffer[..filled]) {
+        if let Some(status) = complete_status(&buffer[..filled]) {
             return status;
         }
     }
 }
 
-/// The status, if the head and the body it announces are there.
-fn whole(bytes: &[u8]) -> Option<u16> {
+/// Returns the status, if the head and the whole body have been received.
+fn complete_status(bytes: &[u8]) -> Option<u16> {
     const FIELD: &[u8] = b"content-length: ";
     let (mut line, mut rest) = split_line(bytes)?;
     let status = std::str::from_utf8(line.get(9..12)?).ok()?.parse().ok()?;

@@ -1,7 +1,8 @@
-//! Instructions and locked operations per check, counted under valgrind: not noisy, and blind to caches.
+//! Counts instructions and locked operations per check under valgrind: the counts have no noise, but do not show
+//! caches.
 //!
-//! Only [`walk`](crate::check::walk) is counted, and the difference of two lengths is taken. What the system does to tell the time is
-//! not counted, for it is not in the program.
+//! Only [`walk`](crate::check::walk) is counted, as the difference of two lengths. The system's work to read the clock
+//! is not counted, because it is not part of the program.
 
 use std::env;
 use std::process::Command;
@@ -13,7 +14,7 @@ use crate::table;
 
 const SUBJECTS: [&str; 5] = ["governor", "FixedWindow", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 const KEYS: usize = 100;
-/// Two lengths, in rounds of all keys.
+/// The two lengths, in rounds over all keys.
 const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
@@ -32,13 +33,13 @@ pub fn all() {
         rows.push(row);
     }
     table::print(
-        "instructions and locked operations of one check, reading the time aside",
+        "instructions and locked operations of one check, without reading the clock",
         &["", "admitted", "locked", "refused", "locked"],
         &rows,
     );
 }
 
-/// Instructions and locked operations in all.
+/// Returns the total of instructions and of locked operations.
 fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-bus=yes"])
@@ -53,7 +54,7 @@ fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
 }
 
-/// One subject, asked for some keys again and again.
+/// Calls one subject for some keys repeatedly. This is the process that runs under valgrind.
 pub fn run(mut arguments: impl Iterator<Item = String>) {
     let mut next = || arguments.next().unwrap_or_default();
     let (subject, quota, length) = (next(), next(), next().parse::<usize>().expect("a length"));
@@ -68,7 +69,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
         "SlidingWindow" => walk(&ours(SlidingWindow::new(window.ours)), &keys, 0, calls),
         "TokenBucket" => walk(&ours(TokenBucket::new(bucket.ours)), &keys, 0, calls),
         "LeakyBucket" => walk(&ours(LeakyBucket::new(leaky.ours)), &keys, 0, calls),
-        other => panic!("nobody is called {other}"),
+        other => panic!("no subject is called {other}"),
     };
     assert_eq!(admitted == calls, plenty);
 }

@@ -1,8 +1,8 @@
-//! Contestants that take turns.
+//! Contestants that run alternately.
 
 use std::time::Duration;
 
-/// One that is measured: a name, and a run of so many calls that tells how long it took.
+/// A contestant: a name, and a run of a fixed number of calls that returns the time it took.
 pub struct Contestant<'a> {
     pub name: String,
     pub run: Box<dyn FnMut() -> Duration + 'a>,
@@ -14,19 +14,19 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// What each contestant took in each round.
+/// The time that each contestant took in each round.
 pub struct Rounds {
     names: Vec<String>,
     seconds: Vec<Vec<f64>>,
 }
 
 impl Rounds {
-    /// A B C, B C A, C A B and so on, after one round that is not counted.
+    /// Runs the contestants in the order A B C, B C A, C A B and so on, after one round that is not counted.
     pub fn of(mut contestants: Vec<Contestant<'_>>, rounds: usize) -> Self {
         let mut seconds = vec![Vec::with_capacity(rounds); contestants.len()];
         for round in 0..=rounds {
-            for turn in 0..contestants.len() {
-                let which = (round + turn) % contestants.len();
+            for position in 0..contestants.len() {
+                let which = (round + position) % contestants.len();
                 let took = (contestants[which].run)();
                 if round > 0 {
                     seconds[which].push(took.as_secs_f64());
@@ -42,15 +42,15 @@ impl Rounds {
 
     fn seconds(&self, name: &str) -> &[f64] {
         let at = self.names.iter().position(|known| known == name);
-        &self.seconds[at.unwrap_or_else(|| panic!("nobody is called {name}"))]
+        &self.seconds[at.unwrap_or_else(|| panic!("no contestant is called {name}"))]
     }
 
-    /// The median, over the rounds, of what `name` took to what `peer` took.
+    /// Returns the median, over the rounds, of the ratio of the times of `name` and `peer`.
     pub fn ratio(&self, name: &str, peer: &str) -> f64 {
         median(self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs))
     }
 
-    /// As [`ratio`](Rounds::ratio), of what both took more than `base`.
+    /// Returns the [`ratio`](Rounds::ratio) of the times after that of `base` is subtracted from both.
     pub fn extra(&self, name: &str, peer: &str, base: &str) -> f64 {
         let pairs = self.seconds(name).iter().zip(self.seconds(peer)).zip(self.seconds(base));
         median(pairs.map(|((ours, theirs), base)| (ours - base) / (theirs - base)))

@@ -1,6 +1,6 @@
-//! A call through the layer, in process: no socket, no runtime.
+//! Measures a call through the layer in process, without a socket or a runtime.
 //!
-//! Requests are made before the clock starts; a call ends when its response is dropped.
+//! Requests are created before the clock starts; a call ends when its response is dropped.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -27,7 +27,7 @@ use crate::{alloc, table};
 const BATCH: usize = 250;
 const BATCHES: usize = 4;
 
-/// Names as the table tells them.
+/// The names of the contestants, as printed in the tables.
 pub const PLAIN: &str = "no layer";
 pub const PASSED: &str = "tower-throttle, not limited";
 pub const LEAN: &str = "tower-throttle, no fields";
@@ -84,7 +84,7 @@ pub fn run(rounds: usize) {
 fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
     let mut contestants = field(limit, "");
     let counts = contestants.iter_mut().map(|(_, run)| {
-        // Once for the key to be known.
+        // The first run creates the state of the key.
         run();
         run().1 as f64 / (BATCH * BATCHES) as f64
     });
@@ -92,7 +92,7 @@ fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
     (Rounds::of(timed(contestants), rounds), counts)
 }
 
-/// Admitted and refused calls in the same rounds.
+/// Measures admitted and refused calls in the same rounds.
 fn both(rounds: usize) -> Rounds {
     let mut contestants = field(PLENTY, "");
     contestants.extend(field(FEW, ", refused"));
@@ -107,8 +107,8 @@ fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
 
 fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
-    let nobody = from_fn(|_: &Request<Body>| None::<u64>);
-    let unlimited = RateLimitLayer::new(nobody, ours.limiter().algorithm().into_owned());
+    let no_key = from_fn(|_: &Request<Body>| None::<u64>);
+    let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm().into_owned());
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
     let named = |name: &str, run: Run| (format!("{name}{suffix}"), run);
@@ -130,7 +130,7 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     ]
 }
 
-/// The same quota, as tower_governor is told it: an interval and a burst.
+/// Returns a builder with the same quota for tower_governor: an interval and a burst.
 pub fn governor_builder(
     limit: u32,
 ) -> GovernorConfigBuilder<
@@ -180,7 +180,7 @@ fn call<S: Service<Request<Body>>>(service: &mut S, request: Request<Body>) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(service.poll_ready(&mut context).is_ready());
     match pin!(service.call(request)).poll(&mut context) {
-        Poll::Ready(answer) => drop(black_box(answer)),
-        Poll::Pending => unreachable!("nobody waits here"),
+        Poll::Ready(response) => drop(black_box(response)),
+        Poll::Pending => unreachable!("no call is queued here"),
     }
 }

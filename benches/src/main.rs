@@ -1,7 +1,7 @@
-//! tower-throttle beside its peers, in one run.
+//! Compares tower-throttle with its peers, in one run.
 //!
-//! Only ratios are printed: they travel between machines, nanoseconds do not. All contestants of a section take turns
-//! in rounds, a ratio is taken within each round, and the median over the rounds is told.
+//! Only ratios are printed, because they are comparable between machines and nanoseconds are not. All contestants of a
+//! section run once per round, the ratio is computed within each round, and the median over the rounds is printed.
 
 mod alloc;
 mod check;
@@ -33,7 +33,7 @@ fn main() {
             "--quick" => quick = true,
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "count" => sections.push(argument),
-            // What `count` starts under valgrind: a subject and how often.
+            // `count` starts this under valgrind, with a subject and the number of rounds.
             "loop" => return instructions::run(arguments),
             other => {
                 eprintln!("unknown argument: {other}\n\n{HELP}");

@@ -1,9 +1,10 @@
 //! An HTTP server on the loopback interface: hello world, as axum serves it.
 //!
-//! The server has one thread and a core of its own; the client has another core and 64 connections, each with one request
-//! under way, so that the server never waits for it. Requests are told per second that the server's thread was on its core
-//! (where the system tells that: Linux), which leaves out what other programs took from it. How much of the whole time it was there is told
-//! beside the result: nearly all, unless they did.
+//! The server has one thread and its own core; the client has another core and 64 connections, each with one request
+//! in flight, so that the server never waits for the client. The result is in requests per second of the server
+//! thread's time on its core (where the system reports it: on Linux), which excludes the time that other programs
+//! took. The next column has the share of that time in the whole time: nearly all of it, unless other programs were
+//! running.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
@@ -22,12 +23,12 @@ use crate::layer::governor_builder;
 use crate::table;
 
 const CONNECTIONS: usize = 64;
-/// So many requests a turn.
+/// The number of requests in a run.
 const REQUESTS: usize = 3_200;
 
 const PLAIN: &str = "plain handler";
 
-/// Names, apps, and the status each must answer.
+/// Returns the names, the apps, and the status that each app must respond with.
 fn apps() -> Vec<(&'static str, Router, u16)> {
     let hello = || Router::new().route("/", get(|| async { "Hello, World!" }));
     let ours = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
@@ -46,7 +47,7 @@ fn apps() -> Vec<(&'static str, Router, u16)> {
     ]
 }
 
-/// Says what a refusal says, and decides nothing: what such an answer costs by itself.
+/// Responds like a rejection, without a decision: the cost of such a response alone.
 async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::response::Response {
     const BODY: &str = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
@@ -63,11 +64,11 @@ async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::r
 
 pub fn run(rounds: usize) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let (tell, reported) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let server_core = cores.first().copied();
     thread::spawn(move || {
         server_core.map(core_affinity::set_for_current);
-        serve(&tell);
+        serve(&report);
     });
     if let (Some(core), true) = (cores.last(), cores.len() > 1) {
         core_affinity::set_for_current(*core);
@@ -101,8 +102,8 @@ pub fn run(rounds: usize) {
     );
 }
 
-/// Serves every app from this thread, each on a port of its own; tells the ports and where the thread's times are.
-fn serve(tell: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
+/// Serves every app from this thread, each on its own port. Sends the path of the thread's times and the addresses.
+fn serve(report: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut addresses = Vec::new();
@@ -114,12 +115,12 @@ fn serve(tell: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
         }
         let thread = fs::read_link("/proc/thread-self").ok();
         let times = thread.map(|thread| format!("/proc/{}/schedstat", thread.display()));
-        tell.send((times, addresses)).expect("somebody listens");
+        report.send((times, addresses)).expect("the receiver waits");
         std::future::pending::<()>().await;
     });
 }
 
-/// How long a thread has been on a core, where the system tells (Linux).
+/// Returns the time that a thread has been on a core, where the system reports it (Linux).
 fn on_core(times: &Option<String>) -> Option<Duration> {
     let text = fs::read_to_string(times.as_ref()?).ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))

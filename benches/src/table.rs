@@ -1,6 +1,6 @@
-//! Tables as text.
+//! Text tables.
 
-/// Prints rows of cells under a title, the first column to the left, the others to the right.
+/// Prints rows of cells under a title. The first column is aligned to the left, the others to the right.
 pub fn print(title: &str, head: &[&str], rows: &[Vec<String>]) {
     let mut table = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
     table.extend_from_slice(rows);
@@ -15,11 +15,11 @@ pub fn print(title: &str, head: &[&str], rows: &[Vec<String>]) {
         });
         println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
         if at == 0 {
-            let lines = widths.iter().enumerate().map(|(column, width)| match column {
+            let separators = widths.iter().enumerate().map(|(column, width)| match column {
                 0 => "-".repeat(width + 2),
                 _ => format!("{}:", "-".repeat(width + 1)),
             });
-            println!("|{}|", lines.collect::<Vec<_>>().join("|"));
+            println!("|{}|", separators.collect::<Vec<_>>().join("|"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An app behind a proxy: limited by the client's address, not by the proxy's.
+//! Limits an app behind a proxy by the client's address, not by the proxy's.
 //!
 //! The proxy is a small one and part of this program; any that appends to `X-Forwarded-For` would do. Start both:
 //!
@@ -6,8 +6,9 @@
 //! cargo run --example behind_proxy
 //! ```
 //!
-//! The app answers with the address that its limiter sees. It trusts 127.0.0.1, which is where the proxy calls from. So be another client: on
-//! Linux, all of 127.0.0.0/8 is this machine (elsewhere: `sudo ifconfig lo0 alias 127.0.0.2`).
+//! The app responds with the address that its limiter uses. It trusts 127.0.0.1, from which the proxy calls. So call
+//! from another address: on Linux, all of 127.0.0.0/8 is this machine (elsewhere: `sudo ifconfig lo0 alias
+//! 127.0.0.2`).
 //!
 //! ```text
 //! curl --interface 127.0.0.2 http://127.0.0.1:3006/
@@ -15,23 +16,25 @@
 //! curl --interface 127.0.0.2 -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/
 //! ```
 //!
-//! You will see 127.0.0.2 each time: through the proxy; through the proxy, with a forged header (the proxy's entry is the last one, and the
-//! walk from the right ends there); and past the proxy, straight to the app (the peer is not trusted, and no header is read).
+//! You will see 127.0.0.2 each time: through the proxy; through the proxy, with a forged header (the proxy's entry is
+//! the last one, and the search from the right ends there); and directly to the app (the peer is not trusted, and no
+//! header is read).
 //!
-//! A new forged address for each call is no way round the limit either. Five times 200, then 429:
+//! A new forged address for each call does not bypass the limit either. You will see 200 five times, then 429:
 //!
 //! ```text
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' --interface 127.0.0.3 -H "X-Forwarded-For: 192.0.2.$i" http://127.0.0.1:3006/; done
 //! ```
 //!
-//! Whom you trust can say anything. Without `--interface` you call from 127.0.0.1, as the proxy does, and are believed: 192.0.2.7.
+//! A trusted peer can claim any address. Without `--interface` you call from 127.0.0.1, as the proxy does, and the app
+//! accepts the forged address: 192.0.2.7.
 //!
 //! ```text
 //! curl -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/
 //! ```
 //!
-//! Other addresses, another quota: `cargo run --example behind_proxy -- 127.0.0.1:8080 127.0.0.1:8081 "100/min burst 20"`, the app's and the
-//! proxy's. Ctrl-C ends both.
+//! Other addresses, the app's and the proxy's, and another quota:
+//! `cargo run --example behind_proxy -- 127.0.0.1:8080 127.0.0.1:8081 "100/min burst 20"`. Ctrl-C ends both.
 
 mod app;
 mod proxy;
@@ -72,14 +75,14 @@ async fn run() -> Result<(), String> {
         None => QUOTA,
     };
 
-    // Exactly where the proxy calls from. With 127.0.0.0/8, each client of this machine would be one who is believed.
+    // Exactly the proxy's addresses. With 127.0.0.0/8, every client on this machine would be trusted.
     let trusted = TrustedProxies::cidrs(["127.0.0.1", "::1"]).map_err(|error| error.to_string())?;
     let router = app::app(ClientIp::x_forwarded_for(trusted), quota);
 
     println!(
         "{quota} for each client, on http://{app_address}/ behind http://{proxy_address}/ (Ctrl-C ends it)."
     );
-    println!("Through the proxy, with a forged header, and past the proxy. You will see 127.0.0.2:");
+    println!("Through the proxy, with a forged header, and directly to the app. You will see 127.0.0.2:");
     let forged = "-H 'X-Forwarded-For: 192.0.2.7'";
     println!("  curl --interface 127.0.0.2 http://{proxy_address}/");
     println!("  curl --interface 127.0.0.2 {forged} http://{proxy_address}/");
@@ -87,7 +90,7 @@ async fn run() -> Result<(), String> {
     println!("From the proxy's own address, which is trusted. You will see 192.0.2.7:");
     println!("  curl {forged} http://{app_address}/");
 
-    // The limiter wants to know the peer's address, to tell proxies from others: hence the connect info.
+    // The limiter needs the peer's address, to recognize proxies: hence the connect info.
     let app = axum::serve(app, router.into_make_service_with_connect_info::<SocketAddr>());
     tokio::select! {
         ended = app => ended.map_err(|error| format!("the app: {error}")),
@@ -96,10 +99,10 @@ async fn run() -> Result<(), String> {
     }
 }
 
-async fn listen(who: &str, address: &str) -> Result<(TcpListener, SocketAddr), String> {
+async fn listen(name: &str, address: &str) -> Result<(TcpListener, SocketAddr), String> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
         format!(
-            "{who} cannot listen on {address}: {error}. Other addresses: \
+            "{name} cannot listen on {address}: {error}. Other addresses: \
              cargo run --example behind_proxy -- 127.0.0.1:8080 127.0.0.1:8081"
         )
     })?;

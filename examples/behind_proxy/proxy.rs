@@ -1,4 +1,4 @@
-//! A reverse proxy, as small as it can be while it is honest: it says whom it serves, after whatever was said before.
+//! A minimal reverse proxy that appends the address of its peer to `X-Forwarded-For`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 type Upstream = Client<HttpConnector, Incoming>;
 
-/// Passes requests on to `app`, for ever.
+/// Forwards requests to `app`, forever.
 pub(crate) async fn serve(listener: TcpListener, app: SocketAddr) -> std::io::Result<()> {
     let upstream: Upstream = Client::builder(TokioExecutor::new()).build_http();
     loop {
@@ -24,16 +24,16 @@ pub(crate) async fn serve(listener: TcpListener, app: SocketAddr) -> std::io::Re
         let upstream = upstream.clone();
         let service = service_fn(move |request| {
             let upstream = upstream.clone();
-            async move { Ok::<_, Infallible>(pass(&upstream, app, peer, request).await) }
+            async move { Ok::<_, Infallible>(forward(&upstream, app, peer, request).await) }
         });
         tokio::spawn(async move {
-            // A client that hangs up is no error of ours.
+            // A client that disconnects is not an error.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn pass(
+async fn forward(
     upstream: &Upstream,
     app: SocketAddr,
     peer: SocketAddr,
@@ -45,31 +45,31 @@ async fn pass(
     };
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_11;
-    // First of all: a client may name any field in `Connection`, even the one that is added next.
-    remove_what_is_for_one_hop(request.headers_mut());
+    // This comes first: a client may name any header in `Connection`, even the one that is appended next.
+    remove_hop_by_hop_headers(request.headers_mut());
     append_peer(request.headers_mut(), peer);
     match upstream.request(request).await {
         Ok(mut response) => {
-            remove_what_is_for_one_hop(response.headers_mut());
+            remove_hop_by_hop_headers(response.headers_mut());
             response.map(Body::new)
         }
         Err(error) => (StatusCode::BAD_GATEWAY, format!("the app at {app}: {error}\n")).into_response(),
     }
 }
 
-/// The one thing that counts: the peer comes last. What the client sent stays, and stays left of it.
+/// Appends the peer's address. Entries that the client sent stay to the left of it.
 fn append_peer(headers: &mut HeaderMap, peer: SocketAddr) {
     let peer = HeaderValue::try_from(peer.ip().to_string()).expect("an address is ASCII");
     headers.append("x-forwarded-for", peer);
 }
 
-/// What `Connection` names, and what is always meant for the next hop only (RFC 9110, section 7.6.1).
-fn remove_what_is_for_one_hop(headers: &mut HeaderMap) {
+/// Removes the headers that `Connection` names, and those that are always hop-by-hop (RFC 9110, section 7.6.1).
+fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
     let always = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, HeaderName::from_static("keep-alive")];
@@ -82,24 +82,24 @@ fn remove_what_is_for_one_hop(headers: &mut HeaderMap) {
 mod tests {
     use super::*;
 
-    fn passed_on(lines: &[(&'static str, &'static str)]) -> Vec<String> {
+    fn forwarded(headers_sent: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut headers = HeaderMap::new();
-        for (name, value) in lines {
+        for (name, value) in headers_sent {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        remove_what_is_for_one_hop(&mut headers);
+        remove_hop_by_hop_headers(&mut headers);
         append_peer(&mut headers, "192.0.2.1:4711".parse().unwrap());
-        let lines = headers.get_all("x-forwarded-for");
-        lines.iter().map(|line| line.to_str().unwrap().to_owned()).collect()
+        let values = headers.get_all("x-forwarded-for");
+        values.iter().map(|value| value.to_str().unwrap().to_owned()).collect()
     }
 
     #[test]
-    fn the_peer_comes_last_whatever_the_client_says() {
-        assert_eq!(passed_on(&[]), ["192.0.2.1"]);
+    fn the_peer_comes_last_whatever_the_client_sends() {
+        assert_eq!(forwarded(&[]), ["192.0.2.1"]);
         let forged = ("x-forwarded-for", "198.51.100.7");
-        assert_eq!(passed_on(&[forged]), ["198.51.100.7", "192.0.2.1"]);
-        assert_eq!(passed_on(&[forged, forged]), ["198.51.100.7", "198.51.100.7", "192.0.2.1"]);
-        assert_eq!(passed_on(&[("connection", "x-forwarded-for")]), ["192.0.2.1"]);
-        assert_eq!(passed_on(&[forged, ("connection", "close, X-Forwarded-For")]), ["192.0.2.1"]);
+        assert_eq!(forwarded(&[forged]), ["198.51.100.7", "192.0.2.1"]);
+        assert_eq!(forwarded(&[forged, forged]), ["198.51.100.7", "198.51.100.7", "192.0.2.1"]);
+        assert_eq!(forwarded(&[("connection", "x-forwarded-for")]), ["192.0.2.1"]);
+        assert_eq!(forwarded(&[forged, ("connection", "close, X-Forwarded-For")]), ["192.0.2.1"]);
     }
 }

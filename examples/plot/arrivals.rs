@@ -1,4 +1,4 @@
-//! The calls that come, the same in every picture.
+//! The arrivals of calls, the same in every picture.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tower_throttle::Quota;
 
 pub(crate) const QUOTA: Quota = Quota::per_second(4);
 
-/// How long the story is, in milliseconds.
+/// The length of the workload, in milliseconds.
 pub(crate) const END: u64 = 8_280;
 
-/// A part of the story.
+/// A phase of the workload.
 #[derive(Debug)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
-    /// In milliseconds, as all times here.
+    /// The end of the phase, in milliseconds.
     pub(crate) until: u64,
 }
 
@@ -26,13 +26,13 @@ pub(crate) const PHASES: [Phase; 6] = [
     Phase { name: "a pause", until: END },
 ];
 
-/// When, and how many at that instant.
+/// Groups of calls: the time in milliseconds, and the number of calls at that instant.
 const GROUPS: [(u64, usize); 6] = [(150, 1), (650, 1), (1_150, 1), (2_100, 3), (2_225, 5), (4_800, 8)];
 
-/// When each call comes, in order.
+/// Returns the arrival times of all calls, in order.
 pub(crate) fn arrivals() -> Vec<Duration> {
     let groups = GROUPS.iter().flat_map(|(at, calls)| std::iter::repeat_n(*at, *calls));
-    // Eight a second.
+    // Eight calls a second.
     let flood = (0..15).map(|n| 5_300 + 125 * n);
     groups.chain(flood).map(Duration::from_millis).collect()
 }

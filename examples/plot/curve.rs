@@ -1,4 +1,4 @@
-//! Something that changes with time: what an algorithm counts, or what has passed.
+//! A quantity over time: the state of an algorithm, or the number of calls that have passed.
 
 use std::time::Duration;
 
@@ -7,60 +7,66 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::arrivals::{END, QUOTA};
-use crate::workload::Story;
+use crate::workload::Workload;
 
-/// The same quota, counted in thousandths: so that one sees what is less than a unit.
+/// The same quota in thousandths of a unit, so that fractions of a unit are visible.
 pub(crate) const FINE: Quota = Quota::per_second(1_000 * QUOTA.limit());
 
-/// No bucket fills by so much, in thousandths, in a millisecond.
+/// A change, in thousandths, that is larger than a bucket's refill in a millisecond, so it is drawn as a step.
 const STEP: u32 = 100;
 
-/// Points in milliseconds and thousandths, joined by straight lines.
+/// Points in milliseconds and thousandths, connected by straight lines.
 #[derive(Debug, Default)]
 pub(crate) struct Curve {
     pub(crate) points: Vec<(i32, i32)>,
 }
 
 impl Curve {
-    /// What can be told of a story at any time.
-    pub(crate) fn of(story: &Story, value: impl Fn(&Story, Duration) -> u64) -> Self {
+    /// Creates the curve of a value that can be computed from a workload at any time.
+    pub(crate) fn of(workload: &Workload, value: impl Fn(&Workload, Duration) -> u64) -> Self {
         let mut curve = Self::default();
         for now in (0..=END).map(Duration::from_millis) {
-            curve.push(now, 1_000 * value(story, now));
+            curve.push(now, 1_000 * value(workload, now));
         }
         curve
     }
 
-    /// What a look at the limiter tells, when just those calls come that passed: a refusal takes nothing, so it is left out. One that had to
-    /// wait comes when its turn has come. So nobody is in line, and the look shows the state itself. The algorithm has the quota [`FINE`].
-    pub(crate) fn inside<A: Algorithm>(algorithm: A, story: &Story, look: impl Fn(Decision) -> u64) -> Self {
+    /// Creates the curve of the limiter's state as reported by `peek`, for those calls that passed.
+    ///
+    /// Denied calls are left out, since they charge nothing. A call that had to wait is made at its scheduled time. So
+    /// no call is queued, and `peek` shows the state itself. The algorithm has the quota [`FINE`].
+    pub(crate) fn inside<A: Algorithm>(
+        algorithm: A,
+        workload: &Workload,
+        read: impl Fn(Decision) -> u64,
+    ) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
         let key = "the only key";
-        let mut calls = story.calls.iter().filter(|call| call.left().is_some()).peekable();
+        let mut calls = workload.calls.iter().filter(|call| call.admitted_at().is_some()).peekable();
         let (mut curve, mut time) = (Self::default(), Duration::ZERO);
         for now in (0..=END).map(Duration::from_millis) {
-            while let Some(call) = calls.peek().filter(|call| call.came <= now) {
-                clock.set(time.max(call.came));
-                let turn = time.max(call.came) + limiter.peek(key).retry_after().unwrap_or_default();
-                if turn > now {
+            while let Some(call) = calls.peek().filter(|call| call.arrived <= now) {
+                clock.set(time.max(call.arrived));
+                let ready_at = time.max(call.arrived) + limiter.peek(key).retry_after().unwrap_or_default();
+                if ready_at > now {
                     break;
                 }
-                clock.set(turn);
-                curve.push(turn, look(limiter.peek(key)));
-                assert!(limiter.check_n(key, 1_000).is_allowed(), "it passed before, at {turn:?}");
-                curve.push(turn, look(limiter.peek(key)));
-                time = turn;
+                clock.set(ready_at);
+                curve.push(ready_at, read(limiter.peek(key)));
+                assert!(limiter.check_n(key, 1_000).is_allowed(), "it passed before, at {ready_at:?}");
+                curve.push(ready_at, read(limiter.peek(key)));
+                time = ready_at;
                 calls.next();
             }
             clock.set(now);
             time = now;
-            curve.push(now, look(limiter.peek(key)));
+            curve.push(now, read(limiter.peek(key)));
         }
         curve
     }
 
-    /// Adds a value, as a step where whole units come or go.
+    /// Adds a value, as a step where whole units are added or removed.
     fn push(&mut self, at: Duration, value: u64) {
         let new = (small(at.as_millis()), small(value));
         if let Some(last) = self.points.last().filter(|last| last.1.abs_diff(new.1) > STEP) {
@@ -69,7 +75,7 @@ impl Curve {
         self.add(new);
     }
 
-    /// Adds a point, and takes back the one before if it lies on the way to this one.
+    /// Adds a point, and removes the previous one if it lies on the straight line to this one.
     fn add(&mut self, new: (i32, i32)) {
         if let [.., a, b] = self.points[..] {
             let (before, after) = ((b.0 - a.0, b.1 - a.1), (new.0 - b.0, new.1 - b.1));

@@ -1,4 +1,4 @@
-//! The pictures: what each shows of its algorithm, and the sentence above it.
+//! The pictures: the algorithm of each, its curve and its title.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use tower_throttle::{Decision, Quota};
 
 use crate::arrivals::{QUOTA, arrivals};
 use crate::curve::{Curve, FINE};
-use crate::workload::Story;
+use crate::workload::Workload;
 
 #[derive(Debug)]
 pub(crate) struct Scene {
     name: &'static str,
-    /// What one should see.
+    /// The sentence that says what the picture shows.
     pub(crate) title: &'static str,
-    pub(crate) story: Story,
+    pub(crate) workload: Workload,
     pub(crate) inside: Inside,
 }
 
-/// What the algorithm itself looks at.
+/// The curve of the algorithm's own state.
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) name: &'static str,
     pub(crate) curve: Curve,
-    /// A level that means something, and what.
+    /// A reference level and its name.
     pub(crate) level: (i32, &'static str),
 }
 
@@ -88,26 +88,27 @@ fn scene<A: Algorithm>(
     (name, title): (&'static str, &'static str),
     (inside, level): (&'static str, (i32, &'static str)),
     algorithm: impl Fn(Quota) -> A,
-    look: impl Fn(Decision) -> u64,
+    read: impl Fn(Decision) -> u64,
 ) -> Scene {
-    let story = Story::of(algorithm(QUOTA), &arrivals());
-    let curve = Curve::inside(algorithm(FINE), &story, look);
-    Scene { name, title, story, inside: Inside { name: inside, curve, level } }
+    let workload = Workload::of(algorithm(QUOTA), &arrivals());
+    let curve = Curve::inside(algorithm(FINE), &workload, read);
+    Scene { name, title, workload, inside: Inside { name: inside, curve, level } }
 }
 
 fn leaky_bucket() -> Scene {
-    let story = Story::of(LeakyBucket::new(QUOTA), &arrivals());
-    let curve = Curve::of(&story, Story::waiting);
+    let workload = Workload::of(LeakyBucket::new(QUOTA), &arrivals());
+    let curve = Curve::of(&workload, Workload::queued);
     let inside = Inside { name: "calls that wait", curve, level: (4, "4 places") };
     let title = "Leaky bucket: bursts wait in line, and leave a quarter second apart";
-    Scene { name: "leaky_bucket", title, story, inside }
+    Scene { name: "leaky_bucket", title, workload, inside }
 }
 
 fn used(decision: Decision) -> u64 {
     FINE.limit() - decision.remaining()
 }
 
-/// Both kinds save up what one second brings. From the next turn on, it takes the time of what is missing until all is as new.
+/// Returns the permits saved up. Both kinds store the permits of one second. From the next permitted time on, a key is
+/// fresh after the time that the missing permits take.
 fn saved(decision: Decision) -> u64 {
     let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
     let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();
@@ -123,16 +124,16 @@ mod tests {
     }
 
     fn gaps(name: &str, from: u64) -> Vec<u128> {
-        let mut passes = scene(name).story.passes();
+        let mut passes = scene(name).workload.passes();
         passes.retain(|pass| *pass >= Duration::from_millis(from));
         passes.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect()
     }
 
     #[test]
     fn titles_are_true() {
-        assert_eq!(scene("fixed_window").story.most(), 7);
+        assert_eq!(scene("fixed_window").workload.max_recent(), 7);
         for name in ["sliding_window", "sliding_log"] {
-            assert_eq!(scene(name).story.most(), 4, "{name}");
+            assert_eq!(scene(name).workload.max_recent(), 4, "{name}");
         }
         assert!(gaps("leaky_bucket", 4_800).iter().all(|gap| *gap == 250));
         assert_eq!(gaps("smooth_bursty", 4_800)[..6], [0, 0, 0, 0, 250, 250]);

@@ -1,14 +1,15 @@
-//! One story of calls, told by each algorithm: the pictures in the docs.
+//! Draws the pictures in the docs: one workload, decided by each algorithm.
 //!
 //! ```text
 //! cargo run --example plot
 //! ```
 //!
-//! You will see the names of the files it writes, and in a word what became of the calls. Without an argument it draws the pictures of the
-//! docs anew, in `src/algorithm/pictures`. Another folder: `cargo run --example plot -- target/pictures`.
+//! You will see the names of the files that it writes, with a summary of the calls' outcomes. Without an argument it
+//! redraws the pictures of the docs, in `src/algorithm/pictures`. Another folder: `cargo run --example plot --
+//! target/pictures`.
 //!
-//! The same calls come in each picture, and the quota is always 4 per second. Nothing is simulated: a [`RateLimiter`] decides, and a
-//! [`ManualClock`] is its clock.
+//! The same calls are made in each picture, and the quota is always 4 per second. Nothing is simulated: a
+//! [`RateLimiter`] decides, with a [`ManualClock`].
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 use crate::figures::scenes;
 use crate::picture::draw;
 
-/// Where the docs look for them.
+/// The folder from which the docs include the pictures.
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/algorithm/pictures");
 
 fn main() -> ExitCode {
@@ -53,7 +54,7 @@ fn run() -> Result<(), String> {
         let path = folder.join(scene.file());
         let svg = draw(&scene).map_err(|error| format!("cannot draw {}: {error}", scene.file()))?;
         std::fs::write(&path, svg).map_err(|error| cannot(path.display().to_string(), error))?;
-        println!("{}: {}", path.display(), scene.story.summary());
+        println!("{}: {}", path.display(), scene.workload.summary());
     }
     Ok(())
 }
@@ -73,9 +74,9 @@ mod tests {
         assert_eq!(kept, drawn);
         for scene in scenes() {
             let kept = std::fs::read_to_string(PathBuf::from(PICTURES).join(scene.file())).unwrap();
-            // By lines: a checkout may have its own line ends.
+            // Compared by lines, because a checkout may have other line endings.
             let same = kept.lines().eq(draw(&scene).unwrap().lines());
-            assert!(same, "{} is not what is drawn now: cargo run --example plot", scene.file());
+            assert!(same, "{} is outdated: cargo run --example plot", scene.file());
         }
     }
 
@@ -85,7 +86,7 @@ mod tests {
             let svg = draw(&scene).unwrap();
             assert!(svg.len() < 30_000, "{} has {} bytes", scene.file(), svg.len());
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-            // The first line is one tag, and no line is empty: else Markdown takes it for text.
+            // The first line is one tag, and no line is empty: otherwise Markdown treats it as text.
             assert!(svg.lines().next().is_some_and(|line| line.ends_with('>')));
             assert!(svg.lines().all(|line| !line.trim().is_empty()));
         }

@@ -1,4 +1,4 @@
-//! A strip of a picture: time goes to the right, a number upwards.
+//! A panel of a picture: time on the x axis, a number on the y axis.
 
 use std::error::Error;
 
@@ -23,42 +23,43 @@ const OVER: RGBColor = RGBColor(240, 170, 110);
 
 pub(crate) struct Panel<'p, 'b> {
     root: &'p DrawingArea<SVGBackend<'b>, Shift>,
-    place: Cartesian2d<RangedCoordi32, RangedCoordi32>,
+    area: Cartesian2d<RangedCoordi32, RangedCoordi32>,
 }
 
 impl<'p, 'b> Panel<'p, 'b> {
-    /// Below `top`, in pixels, with its name above it. Numbers are in thousandths.
+    /// Creates a panel below `top`, in pixels, with its name above it and values up to `max`, in thousandths.
     pub(crate) fn new(
         root: &'p DrawingArea<SVGBackend<'b>, Shift>,
         name: &str,
         (top, height): (i32, i32),
-        most: i32,
+        max: i32,
     ) -> Result<Self, Box<dyn Error>> {
         write(root, name, (LEFT + 4, top - 8), HPos::Left, 14, FontStyle::Bold)?;
-        let place = Cartesian2d::new(0..end(), 0..most, (LEFT..RIGHT, top + height..top));
-        let panel = Self { root, place };
+        let area = Cartesian2d::new(0..end(), 0..max, (LEFT..RIGHT, top + height..top));
+        let panel = Self { root, area };
         panel.line(vec![(0, 0), (end(), 0)], INK.stroke_width(1))?;
         Ok(panel)
     }
 
-    /// How high a panel is whose columns have up to so many calls.
+    /// Returns the height of a panel with columns of up to `calls` calls.
     pub(crate) const fn height(calls: i32) -> i32 {
         calls * ROW + ROW / 2
     }
 
-    /// One mark above another where several come at the same instant, in a panel as high as [`height`](Panel::height) says.
+    /// Draws the marks of calls, stacked where several have the same instant. The panel must be as high as
+    /// [`height`](Panel::height) returns.
     pub(crate) fn columns(&self, marks: &[(i32, Mark)]) -> Result<(), Box<dyn Error>> {
         let (mut last, mut row) = (None, 0);
         for (at, mark) in marks {
             row = if last == Some(at) { row + 1 } else { 0 };
             last = Some(at);
-            let (x, y) = self.place.translate(&(*at, 0));
+            let (x, y) = self.area.translate(&(*at, 0));
             mark.draw(self.root, (x, y - ROW * row - ROW / 2 - 2))?;
         }
         Ok(())
     }
 
-    /// A curve, and the space below it; what is above `over` stands out.
+    /// Draws a curve and fills the area below it; the part above `over` is highlighted.
     pub(crate) fn curve(&self, curve: &Curve, over: i32) -> Result<(), Box<dyn Error>> {
         let fill = |from: i32, color: RGBColor| {
             let mut edge = vec![(0, from)];
@@ -73,9 +74,9 @@ impl<'p, 'b> Panel<'p, 'b> {
         self.line(curve.points.clone(), LINE.stroke_width(2))
     }
 
-    /// A level that means something, with its name at the right.
+    /// Draws a reference level, with its name at the right.
     pub(crate) fn level(&self, value: i32, name: &str) -> Result<(), Box<dyn Error>> {
-        let (x, y) = self.place.translate(&(end(), value));
+        let (x, y) = self.area.translate(&(end(), value));
         write(self.root, name, (x - 2, y - 8), HPos::Right, 12, FontStyle::Normal)?;
         for x in (LEFT..RIGHT).step_by(15) {
             self.root.draw(&PathElement::new(vec![(x, y), (x + 9, y)], INK.stroke_width(1)))?;
@@ -83,20 +84,20 @@ impl<'p, 'b> Panel<'p, 'b> {
         Ok(())
     }
 
-    /// Numbers at the left.
+    /// Writes numbers at the left.
     pub(crate) fn numbers(&self, numbers: &[i32]) -> Result<(), Box<dyn Error>> {
         for number in numbers {
-            let (x, y) = self.place.translate(&(0, 1_000 * number));
+            let (x, y) = self.area.translate(&(0, 1_000 * number));
             write(self.root, &number.to_string(), (x - 6, y), HPos::Right, 12, FontStyle::Normal)?;
         }
         Ok(())
     }
 
-    /// A number, written below where the curve first stays at it.
+    /// Writes a number below the first flat part of the curve at that value.
     pub(crate) fn peak(&self, curve: &Curve, value: i32) -> Result<(), Box<dyn Error>> {
         let flat = curve.points.windows(2).find(|pair| pair[0].1 == value && pair[1].1 == value);
         let Some([from, to]) = flat else { return Ok(()) };
-        let (x, y) = self.place.translate(&((from.0 + to.0) / 2, value));
+        let (x, y) = self.area.translate(&((from.0 + to.0) / 2, value));
         write(self.root, &(value / 1_000).to_string(), (x, y + 11), HPos::Center, 14, FontStyle::Bold)
     }
 
@@ -106,7 +107,7 @@ impl<'p, 'b> Panel<'p, 'b> {
     }
 
     fn pixels(&self, points: Vec<(i32, i32)>) -> Vec<(i32, i32)> {
-        let mut pixels: Vec<_> = points.iter().map(|point| self.place.translate(point)).collect();
+        let mut pixels: Vec<_> = points.iter().map(|point| self.area.translate(point)).collect();
         pixels.dedup();
         pixels
     }

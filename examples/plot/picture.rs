@@ -1,4 +1,4 @@
-//! A picture: the calls, what the algorithm looks at, and what has passed.
+//! A picture: the calls, the algorithm's state, and the calls that have passed.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::figures::{Inside, Scene};
 use crate::panel::{LEFT, Panel, RIGHT, end};
 use crate::svg::tidy;
 use crate::symbols::{Mark, legend, write};
-use crate::workload::{Fate, Story};
+use crate::workload::{Fate, Workload};
 
 const WIDTH: i32 = 760;
-/// Where the first panel begins.
+/// The top of the first panel.
 const TOP: i32 = 100;
-/// Between two panels, for the lower one's name.
+/// The gap between two panels, for the lower one's name.
 const GAP: i32 = 30;
 const CURVE: i32 = 76;
 
@@ -27,17 +27,17 @@ const GRID: RGBColor = RGBColor(220, 220, 220);
 
 /// The mark of each call, at the millisecond it belongs to.
 struct Marks {
-    came: Vec<(i32, Mark)>,
-    /// Empty if all that pass do so at once: `came` tells it then.
-    left: Vec<(i32, Mark)>,
+    arrived: Vec<(i32, Mark)>,
+    /// Empty if all calls that pass do so at once: `arrived` shows them then.
+    admitted: Vec<(i32, Mark)>,
 }
 
 pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
-    let marks = Marks::of(&scene.story);
-    let second = if marks.left.is_empty() { 0 } else { GAP + Panel::height(highest(&marks.left)) };
-    let bottom = TOP + Panel::height(highest(&marks.came)) + second + 2 * (GAP + CURVE);
+    let marks = Marks::of(&scene.workload);
+    let second = if marks.admitted.is_empty() { 0 } else { GAP + Panel::height(highest(&marks.admitted)) };
+    let bottom = TOP + Panel::height(highest(&marks.arrived)) + second + 2 * (GAP + CURVE);
     let size = (u32::try_from(WIDTH)?, u32::try_from(bottom + 54)?);
-    let summary = scene.story.summary();
+    let summary = scene.workload.summary();
 
     let mut svg = String::new();
     {
@@ -49,9 +49,9 @@ pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
         background(&root, bottom)?;
         calls(&root, &marks)?;
         inside(&root, &scene.inside, bottom - 2 * CURVE - GAP)?;
-        recent(&root, &scene.story, bottom - CURVE)?;
+        recent(&root, &scene.workload, bottom - CURVE)?;
         let mut used = vec![Mark::Passes, Mark::Waits, Mark::Leaves, Mark::Refused];
-        used.retain(|mark| marks.came.iter().chain(&marks.left).any(|(_, other)| other == mark));
+        used.retain(|mark| marks.arrived.iter().chain(&marks.admitted).any(|(_, other)| other == mark));
         legend(&root, (LEFT + 6, bottom + 40), &used)?;
         root.present()?;
     }
@@ -59,14 +59,14 @@ pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
 }
 
 fn calls(root: &DrawingArea<SVGBackend<'_>, Shift>, marks: &Marks) -> Result<(), Box<dyn Error>> {
-    let height = Panel::height(highest(&marks.came));
+    let height = Panel::height(highest(&marks.arrived));
     let name = "calls that come (one above another: at the same instant)";
-    Panel::new(root, name, (TOP, height), 1)?.columns(&marks.came)?;
-    if marks.left.is_empty() {
+    Panel::new(root, name, (TOP, height), 1)?.columns(&marks.arrived)?;
+    if marks.admitted.is_empty() {
         return Ok(());
     }
-    let place = (TOP + height + GAP, Panel::height(highest(&marks.left)));
-    Panel::new(root, "calls that pass", place, 1)?.columns(&marks.left)
+    let area = (TOP + height + GAP, Panel::height(highest(&marks.admitted)));
+    Panel::new(root, "calls that pass", area, 1)?.columns(&marks.admitted)
 }
 
 fn inside(
@@ -80,21 +80,25 @@ fn inside(
     panel.numbers(&[0, 2, 4])
 }
 
-fn recent(root: &DrawingArea<SVGBackend<'_>, Shift>, story: &Story, top: i32) -> Result<(), Box<dyn Error>> {
-    let (limit, most) = (i32::try_from(QUOTA.limit())?, i32::try_from(story.most())?);
-    let name = match most > limit {
+fn recent(
+    root: &DrawingArea<SVGBackend<'_>, Shift>,
+    workload: &Workload,
+    top: i32,
+) -> Result<(), Box<dyn Error>> {
+    let (limit, max) = (i32::try_from(QUOTA.limit())?, i32::try_from(workload.max_recent())?);
+    let name = match max > limit {
         true => "passed within the last second (orange: above the limit)",
         false => "passed within the last second",
     };
-    let curve = Curve::of(story, Story::recent);
+    let curve = Curve::of(workload, Workload::recent);
     let panel = Panel::new(root, name, (top, CURVE), 9_000)?;
     panel.curve(&curve, 1_000 * limit)?;
     panel.level(1_000 * limit, &format!("limit {limit}"))?;
     panel.numbers(&[0, 4, 8])?;
-    if most > limit { panel.peak(&curve, 1_000 * most) } else { Ok(()) }
+    if max > limit { panel.peak(&curve, 1_000 * max) } else { Ok(()) }
 }
 
-/// The parts of the story, and the seconds.
+/// Draws the phases of the workload, and the seconds.
 fn background(root: &DrawingArea<SVGBackend<'_>, Shift>, bottom: i32) -> Result<(), Box<dyn Error>> {
     let x = |at: i32| LEFT + at * (RIGHT - LEFT) / end();
     let mut from = 0;
@@ -115,24 +119,24 @@ fn background(root: &DrawingArea<SVGBackend<'_>, Shift>, bottom: i32) -> Result<
 }
 
 impl Marks {
-    fn of(story: &Story) -> Self {
-        let came = story.calls.iter().map(|call| {
+    fn of(workload: &Workload) -> Self {
+        let arrived = workload.calls.iter().map(|call| {
             let mark = match call.fate {
                 Fate::Passed => Mark::Passes,
                 Fate::Waited(_) => Mark::Waits,
                 Fate::Refused => Mark::Refused,
             };
-            (millis(call.came), mark)
+            (millis(call.arrived), mark)
         });
-        let left = story.calls.iter().filter(|_| story.waits()).filter_map(|call| {
+        let admitted = workload.calls.iter().filter(|_| workload.waits()).filter_map(|call| {
             let mark = if call.fate == Fate::Passed { Mark::Passes } else { Mark::Leaves };
-            Some((millis(call.left()?), mark))
+            Some((millis(call.admitted_at()?), mark))
         });
-        Self { came: came.collect(), left: left.collect() }
+        Self { arrived: arrived.collect(), admitted: admitted.collect() }
     }
 }
 
-/// The most marks at one instant.
+/// Returns the maximum number of marks at one instant.
 fn highest(marks: &[(i32, Mark)]) -> i32 {
     let runs = marks.chunk_by(|a, b| a.0 == b.0);
     runs.map(|run| i32::try_from(run.len()).unwrap_or(i32::MAX)).max().unwrap_or(0)

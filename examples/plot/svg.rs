@@ -1,6 +1,7 @@
-//! From a file of its own to a piece of a page.
+//! Turns a stand-alone SVG file into a part of a page.
 
-/// Takes what a plotting crate wrote, and makes it scale with the page, readable aloud, and one block of Markdown: no line is empty.
+/// Rewrites the SVG of the plotting crate so that it scales with the page, has a label for screen readers, and is one
+/// block of Markdown, without empty lines.
 pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> String {
     let body =
         svg.split_once("<svg ").and_then(|(_, rest)| rest.split_once('>')).map_or(svg, |(_, body)| body);
@@ -12,7 +13,7 @@ pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> Strin
     let mut open = false;
     for line in body.lines().map(str::trim).filter(|line| !line.is_empty()) {
         tidy.push_str(&line.replace(" opacity=\"1\"", ""));
-        // A text and its end stay on the line of its tag.
+        // A text and its end tag stay on the line of its tag.
         open = (open || line.starts_with("<text")) && !line.ends_with("</text>");
         if !open {
             tidy.push('\n');

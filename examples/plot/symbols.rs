@@ -1,4 +1,4 @@
-//! Calls as marks. Each has a shape of its own, so that nobody needs the colours.
+//! The marks of calls. Each has its own shape, so that the colours are not needed to tell them apart.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
 
-// Of the set by Okabe and Ito, some of them darker.
+// From the palette by Okabe and Ito, some of them darker.
 const BLUE: RGBColor = RGBColor(0, 114, 178);
 const GREEN: RGBColor = RGBColor(0, 130, 95);
 const ORANGE: RGBColor = RGBColor(213, 94, 0);
@@ -46,7 +46,7 @@ impl Mark {
     }
 }
 
-/// What the marks mean, in a row.
+/// Draws the legend of the marks, in a row.
 pub(crate) fn legend(
     root: &DrawingArea<SVGBackend<'_>, Shift>,
     (mut x, y): (i32, i32),
@@ -60,7 +60,7 @@ pub(crate) fn legend(
     Ok(())
 }
 
-/// A text at half its height, of a size in pixels.
+/// Writes a text, vertically centred, of a size in pixels.
 pub(crate) fn write(
     root: &DrawingArea<SVGBackend<'_>, Shift>,
     text: &str,
@@ -69,7 +69,7 @@ pub(crate) fn write(
     size: i32,
     style: FontStyle,
 ) -> Result<(), Box<dyn Error>> {
-    // The crate writes sizes divided by that.
+    // The crate divides sizes by this factor.
     let font = FontDesc::new(FontFamily::SansSerif, 1.24 * f64::from(size), style);
     let style = TextStyle::from(font).color(&INK).pos(Pos::new(side, VPos::Center));
     root.draw(&Text::new(text, at, style))?;

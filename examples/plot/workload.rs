@@ -1,4 +1,4 @@
-//! What became of the calls.
+//! The calls and their outcomes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -11,98 +11,98 @@ use tower_throttle::limiter::Acquire;
 
 use crate::arrivals::END;
 
-/// The span that a limit of 4 per second speaks of.
+/// The period of the quota, 4 per second.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
     Passed,
-    /// Passed at the time given, after it had to wait.
+    /// The call passed at this time, after it had to wait.
     Waited(Duration),
     Refused,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
-    pub(crate) came: Duration,
+    pub(crate) arrived: Duration,
     pub(crate) fate: Fate,
 }
 
 impl Call {
-    /// When it passed, if it did.
-    pub(crate) fn left(&self) -> Option<Duration> {
+    /// Returns the time at which it passed, if it did.
+    pub(crate) fn admitted_at(&self) -> Option<Duration> {
         match self.fate {
-            Fate::Passed => Some(self.came),
+            Fate::Passed => Some(self.arrived),
             Fate::Waited(until) => Some(until),
             Fate::Refused => None,
         }
     }
 }
 
-/// The calls in the order in which they came.
+/// The calls in the order in which they arrived.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct Workload {
     pub(crate) calls: Vec<Call>,
 }
 
-impl Story {
-    /// Asks a limiter at the times given, and lets those wait who have to.
+impl Workload {
+    /// Calls a limiter at the given times, and keeps the calls that have to wait.
     pub(crate) fn of<A: Algorithm>(algorithm: A, arrivals: &[Duration]) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
         let mut calls = Vec::new();
-        let mut line: Vec<(usize, Pin<Box<Acquire<A>>>)> = Vec::new();
+        let mut queue: Vec<(usize, Pin<Box<Acquire<A>>>)> = Vec::new();
         for now in (0..=END).map(Duration::from_millis) {
             clock.set(now);
-            // First those whose turn has come, then those who come.
-            line.retain_mut(|(call, waits)| match poll(waits) {
+            // First the queued calls that are due, then the new ones.
+            queue.retain_mut(|(call, waits)| match poll(waits) {
                 Poll::Ready(decision) => {
                     let call: &mut Call = &mut calls[*call];
-                    call.fate = Fate::Waited(call.came + decision.delay());
+                    call.fate = Fate::Waited(call.arrived + decision.delay());
                     false
                 }
                 Poll::Pending => true,
             });
-            for came in arrivals.iter().copied().filter(|came| *came == now) {
+            for arrived in arrivals.iter().copied().filter(|arrived| *arrived == now) {
                 let mut call = Box::pin(limiter.acquire("the only key"));
                 let fate = match poll(&mut call) {
                     Poll::Ready(decision) if decision.is_allowed() => Fate::Passed,
                     Poll::Ready(_) => Fate::Refused,
                     Poll::Pending => {
-                        line.push((calls.len(), call));
-                        // Until it is known.
+                        queue.push((calls.len(), call));
+                        // Replaced when the call passes.
                         Fate::Refused
                     }
                 };
-                calls.push(Call { came, fate });
+                calls.push(Call { arrived, fate });
             }
         }
-        assert!(line.is_empty(), "the story ends before everybody has left");
+        assert!(queue.is_empty(), "the workload ends before all calls are admitted");
         Self { calls }
     }
 
-    /// When calls passed, in order.
+    /// Returns the times at which calls passed, in order.
     pub(crate) fn passes(&self) -> Vec<Duration> {
-        let mut passes: Vec<_> = self.calls.iter().filter_map(Call::left).collect();
+        let mut passes: Vec<_> = self.calls.iter().filter_map(Call::admitted_at).collect();
         passes.sort();
         passes
     }
 
-    /// How many passed within the period that ends at `now`.
+    /// Returns the number of calls that passed within the period that ends at `now`.
     pub(crate) fn recent(&self, now: Duration) -> u64 {
-        let counts = |left: &Duration| *left <= now && *left + PERIOD > now;
-        self.calls.iter().filter_map(Call::left).filter(counts).count() as u64
+        let counts = |admitted: &Duration| *admitted <= now && *admitted + PERIOD > now;
+        self.calls.iter().filter_map(Call::admitted_at).filter(counts).count() as u64
     }
 
-    /// How many wait at `now`.
-    pub(crate) fn waiting(&self, now: Duration) -> u64 {
+    /// Returns the number of calls that are queued at `now`.
+    pub(crate) fn queued(&self, now: Duration) -> u64 {
         let waits =
-            |call: &&Call| call.came <= now && matches!(call.fate, Fate::Waited(until) if until > now);
+            |call: &&Call| call.arrived <= now && matches!(call.fate, Fate::Waited(until) if until > now);
         self.calls.iter().filter(waits).count() as u64
     }
 
-    /// The most that passed within any one period.
-    pub(crate) fn most(&self) -> u64 {
+    /// Returns the maximum number of calls that passed within any one period.
+    pub(crate) fn max_recent(&self) -> u64 {
         self.passes().into_iter().map(|now| self.recent(now)).max().unwrap_or(0)
     }
 
@@ -126,7 +126,7 @@ impl Story {
     }
 }
 
-/// Polls by hand. The clock moves in this thread only, so nobody needs to be woken.
+/// Polls a future by hand. The clock moves in this thread only, so no wake-up is needed.
 fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -4,7 +4,7 @@
 //! 192.0.2.7 - anna [17/May/2015:10:05:03 +0200] "GET / HTTP/1.1" 200 512 "referer" "user agent"
 //! ```
 
-/// Who asked, and when.
+/// The client and the time of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Line<'a> {
     /// The first field: an address or a host name.
@@ -14,9 +14,9 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line; `None` if it is in another format.
+    /// Parses a line; returns `None` if it is in another format.
     ///
-    /// The user may be any bytes, spaces too; so may be the request and all that follows the size.
+    /// The user may contain any bytes, including spaces; so may the request and everything after the size.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let (client, rest) = split(line, b' ')?;
         let (_identity, rest) = split(rest, b' ')?;
@@ -36,13 +36,13 @@ impl<'a> Line<'a> {
 
 /// The length of a time: `17/May/2015:10:05:03 +0200`.
 const TIME: usize = 26;
-/// The length of a time and what stands around it: ` [time] "`.
+/// The length of a time with its delimiters: ` [time] "`.
 const STAMP: usize = TIME + 5;
 
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Unix time of a time of the log, in years from 1970 to 2500.
+/// Returns the Unix time of a time in the log, for the years 1970 to 2500.
 fn unix_time(time: &[u8; TIME]) -> Option<u64> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
     let west = match time[21] {
@@ -85,7 +85,7 @@ fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
-/// Where a quoted text ends; `\"` does not end it.
+/// Returns the position of the quote that ends a quoted text; `\"` does not end it.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut escaped = false;
     text.iter().position(|byte| {
@@ -95,7 +95,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// Digits only: no sign, no space.
+/// Parses a number of digits only: no sign, no space.
 fn number(digits: &[u8]) -> Option<u64> {
     let plain = digits.iter().all(u8::is_ascii_digit);
     plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text() {
+    fn fields_may_have_bytes_that_are_no_text_but_a_client_may_not() {
         let line = b"::1 - \xff [01/Jan/1970:00:00:07 +0000] \"GET /\xfe\" 200 5 \"\xff\" \"\x80\"";
         assert_eq!(Line::parse(line), Some(Line { client: "::1", time: 7 }));
         assert_eq!(Line::parse(&[b"\xff", &line[3..]].concat()), None);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_none() {
+    fn invalid_times_are_rejected() {
         for text in [
             "29/Feb/2015:10:05:03 +0000",
             "29/Feb/2100:10:05:03 +0000",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none() {
+    fn invalid_lines_are_rejected() {
         let whole = format!("::1 - - [17/May/2015:10:05:03 +0000] {REST}");
         let (size, _) = whole.split_at(whole.find("512").unwrap());
         for end in 0..size.len() {

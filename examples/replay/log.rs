@@ -1,4 +1,4 @@
-//! A whole access log, in order of time.
+//! A whole access log, sorted by time.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,12 +9,12 @@ use tower_throttle::key::{KeyExtractor, PeerIp};
 
 use crate::line::Line;
 
-/// The requests of a log, and who made them.
+/// The requests of a log, and their clients.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// In order of time; those of one second in the order of the log.
+    /// The requests, sorted by time; those of one second are in the order of the log.
     pub(crate) requests: Vec<Request>,
-    /// In the order of their first line.
+    /// The clients, in the order of their first line.
     pub(crate) clients: Vec<Client>,
     pub(crate) unreadable: usize,
     /// The number of the first line that could not be read.
@@ -29,12 +29,12 @@ pub(crate) struct Request {
     pub(crate) client: usize,
 }
 
-/// Whose budget a request draws on.
+/// The client whose budget a request uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// As [`PeerIp`] groups addresses.
+    /// An address, grouped as by [`PeerIp`].
     Ip(IpAddr),
-    /// A host name, as it stands in the log.
+    /// A host name, as written in the log.
     Name(String),
 }
 
@@ -64,7 +64,7 @@ impl Log {
 impl Client {
     fn of(text: &str) -> Self {
         let Ok(address) = text.parse::<IpAddr>() else { return Self::Name(text.to_owned()) };
-        // The key that a server would have had.
+        // The key that a server would have used.
         let mut request = HttpRequest::new(());
         request.extensions_mut().insert(SocketAddr::new(address, 0));
         match PeerIp::new().extract(&request) {

@@ -1,4 +1,4 @@
-//! What would have happened: an access log, replayed against each algorithm.
+//! Replays an access log against each algorithm.
 //!
 //! ```text
 //! cargo run --release --example replay -- /var/log/apache2/access.log --limit "10/min burst 5"
@@ -6,14 +6,14 @@
 //!
 //! You will see how many requests would have passed, waited and been refused, and the clients that were refused most.
 //!
-//! - The log is in Apache's common or combined format. Lines that are not are counted and left out.
+//! - The log is in Apache's common or combined format. Lines in other formats are counted and left out.
 //! - The log's times are the clock. They are whole seconds and not quite in order, so requests are sorted by time first; those of one second
 //!   stay in the order of the log.
 //! - A client is the first field, grouped as [`PeerIp`](tower_throttle::key::PeerIp) does it: an IPv4 address, an IPv6 /64, or a
-//!   host name as it stands.
-//! - A call that waits in the leaky bucket's queue waits until its turn: nobody hangs up.
+//!   host name as written.
+//! - A call in the leaky bucket's queue waits until it is admitted: no client disconnects.
 //!
-//! Exit code 2 if there is nothing to replay: a file that cannot be read, a quota that is none, an argument that is not known.
+//! Exit code 2 if there is nothing to replay: a file that cannot be read, an invalid quota, an unknown argument.
 
 mod line;
 mod log;
@@ -31,7 +31,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::run::{Outcome, replay};
 
-/// How many of the clients refused most are shown, of each algorithm.
+/// The number of most refused clients that are shown for each algorithm.
 const WORST: usize = 5;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn fail(message: &str) -> ExitCode {
 }
 
 fn report(log: &Log, quota: Quota) -> String {
-    // As in a layer: none but the leaky bucket lets calls wait.
+    // As in a layer: only the leaky bucket queues calls.
     let outcomes = [
         ("fixed window", replay(FixedWindow::new(quota).queue(0), log)),
         ("sliding window", replay(SlidingWindow::new(quota).queue(0), log)),
@@ -82,7 +82,7 @@ fn summary(log: &Log, quota: Quota) -> String {
     text
 }
 
-/// The clients that are among the worst of any algorithm.
+/// Returns a table of the clients that are among the most refused of any algorithm.
 fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
     let mut shown: Vec<usize> = outcomes.iter().flat_map(|outcome| outcome.worst(WORST)).collect();
     shown.sort_unstable();

@@ -1,4 +1,4 @@
-//! One algorithm, asked at the times of a log.
+//! One algorithm, called at the times of a log.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use tower_throttle::limiter::Acquire;
 
 use crate::log::Log;
 
-/// What became of the requests.
+/// The outcomes of the requests.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// Passed at once.
+    /// The number of requests that passed at once.
     pub(crate) passed: u64,
-    /// Passed after having waited in line.
+    /// The number of requests that passed after they were queued.
     pub(crate) waited: u64,
-    /// Refused, of each client.
+    /// The number of refused requests of each client.
     pub(crate) refused: Vec<u64>,
 }
 
@@ -28,7 +28,7 @@ impl Outcome {
         self.refused.iter().sum()
     }
 
-    /// The clients that were refused most, at most `n`.
+    /// Returns the clients that were refused most, at most `n`.
     pub(crate) fn worst(&self, n: usize) -> Vec<usize> {
         let mut clients: Vec<usize> =
             (0..self.refused.len()).filter(|client| self.refused[*client] > 0).collect();
@@ -38,20 +38,20 @@ impl Outcome {
     }
 }
 
-/// Asks a limiter whose clock is the log's. Calls that have to wait are held until their turn.
+/// Calls a limiter at the log's times. Calls that have to wait are kept until they are admitted.
 pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     let clock = ManualClock::new();
-    // A place for every client: none shares a bucket.
+    // The table has room for every client, so that none shares a bucket.
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(log.clients.len()).build();
-    let mut lines: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
+    let mut queues: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
     let mut outcome = Outcome { passed: 0, waited: 0, refused: vec![0; log.clients.len()] };
 
     for request in &log.requests {
         clock.set(Duration::from_secs(request.time));
-        let line = lines.entry(request.client).or_default();
-        // Those whose turn has come leave: first come, first served.
-        while line.front_mut().is_some_and(|first| poll(first).is_ready()) {
-            line.pop_front();
+        let queue = queues.entry(request.client).or_default();
+        // Queued calls that are due are admitted, in the order of arrival.
+        while queue.front_mut().is_some_and(|first| poll(first).is_ready()) {
+            queue.pop_front();
         }
         let mut call = Box::pin(limiter.acquire(&log.clients[request.client]));
         match poll(&mut call) {
@@ -59,14 +59,14 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
             Poll::Ready(_) => outcome.refused[request.client] += 1,
             Poll::Pending => {
                 outcome.waited += 1;
-                line.push_back(call);
+                queue.push_back(call);
             }
         }
     }
     outcome
 }
 
-/// Polls by hand. The clock moves in this thread only, so nobody needs to be woken.
+/// Polls a future by hand. The clock moves in this thread only, so no wake-up is needed.
 fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -95,12 +95,12 @@ mod tests {
         assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
         assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
         assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
-        // 103: one goes, two wait for 104 and 105. 104: the first has left; three more places for six.
+        // 103: one passes, two wait for 104 and 105. 104: the first has left the queue; six calls, three free slots.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }
 
     #[test]
-    fn whoever_waits_leaves_in_time_for_those_who_come_later() {
+    fn queued_calls_are_released_before_later_calls_arrive() {
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(1);
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 5])), outcome(1, 1, 1));
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 6, 7, 8])), outcome(1, 4, 0));

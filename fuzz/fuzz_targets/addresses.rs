@@ -1,4 +1,5 @@
-//! Whatever is sent, `ClientIp` answers as the naive model of its rules, which `tests/client_ip/main.rs` holds against tables.
+//! For any request, `ClientIp` must return the same as its naive model, which `tests/client_ip/main.rs` checks against
+//! tables.
 #![no_main]
 
 #[path = "../../tests/client_ip/adapter.rs"]
@@ -9,7 +10,7 @@ mod model;
 use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
-use model::{Heard, Model, Peer, Setup, Source, Trust, Mutant};
+use model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
 
 const PEERS: [&str; 8] = [
     "10.0.0.1",
@@ -23,7 +24,8 @@ const PEERS: [&str; 8] = [
 ];
 const NAMES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "cloudfront-viewer-address"];
 
-/// Three bytes (the source, how it trusts, the peer) and lines of text: what a line is, its first byte says.
+/// Decodes an input: three bytes (the source, the trust, the peer) and lines of text, whose first byte is the kind of
+/// line.
 fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
     let [source, trust, peer, text @ ..] = data else { return None };
     let peer = match peer {
@@ -35,7 +37,7 @@ fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
     let (mut trusted, mut only_from) = (Vec::new(), None);
     let mut heard = Heard { peer, lines: Vec::new() };
     for line in text.split(|byte| *byte == b'\n') {
-        // What HTTP lets through.
+        // Only bytes that HTTP allows in a header.
         let line: Vec<u8> =
             line.iter().copied().filter(|byte| *byte >= b' ' && *byte != 0x7f || *byte == b'\t').collect();
         let rest = String::from_utf8_lossy(line.get(1..).unwrap_or_default()).into_owned();
@@ -71,11 +73,11 @@ fuzz_target!(|data: &[u8]| {
     let (model, client) = (Model::new(&setup, Mutant::Faithful), adapter::client_ip(&setup));
     assert_eq!(client.is_some(), model.is_some(), "{setup:?}");
     let (Some(client), Some(model)) = (client, model) else { return };
-    let request = adapter::request(&heard).expect("a header can be so");
+    let request = adapter::request(&heard).expect("the header is valid");
     let (found, expected) = (adapter::peer_said(client).resolve(&request), model.answer(&heard));
     assert_eq!(
         found.as_ref().ok(),
         expected.as_ref().ok().map(|(ip, _)| ip),
-        "{setup:?}\n{heard:?}\nby the rules: {expected:?}\nfound: {found:?}"
+        "{setup:?}\n{heard:?}\nexpected: {expected:?}\nfound: {found:?}"
     );
 });

@@ -4,19 +4,20 @@ use std::fmt;
 
 use http::HeaderName;
 
-/// Why a request's key could not be had, or why its caller is not served at all.
+/// An error of a [`KeyExtractor`](super::KeyExtractor): a request's key could not be extracted, or its caller is not
+/// served.
 ///
-/// There are three kinds, and one answer for each:
+/// There are three kinds, each with its own response:
 ///
-/// | made by | whose mistake | HTTP | gRPC |
+/// | constructor | mistake of | HTTP | gRPC |
 /// |---|---|---|---|
-/// | [`new`](KeyError::new) | the configuration's | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
-/// | [`invalid`](KeyError::invalid) | the client's | 400 | `INVALID_ARGUMENT` |
-/// | [`forbidden`](KeyError::forbidden) | none: the caller is not served | 403 | `PERMISSION_DENIED` |
+/// | [`new`](KeyError::new) | the configuration | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
+/// | [`invalid`](KeyError::invalid) | the client | 400 | `INVALID_ARGUMENT` |
+/// | [`forbidden`](KeyError::forbidden) | none; the caller is not served | 403 | `PERMISSION_DENIED` |
 ///
 /// Its text is for the log: it says what was wrong and what to change, and names headers and types. It never repeats
-/// what the request said. Clients are sent only the reasons given to `invalid` and `forbidden`, and else a sentence
-/// that names nothing.
+/// values of the request. Clients receive only the reasons given to `invalid` and `forbidden`, and otherwise a general
+/// sentence that names neither headers nor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -24,16 +25,16 @@ pub struct KeyError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Reason {
-    Told(Cow<'static, str>),
+    Message(Cow<'static, str>),
     Forbidden(Cow<'static, str>),
     Invalid(Cow<'static, str>),
     Peer(PeerProblem),
-    /// The name of its type.
+    /// A missing extension, by the name of its type.
     Extension(&'static str),
     Header(HeaderProblem, HeaderName),
 }
 
-/// What was wrong with the peer's address.
+/// A problem with the peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerProblem {
     Missing,
@@ -41,7 +42,7 @@ pub(super) enum PeerProblem {
     NoAddress,
 }
 
-/// What was wrong with a header.
+/// A problem with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderProblem {
     Missing,
@@ -55,21 +56,23 @@ pub(super) enum HeaderProblem {
 impl KeyError {
     /// Creates an error of the configuration: the server lacks what it needs to identify the client.
     ///
-    /// `reason` is logged and not sent to clients: it may name the fix, and must hold nothing that a caller sent.
+    /// `reason` is logged and not sent to clients: it may name the fix, and must not contain anything
+    /// that the caller sent.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: Reason::Told(reason.into()) }
+        Self { reason: Reason::Message(reason.into()) }
     }
 
     /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`, whatever the layer does about
     /// [missing keys](super::MissingKey).
     ///
-    /// `reason` is sent to the client, and logged at level `debug`: put nothing into it that a caller sent.
+    /// `reason` is sent to the client, and logged at level `debug`: do not put anything into it that the
+    /// caller sent.
     ///
     /// ```
     /// use http::Request;
     /// use tower_throttle::key::{KeyError, KeyExtractor};
     ///
-    /// /// The tenant that the path begins with: `/42/..`.
+    /// /// The tenant at the start of the path: `/42/..`.
     /// #[derive(Clone)]
     /// struct Tenant;
     ///
@@ -86,13 +89,15 @@ impl KeyError {
         Self { reason: Reason::Invalid(reason.into()) }
     }
 
-    /// The caller is known, and is not served: HTTP 403, gRPC `PERMISSION_DENIED`, whatever the layer does about
-    /// [missing keys](super::MissingKey).
+    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`, whatever the
+    /// layer does about [missing keys](super::MissingKey).
+    ///
+    /// `reason` is sent to the client.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Forbidden(reason.into()) }
     }
 
-    /// Whether the caller is not served, as opposed to not known.
+    /// Returns whether the caller is not served, as opposed to not known.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.reason, Reason::Forbidden(_))
@@ -103,8 +108,8 @@ impl KeyError {
     pub fn is_invalid(&self) -> bool {
         match &self.reason {
             Reason::Invalid(_) => true,
-            Reason::Header(algorithm, _) => algorithm.is_invalid(),
-            Reason::Told(_) | Reason::Forbidden(_) | Reason::Peer(_) | Reason::Extension(_) => false,
+            Reason::Header(problem, _) => problem.is_invalid(),
+            Reason::Message(_) | Reason::Forbidden(_) | Reason::Peer(_) | Reason::Extension(_) => false,
         }
     }
 
@@ -128,24 +133,24 @@ impl KeyError {
     }
 
     #[cold]
-    pub(super) fn peer(algorithm: PeerProblem) -> Self {
-        Self { reason: Reason::Peer(algorithm) }
+    pub(super) fn peer(problem: PeerProblem) -> Self {
+        Self { reason: Reason::Peer(problem) }
     }
 
     #[cold]
-    pub(super) fn header(algorithm: HeaderProblem, name: &HeaderName) -> Self {
-        Self { reason: Reason::Header(algorithm, name.clone()) }
+    pub(super) fn header(problem: HeaderProblem, name: &HeaderName) -> Self {
+        Self { reason: Reason::Header(problem, name.clone()) }
     }
 
-    /// A number below 32 for each kind of error, so that each can be told once.
+    /// Returns a number below 32 for each kind of error, so that each kind can be logged once.
     pub(crate) fn kind(&self) -> u32 {
         match &self.reason {
-            Reason::Told(_) => 0,
+            Reason::Message(_) => 0,
             Reason::Forbidden(_) => 1,
-            Reason::Peer(algorithm) => 2 + *algorithm as u32,
+            Reason::Peer(problem) => 2 + *problem as u32,
             Reason::Extension(_) => 5,
             Reason::Invalid(_) => 6,
-            Reason::Header(algorithm, _) => 8 + *algorithm as u32,
+            Reason::Header(problem, _) => 8 + *problem as u32,
         }
     }
 }
@@ -176,7 +181,7 @@ impl PeerProblem {
 }
 
 impl HeaderProblem {
-    /// Returns whether the client is at fault. A header that a proxy sets is missing because of the configuration.
+    /// Returns whether the client made the mistake. A header that a proxy sets is missing because of the configuration.
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,
@@ -202,15 +207,17 @@ impl HeaderProblem {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Reason::Told(reason) | Reason::Forbidden(reason) | Reason::Invalid(reason) => f.write_str(reason),
+            Reason::Message(reason) | Reason::Forbidden(reason) | Reason::Invalid(reason) => {
+                f.write_str(reason)
+            }
             Reason::Extension(name) => write!(
                 f,
                 "the request has no extension of type `{name}`: let the layer that inserts it run first (with \
                  `Router::layer`, it is added after this one; in a `ServiceBuilder`, before), or say with `.or(..)` \
                  or `.or_shared()` how requests without it are limited"
             ),
-            Reason::Peer(algorithm) => f.write_str(algorithm.text()),
-            Reason::Header(algorithm, name) => write!(f, "the header `{name}` {}", algorithm.text()),
+            Reason::Peer(problem) => f.write_str(problem.text()),
+            Reason::Header(problem, name) => write!(f, "the header `{name}` {}", problem.text()),
         }
     }
 }

@@ -7,13 +7,13 @@ use http::Request;
 use super::or::{OptionalExtractor, Or};
 use super::{Global, KeyError, KeyExtractor};
 
-/// What an earlier layer put into the request's extensions, such as a signed-in user.
+/// A key from an extension that an earlier layer put into the request, such as a signed-in user.
 ///
-/// A request without it has no key: that is what layers in the wrong order look like. It is answered with 500, and the
-/// log names the fix, unless the layer says [otherwise](crate::RateLimitLayer::missing_key). Where some callers have none,
-/// such as those who are not signed in, [`or`](Extension::or) asks another extractor for them, and
-/// [`or_shared`](Extension::or_shared) gives them one key together. Nothing a caller sends ends up in the extensions by
-/// itself, so this key cannot be forged if the layer that fills it is not mistaken.
+/// A request without the extension has no key, because that usually means layers in the wrong order: the response is
+/// 500 and the log names the fix, unless the layer is [configured otherwise](crate::RateLimitLayer::missing_key). Where
+/// some callers have no such extension, for example callers who are not signed in, [`or`](Extension::or) uses another
+/// extractor for them, and [`or_shared`](Extension::or_shared) gives all of them one key. Nothing that a caller sends
+/// gets into the extensions by itself, so this key cannot be forged as long as the layer that inserts it is correct.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};
@@ -27,19 +27,19 @@ use super::{Global, KeyError, KeyExtractor};
 /// ```
 pub struct Extension<T, F> {
     key: F,
-    of: PhantomData<fn(&T)>,
+    extension: PhantomData<fn(&T)>,
 }
 
 impl<T, F> Extension<T, F> {
-    /// The key that `key` makes of the extension of type `T`.
+    /// Creates an extractor whose key is what `key` returns for the extension of type `T`.
     pub fn new<Key>(key: F) -> Self
     where
         F: Fn(&T) -> Key,
     {
-        Self { key, of: PhantomData }
+        Self { key, extension: PhantomData }
     }
 
-    /// Returns the key of callers with that extension: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that extension, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -54,7 +54,7 @@ impl<T, F> Extension<T, F> {
     /// let by_user = Extension::<User, _>::new(|user| user.id);
     /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
     /// layer.limiter().reset(&by_user.key(&User { id: 42 }));
-    /// // it is what the function returns
+    /// // the key is what the function returns
     /// layer.limiter().reset(&42_u64);
     /// ```
     pub fn key<Key>(&self, extension: &T) -> Key
@@ -64,14 +64,14 @@ impl<T, F> Extension<T, F> {
         (self.key)(extension)
     }
 
-    /// Gives requests without the extension one key together, which no request with it has: the same as
+    /// Gives all requests without the extension one shared key, which no request with the extension has: the same as
     /// `.or(`[`Global`]`)`.
     #[must_use]
     pub fn or_shared(self) -> Or<Self, Global> {
         self.or(Global)
     }
 
-    /// Asks `other` for requests without the extension.
+    /// Uses `other` for requests without the extension.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
     }
@@ -103,7 +103,7 @@ where
 
 impl<T, F: Clone> Clone for Extension<T, F> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), of: PhantomData }
+        Self { key: self.key.clone(), extension: PhantomData }
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use crate::key::{Global, OrKey};
 
     #[test]
-    fn absent_is_an_error_unless_another_is_asked() {
+    fn a_missing_extension_is_an_error_unless_another_extractor_follows() {
         let by_user = Extension::<u64, _>::new(|user| *user);
         let mut request = Request::new(());
         let error = by_user.extract(&request).unwrap_err();

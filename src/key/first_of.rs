@@ -1,14 +1,15 @@
 use super::or::Or;
 
-/// The first of several extractors that finds something in the request: signed-in users by id, others by address.
+/// Creates an extractor that takes the key of the first of several that finds one: signed-in users by id, others by
+/// address.
 ///
-/// The last is asked in any case: whoever it does not [serve](super::PeerIp::deny) is not served, whatever was found. But
-/// whom it [allows](super::PeerIp::allow) is limited by what was found.
+/// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
+/// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.
 ///
-/// All but the last must be able to say that they found nothing: [`Extension`](super::Extension),
+/// All but the last must be able to report that they found nothing: [`Extension`](super::Extension),
 /// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and
-/// [`from_fn`](super::from_fn()), whose `None` here means "ask the next". Keys of different extractors never meet. Keys are
-/// built by [`first_key`](Or::first_key) and [`second_key`](Or::second_key).
+/// [`from_fn`](super::from_fn()), whose `None` here means "try the next". Keys of different extractors are never
+/// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};
@@ -24,13 +25,13 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
     extractors.nested()
 }
 
-/// Two to five extractors.
+/// A tuple of two to five extractors.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no tuple of two to five extractors",
     note = "write `first_of((first, second))`; for more, nest: `first_of((first, first_of((second, third))))`"
 )]
 pub trait ExtractorTuple {
-    /// They, nested: the first, or else what is left.
+    /// The nested extractor: the first of the tuple, or else the rest.
     type First;
 
     #[doc(hidden)]
@@ -45,7 +46,7 @@ impl<A, B> ExtractorTuple for (A, B) {
     }
 }
 
-macro_rules! several {
+macro_rules! extractor_tuple {
     ($first:ident, $($rest:ident),+) => {
         impl<$first, $($rest),+> ExtractorTuple for ($first, $($rest),+) {
             type First = Or<$first, <($($rest,)+) as ExtractorTuple>::First>;
@@ -59,9 +60,9 @@ macro_rules! several {
     };
 }
 
-several!(A, B, C);
-several!(A, B, C, D);
-several!(A, B, C, D, E);
+extractor_tuple!(A, B, C);
+extractor_tuple!(A, B, C, D);
+extractor_tuple!(A, B, C, D, E);
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +70,7 @@ mod tests {
     use crate::key::{Global, KeyExtractor, OrKey, from_fn};
 
     #[test]
-    fn the_first_that_finds_something_is_taken() {
+    fn the_first_extractor_that_finds_a_key_is_used() {
         let below = |limit: u32| from_fn(move |n: &u32| (*n < limit).then_some(*n));
         let key = first_of((below(10), below(20), below(30), Global));
         assert_eq!(key.extract(&5), Ok(Some(OrKey::First(5))));
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_may_say_that_a_request_is_not_limited() {
+    fn the_last_extractor_may_exempt_a_request() {
         let odd = from_fn(|n: &u32| (!n.is_multiple_of(2)).then_some(*n));
         assert_eq!(first_of((odd, odd)).extract(&4), Ok(None));
         assert_eq!(first_of((odd, Global)).extract(&4), Ok(Some(OrKey::Second(()))));

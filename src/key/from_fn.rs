@@ -4,11 +4,13 @@ use std::hash::Hash;
 use super::or::OptionalExtractor;
 use super::{KeyError, KeyExtractor};
 
-/// A key by a function of the request, of any type; `None` means not limited, or in [`first_of`](super::first_of()), take
-/// what the next finds.
+/// Creates an extractor from a function of the request, for any request type.
 ///
-/// The key is what the function returns: `limiter.reset(&42_u32)` reaches the tenant 42 of the example. Its `Hash` must be
-/// [prefix-free](KeyExtractor::Key).
+/// `None` means that the request is not limited; in [`first_of`](super::first_of()), it means that the next extractor
+/// is tried.
+///
+/// The key is what the function returns: `limiter.reset(&42_u32)` resets the tenant 42 of the example. Its `Hash` must
+/// be [prefix-free](KeyExtractor::Key).
 ///
 /// ```
 /// use tower_throttle::key::from_fn;
@@ -28,7 +30,7 @@ where
     FromFn { function }
 }
 
-/// See [`from_fn`].
+/// An extractor made by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F> {
     function: F,

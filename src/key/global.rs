@@ -1,6 +1,6 @@
 use super::{KeyError, KeyExtractor};
 
-/// One bucket for all, for any request type. Its key is `()`: `limiter.reset(&())`.
+/// One key for all requests, of any type. The key is `()`: `limiter.reset(&())`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 

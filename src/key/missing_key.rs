@@ -3,37 +3,38 @@ use std::hash::{Hash, Hasher};
 
 use crate::store::MemoryKey;
 
-/// What becomes of a request whose key cannot be had by a mistake of the configuration: it has no peer address, or an
-/// extension or a proxy's header is missing.
+/// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
+/// or a proxy's header is missing.
 ///
-/// Not of one that is not limited, nor of one that is [forbidden](super::KeyError::forbidden) or
-/// [invalid](super::KeyError::invalid): what a client gets wrong is refused whatever is chosen here. Each is
+/// It does not apply to requests that are not limited, nor to those that are [forbidden](super::KeyError::forbidden) or
+/// [invalid](super::KeyError::invalid): a client's mistakes are always rejected. Each request without a key is
 /// [counted](crate::RateLimitLayer::key_stats), and the first of each kind is logged (feature `tracing`), with what to
-/// change; those of [`KeyError::new`](super::KeyError::new) are all one kind.
+/// change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
-    /// Refused: HTTP 500, gRPC `INTERNAL`; the log says what to change, and the body does not. The default: a mistake in
-    /// the set-up is seen at the first request, and nobody gets round the limit by it.
+    /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body does not. This is the
+    /// default: a mistake in the set-up shows at the first request, and cannot be used to bypass the limit.
     #[default]
     Reject,
-    /// All of them share one budget, which no caller with a key draws on, by the limiter's own rule: none is
-    /// [chosen](crate::RateLimitLayer::tier) for them.
+    /// Gives all such requests one shared budget, which no caller with a key uses. It has the limiter's own algorithm:
+    /// no [tier](crate::RateLimitLayer::tier) is chosen for them.
     Shared,
-    /// Not limited. Only if callers cannot bring it about: not with a proxy's header ([`ClientIp`](super::ClientIp)) where
-    /// the server can be reached past the proxy.
+    /// Does not limit the request. Use this only if callers cannot cause the key to be missing: not with a proxy's
+    /// header ([`ClientIp`](super::ClientIp)) where the server can be reached without going through the proxy.
     Pass,
 }
 
-/// A caller as a store sees it: by its key, or one of those that have none and [share](MissingKey::Shared) a budget.
+/// A key as a store sees it: a caller's key, or the one for all callers without a key, who
+/// [share](MissingKey::Shared) a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {
-    /// With a key. Identified as that key: a limiter asked directly finds it.
+    /// A caller with a key. It is identified by that key, so a limiter that is called directly finds the same state.
     Key(K),
-    /// Without one. No key is identified so.
+    /// All callers without a key. No key is identified like this.
     Missing,
 }
 
-/// No `Hash`: a key's own might write the same bytes as whatever stood for the absence of one.
+/// `StoreKey` has no `Hash`: a key's own `Hash` might write the same bytes as those that stand for a missing key.
 impl<K: Hash> MemoryKey for StoreKey<K> {
     #[inline]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
@@ -44,7 +45,7 @@ impl<K: Hash> MemoryKey for StoreKey<K> {
     }
 }
 
-/// The key's text; without one, a NUL, which no header and no address holds.
+/// Writes the key's text, or a NUL if the key is missing: no header and no address contains a NUL.
 impl<K: fmt::Display> fmt::Display for StoreKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_shown_as_its_key() {
+    fn a_store_key_is_displayed_as_its_key() {
         assert_eq!(StoreKey::Key("a").to_string(), "a");
         assert_eq!(StoreKey::<&str>::Missing.to_string(), "\0");
     }

@@ -1,40 +1,43 @@
-//! Who is asking.
+//! Key extractors: they determine the caller of a request.
 //!
-//! A [`KeyExtractor`] knows requests, not limits: it says whose budget a request draws on.
+//! A [`KeyExtractor`] knows requests, not limits: its key determines which budget a request is charged to.
 //!
-//! | you limit by | take |
+//! | limit by | use |
 //! |---|---|
 //! | the address of the TCP peer | [`PeerIp`] |
-//! | the address of the client behind proxies | [`ClientIp`]; which one is in the guide: [behind a proxy](crate::guide::proxy) |
-//! | a user, or what else an earlier layer found out | [`Extension`] |
+//! | the address of the client behind proxies | [`ClientIp`]; the guide says which constructor: [behind a proxy](crate::guide::proxy) |
+//! | a user, or anything else that an earlier layer determined | [`Extension`] |
 //! | a token, a session, the value of a header | [`Bearer`], [`Cookie`], [`Header`] |
 //! | a route of axum, a method, a host | `Route` (feature `axum`), [`Method`], [`Host`] |
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
-//! | everyone together | [`Global`] |
-//! | one if it is there, else another | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
+//! | all requests together | [`Global`] |
+//! | one if it is present, else another | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
 //! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
-//! What callers say of themselves, they can invent, and have a budget for each invention: limit by address, too, or
-//! put the limiter inside the layer that checks it. Parts of a tuple stay apart: `("a", "bc")` is not `("ab", "c")`.
+//! Callers can invent the values that they send, and get a new budget for each: limit by address as well, or put the
+//! limiter inside the layer that checks the value. The parts of a tuple are kept separate: `("a", "bc")` is not
+//! `("ab", "c")`.
 //!
 //! # Not limited, not served, not known
 //!
-//! An extractor answers `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) makes it do so for
-//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that meet a [`RequestPredicate`], such as [`Paths`],
-//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) has callers of some networks turned away with 403 before
+//! An extractor returns `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) makes it do so for
+//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that match a [`RequestPredicate`], such as
+//! [`Paths`], [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403 before
 //! anything is counted.
 //!
-//! A request whose key cannot be had is refused, since letting it pass would be a way round the limit. What the client got
-//! wrong (a header twice, a token that is too long, a list of addresses that is none) is its mistake: HTTP 400, gRPC
-//! `INVALID_ARGUMENT`, and an event of level `debug` (feature `tracing`). What the configuration lacks (the peer's address, a
-//! proxy's header, an extension) is the operator's: HTTP 500, gRPC `INTERNAL`, and one event of level `error` that names the
-//! fix; [`MissingKey`] says what else can be done about it. Bodies name neither headers nor types.
+//! A request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the limit. A
+//! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
+//! HTTP 400, gRPC `INVALID_ARGUMENT`, and an event of level `debug` (feature `tracing`). A mistake of the
+//! configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500, gRPC
+//! `INTERNAL`, and one event of level `error` that names the fix; [`MissingKey`] has the alternatives. Bodies name
+//! neither headers nor types.
 //!
-//! # Looking at a key, refunding it, resetting it
+//! # Peeking at, refunding and resetting a key
 //!
-//! Each extractor has a method `key` that builds the key of a request, from what the request would hold. A limiter that is
-//! given a key of any other shape finds nothing, and says nothing. So build keys by the extractor:
+//! Each extractor has a method `key` that builds the key of a request from the value that the request would contain. A
+//! limiter that is given a key of any other shape finds no state, and reports no error. So build keys with the
+//! extractor:
 //!
 //! ```
 //! use tower_throttle::algorithm::TokenBucket;
@@ -48,8 +51,8 @@
 //! # Ok::<(), http::header::InvalidHeaderName>(())
 //! ```
 //!
-//! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the function
-//! returns.
+//! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the
+//! function returns.
 
 mod error;
 mod exempt;
@@ -106,19 +109,19 @@ pub use request::{Route, RouteKey};
     note = "for HTTP requests take one of `tower_throttle::key`; for others `key::from_fn(|request: &{Req}| Some(..))`"
 )]
 pub trait KeyExtractor<Req> {
-    /// Whose budget it is. Only its hash is kept.
+    /// The key, which identifies a budget. Only its hash is kept.
     ///
-    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: no two keys may feed the same
-    /// bytes to the hasher, nor may what one feeds begin with all that another feeds. Else two callers share a budget, alone
-    /// or as parts of a tuple. So a `Hash` written by hand calls those of its fields, and `Hasher::write` only for what is
-    /// of one length.
+    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: no two keys may feed the
+    /// same bytes to the hasher, nor may what one feeds begin with all that another feeds. Otherwise two callers might
+    /// share a budget, by such a key alone or as a part of a tuple. So a `Hash` written by hand should call `Hash` of
+    /// its fields, and `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
-    /// The key of `request`; `Ok(None)` if it is not limited.
+    /// Returns the key of `request`, or `Ok(None)` if it is not limited.
     ///
     /// # Errors
     ///
-    /// If the key cannot be had by a mistake of the [configuration](KeyError::new) or of the [client](KeyError::invalid),
-    /// or the caller is [not served](KeyError::forbidden).
+    /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
+    /// the [client](KeyError::invalid), or if the caller is [not served](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 }

@@ -2,10 +2,11 @@ use std::convert::Infallible;
 
 use super::{KeyError, KeyExtractor};
 
-/// One extractor for requests that have what it looks for, another for those that have not. The other is
-/// asked in any case: whoever it does not [serve](super::PeerIp::deny) is not served.
+/// An extractor with a fallback: the second extractor's key is used if the first finds none.
 ///
-/// Made by [`first_of`](super::first_of()), and by `or` on those that may find nothing, such as
+/// The second extractor always runs, so its [deny list](super::PeerIp::deny) applies even if the first finds a key.
+///
+/// It is made by [`first_of`](super::first_of()), and by `or` of extractors that may find nothing, such as
 /// [`Header::or`](super::Header::or).
 ///
 /// ```
@@ -20,7 +21,7 @@ use super::{KeyError, KeyExtractor};
 ///
 /// let by_user = first_of((Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
 /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
-/// // the keys that are built by hand are those of requests
+/// // keys that are built by hand equal those of requests
 /// layer.limiter().reset(&by_user.first_key(|users| users.key(&User { id: 42 })));
 /// layer.limiter().reset(&by_user.second_key(|others| others.first_key(|tokens| tokens.key("t0ken"))));
 /// layer.limiter().reset(
@@ -34,43 +35,45 @@ pub struct Or<First, Second> {
 }
 
 impl<First, Second> Or<First, Second> {
-    /// Returns the key of callers for whom the first extractor finds something; `key` builds its part of it.
+    /// Returns the key of callers for whom the first extractor finds a key, which `key` builds.
     pub fn first_key<K>(&self, key: impl FnOnce(&First) -> K) -> OrKey<K, Infallible> {
         OrKey::First(key(&self.first))
     }
 
-    /// Returns the key of callers for whom the first extractor finds nothing; `key` builds the second one's part of it.
+    /// Returns the key of callers for whom the first extractor finds nothing; `key` builds the second extractor's key.
     pub fn second_key<K>(&self, key: impl FnOnce(&Second) -> K) -> OrKey<Infallible, K> {
         OrKey::Second(key(&self.second))
     }
 
-    /// Asks `other` for requests that have neither.
+    /// Uses `other` for requests in which neither extractor finds a key.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
     }
 }
 
-/// The key of one extractor or of another. The two never meet. Built by [`Or::first_key`] and [`Or::second_key`]: the
-/// type of the part that is absent makes no difference to the hash.
+/// The key of one extractor or of another. The two are never equal.
+///
+/// [`Or::first_key`] and [`Or::second_key`] build it by hand: the type of the absent part makes no difference to the
+/// hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrKey<First, Second> {
-    /// Of the first.
+    /// The key of the first extractor.
     First(First),
-    /// Of the second.
+    /// The key of the second extractor.
     Second(Second),
 }
 
-/// Looks for something that a request may lack. Implemented by this crate only: its module is private.
+/// An extractor that may find nothing in a request. Only this crate implements it: its module is private.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
     note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"
 )]
 pub trait OptionalExtractor<Req>: KeyExtractor<Req> {
-    /// Returns the key, if what it is made of is there.
+    /// Returns the key, if the request contains the value that it is made of.
     ///
     /// # Errors
     ///
-    /// If it is there in a form that cannot be a key.
+    /// Returns an error if the value is present in a form that cannot be a key.
     fn find(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 }
 
@@ -93,7 +96,7 @@ where
     type Key = OrKey<First::Key, Second::Key>;
 
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
-        // Asked in any case: whoever is not served does not get in by a token of their own making.
+        // It always runs: a denied caller must not be admitted because it sends an invented token.
         let second = match self.second.extract(request) {
             Err(error) if error.is_forbidden() => return Err(error),
             second => second,

@@ -1,8 +1,10 @@
 use super::{KeyError, KeyExtractor};
 
-/// Several parts, one key. All are asked: a caller that one of them does not serve is not served; else a part that says
-/// `None` makes the whole `None`; else one that fails fails the whole. Of several failures, the client's counts: what is
-/// done about missing keys does not excuse it.
+/// Implements `KeyExtractor` for a tuple of extractors, whose key is the tuple of their keys.
+///
+/// All parts run. If any part returns a `forbidden` error, so does the tuple; otherwise, if any part returns `None`, so
+/// does the tuple; otherwise, an error of any part is returned. Of several errors, the client's takes precedence, since
+/// the treatment of missing keys does not apply to it.
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<Req, $($part: KeyExtractor<Req>),+> KeyExtractor<Req> for ($($part,)+) {
@@ -48,14 +50,14 @@ mod tests {
     use crate::key::{Global, from_fn};
 
     #[test]
-    fn a_part_that_is_not_limited_makes_the_whole_so() {
+    fn a_part_without_a_limit_exempts_the_whole_tuple() {
         let even = from_fn(|n: &u32| n.is_multiple_of(2).then_some(*n));
         assert_eq!((even, Global).extract(&4), Ok(Some((4, ()))));
         assert_eq!((Global, even).extract(&3), Ok(None));
     }
 
     #[test]
-    fn a_part_that_fails_fails_the_whole() {
+    fn an_error_of_a_part_is_an_error_of_the_tuple() {
         struct Fails;
         impl<Req> KeyExtractor<Req> for Fails {
             type Key = ();
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_one_part_does_not_serve_is_not_served() {
+    fn a_caller_that_one_part_denies_is_denied() {
         struct Forbids;
         impl<Req> KeyExtractor<Req> for Forbids {
             type Key = ();

@@ -2,19 +2,19 @@ use http::Request;
 
 use super::predicate::RequestPredicate;
 
-/// Calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
+/// A predicate for calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
 ///
-/// A client whose `Watch` is refused takes the server for sick. Anybody can call them, and keep a `Watch` open: bound the
-/// streams of a connection, or the calls at a time.
+/// A client whose `Watch` is rejected considers the server unhealthy. Anyone can call these methods, and keep a `Watch`
+/// open: limit the streams of a connection, or the concurrent calls.
 ///
-/// The path is compared as this layer sees it: inside of axum's `nest`, without the prefix, as the gRPC service sees it. So
-/// put the limit around gRPC services only.
+/// The path is compared as this layer sees it: inside axum's `nest`, without the prefix, as the gRPC service sees it.
+/// So put the limit around gRPC services only.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 
-/// Calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection`, and of its `v1alpha`.
+/// A predicate for calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection`, and of its `v1alpha`.
 ///
-/// Anybody can make them, and their answers are large: only where reflection is not for everybody anyway. The path is
+/// Anyone can make these calls, and their responses are large: use it only where reflection is not public. The path is
 /// compared as for [`GrpcHealth`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_told_by_the_service() {
+    fn calls_are_matched_by_service() {
         let request = |path: &str| Request::builder().uri(path).body(()).unwrap();
         assert!(GrpcHealth.matches(&request("/grpc.health.v1.Health/Check")));
         assert!(!GrpcHealth.matches(&request("/grpc.health.v1.Healthy/Check")));

@@ -1,4 +1,4 @@
-//! Who is not limited.
+//! Requests that are exempt from the limit.
 
 mod grpc;
 mod paths;

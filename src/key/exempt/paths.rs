@@ -4,26 +4,26 @@ use http::Request;
 
 use super::predicate::RequestPredicate;
 
-/// Requests for one of these paths: health checks, metrics.
+/// A predicate for requests of some paths, such as health checks and metrics.
 ///
-/// A path must be the same, letter by letter, as it was sent: nothing is decoded, and no slash is added or taken away.
-/// Anybody can ask for them: what answers should be cheap.
+/// The path is compared byte by byte, as it was sent: nothing is decoded, and no slash is added or removed. Anyone can
+/// request these paths, so their handlers should be cheap.
 ///
-/// In axum (feature `axum`), `/login` stands for that path and no other wherever the layer is, inside of
-/// `Router::nest("/api", ..)` as well: axum keeps the path as it was sent in its `OriginalUri`. There are two exceptions: of
-/// a path that is changed before the outermost router is called, and of one that another router takes a prefix off, what
-/// is left is compared.
+/// In axum (feature `axum`), `/login` matches that path only, wherever the layer is, even inside `Router::nest("/api",
+/// ..)`: axum keeps the path as it was sent in its `OriginalUri`. There are two exceptions, in which the changed path
+/// is compared: the path is rewritten before the outermost router is called, or a router other than axum's strips a
+/// prefix.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,
 }
 
 impl Paths {
-    /// These paths, each with the slash that it begins with.
+    /// Creates a predicate for these paths, each with its leading slash.
     ///
     /// # Panics
     ///
-    /// If one does not begin with a slash: no request would ever ask for it.
+    /// Panics if a path does not begin with a slash: no request would ever match it.
     #[must_use]
     #[track_caller]
     pub fn new<I>(paths: I) -> Self
@@ -46,7 +46,7 @@ impl<B> RequestPredicate<Request<B>> for Paths {
     }
 }
 
-/// The path as it was sent, before routers took prefixes off it.
+/// Returns the path as it was sent, before routers stripped prefixes.
 fn sent_path<B>(request: &Request<B>) -> &str {
     #[cfg(feature = "axum")]
     if let Some(original) = request.extensions().get::<axum::extract::OriginalUri>() {
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_must_be_the_same() {
+    fn a_path_is_compared_exactly() {
         let paths = Paths::new(["/health", "/ready"]);
-        let holds = |uri: &str| paths.matches(&Request::builder().uri(uri).body(()).unwrap());
+        let matches = |uri: &str| paths.matches(&Request::builder().uri(uri).body(()).unwrap());
         for uri in ["/health", "/ready?verbose", "http://host/health"] {
-            assert!(holds(uri), "{uri}");
+            assert!(matches(uri), "{uri}");
         }
         for uri in ["/health/", "//health", "/Health", "/%68ealth", "/healthy", "/", "/x/health", "/health;x"]
         {
-            assert!(!holds(uri), "{uri}");
+            assert!(!matches(uri), "{uri}");
         }
     }
 

@@ -1,6 +1,6 @@
-/// Tells some requests from others: a closure `Fn(&Req) -> bool`, or one of those that this module has.
+/// A predicate on requests: a closure `Fn(&Req) -> bool`, or a type of this module such as [`Paths`](super::Paths).
 pub trait RequestPredicate<Req> {
-    /// Whether the request is meant.
+    /// Returns whether the request matches.
     fn matches(&self, request: &Req) -> bool;
 }
 

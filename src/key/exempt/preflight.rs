@@ -4,15 +4,15 @@ use http_body::Body;
 
 use super::predicate::RequestPredicate;
 
-/// CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard, section 4.8), and
-/// without a body or an `X-HTTP-Method-Override`.
+/// A predicate for CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard,
+/// section 4.8), and without a body or an `X-HTTP-Method-Override`.
 ///
-/// A browser sends them before a request of another origin, without credentials, and takes a refusal for a failure of
-/// the network. A `CorsLayer` outside the limiter answers them before they are counted; this is for services that
-/// answer them inside.
+/// A browser sends a preflight, without credentials, before a cross-origin request, and reports its rejection as a
+/// network error. A `CorsLayer` outside the limiter answers preflights before they are counted; this predicate is for
+/// services that answer them inside.
 ///
-/// Anybody can send them. So not where a handler takes them for calls: `any(..)`, a fallback, a tonic server; and where
-/// they are answered, that should be cheap.
+/// Anyone can send them. So do not use it where a handler would treat them as calls (`any(..)`, a fallback, a tonic
+/// server), and make sure that answering them is cheap.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight;
 
@@ -22,10 +22,10 @@ impl<B: Body> RequestPredicate<Request<B>> for Preflight {
         request.method() == Method::OPTIONS
             && headers.contains_key(ORIGIN)
             && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-            // Some servers take any method for a call: this one asks for nothing.
+            // Some servers treat any method as a call: without a body, it requests nothing.
             && request.body().is_end_stream()
             && !headers.contains_key(CONTENT_TYPE)
-            // Others take what this header says for the method.
+            // Others take the method from this header.
             && !headers.contains_key("x-http-method-override")
     }
 }
@@ -37,7 +37,7 @@ mod tests {
     use http_body_util::Full;
 
     #[test]
-    fn a_preflight_has_all_three() {
+    fn a_preflight_has_all_three_marks() {
         let with = |method: &str, headers: &[&str], body: &'static [u8]| {
             let mut request = Request::builder().method(method);
             for name in headers {

@@ -3,7 +3,7 @@ use std::fmt;
 use super::predicate::RequestPredicate;
 use crate::key::{KeyError, KeyExtractor};
 
-/// Another extractor's key, but none for some requests, which are not limited. Made by
+/// An extractor with exceptions: requests that match a predicate are not limited. It is made by
 /// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless).
 #[derive(Clone, Copy)]
 pub struct Unless<K, C> {
@@ -12,8 +12,8 @@ pub struct Unless<K, C> {
 }
 
 impl<K, C> Unless<K, C> {
-    /// The key of `key`; requests that are meant by `condition` are not limited, whether they have a key or not. Whoever
-    /// is not [served](crate::key::PeerIp::deny) is not served for them, either.
+    /// Creates an extractor with the keys of `key`; requests that match `condition` are not limited, whether they have
+    /// a key or not. `key` still runs for them, so its [deny list](crate::key::PeerIp::deny) applies.
     pub fn new(key: K, condition: C) -> Self {
         Self { key, condition }
     }

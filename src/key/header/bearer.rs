@@ -10,12 +10,13 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The bearer token in the `Authorization` header (RFC 6750), as a fingerprint.
 ///
-/// Callers without one share one key, so leaving it out is no way round the limit; [`or`](Bearer::or) asks another
-/// extractor instead. Two lines of `Authorization` are an error of the client (400), and so is a token longer than 8,192
-/// bytes, unless [`max_len`](Bearer::max_len) says otherwise.
+/// Callers without a token share one key, so omitting it does not bypass the limit; [`or`](Bearer::or) uses another
+/// extractor for them instead. Two `Authorization` headers are an error of the client (400), and so is a token longer
+/// than 8,192 bytes, unless [`max_len`](Bearer::max_len) is set.
 ///
-/// The token is not checked: whoever may invent tokens has a budget for each. Limit by address as well, or where a layer
-/// outside checks tokens, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
+/// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well; or,
+/// where an outer layer checks tokens, let it insert the user as an extension, and limit by that
+/// [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, PeerIp};
@@ -24,28 +25,28 @@ use crate::key::{KeyError, KeyExtractor};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer {
-    longest: usize,
+    max_len: usize,
 }
 
 impl Bearer {
-    /// Tokens of up to 8,192 bytes.
+    /// Creates an extractor for tokens of up to 8,192 bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { longest: DEFAULT_MAX_LEN }
+        Self { max_len: DEFAULT_MAX_LEN }
     }
 
-    /// The longest token that is a key, in bytes.
+    /// Sets the maximum length of a token, in bytes; 8,192 by default. A longer one is an error of the client (400).
     #[must_use]
     pub const fn max_len(self, bytes: usize) -> Self {
-        Self { longest: bytes }
+        Self { max_len: bytes }
     }
 
-    /// Asks `other` for callers without a token.
+    /// Uses `other` for callers without a token.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that token: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that token, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -70,16 +71,16 @@ impl Default for Bearer {
 
 impl<B> OptionalExtractor<Request<B>> for Bearer {
     fn find(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
-        let line = single_value(&AUTHORIZATION, request.headers())?;
-        let Some(token) = line.and_then(|value| token(value.as_bytes())) else { return Ok(None) };
-        if token.len() > self.longest {
+        let header = single_value(&AUTHORIZATION, request.headers())?;
+        let Some(token) = header.and_then(|value| token(value.as_bytes())) else { return Ok(None) };
+        if token.len() > self.max_len {
             return Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION));
         }
         Ok(Some(Some(SecretHash::of(token))))
     }
 }
 
-/// What stands behind the scheme and its spaces. No token at all is none.
+/// Returns the token after the scheme and its spaces. An empty token counts as none.
 fn token(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
     let token = token.trim_ascii();

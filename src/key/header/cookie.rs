@@ -13,15 +13,16 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The value of a cookie, as a fingerprint.
 ///
-/// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Cookie::or) asks another
-/// extractor instead. Two cookies of that name count as none, for the service behind might read either; they are no
-/// error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes, unless
-/// [`max_len`](Cookie::max_len) says otherwise, is an error of the client (400). All lines of the header count: HTTP/2
-/// may send each cookie in its own.
+/// Callers without the cookie share one key, so omitting it does not bypass the limit; [`or`](Cookie::or) uses another
+/// extractor for them instead. Two cookies of that name count as none, because the inner service might read either;
+/// they are not an error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes, unless
+/// [`max_len`](Cookie::max_len) is set, is an error of the client (400). All `Cookie` headers are read: HTTP/2 may
+/// send each cookie in its own.
 ///
-/// Percent-encoding is taken off names and values, and quotes off values, for most frameworks do so before they compare:
-/// one session has one budget however it is spelt. It is not checked: whoever may invent sessions has a budget for each.
-/// Where a layer outside checks them, let it tell the user in an [`Extension`](crate::key::Extension), and take that.
+/// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
+/// compare: one session has one budget, however it is written. The value is not checked: a caller that invents sessions
+/// gets a new budget for each. Where an outer layer checks sessions, let it insert the user as an extension, and limit
+/// by that [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};
@@ -32,37 +33,37 @@ use crate::key::{KeyError, KeyExtractor};
 #[derive(Clone, Debug)]
 pub struct Cookie {
     name: Box<str>,
-    longest: usize,
+    max_len: usize,
 }
 
 impl Cookie {
-    /// The cookie of that name; cookies' names differ by case.
+    /// Creates an extractor for the cookie of that name; names of cookies are case-sensitive.
     ///
     /// # Errors
     ///
-    /// If `name` is no cookie name: it may consist of the characters that a header's name may (RFC 6265, section
-    /// 4.1.1), but for `%`.
+    /// Returns an error if `name` is not a cookie name: it may contain the characters of a header name (RFC 6265,
+    /// section 4.1.1), except `%`.
     pub fn new(name: &str) -> Result<Self, HeaderNameError> {
         let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
         if !is_name {
             return Err(HeaderNameError::no_cookie(name));
         }
-        Ok(Self { name: name.into(), longest: DEFAULT_MAX_LEN })
+        Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN })
     }
 
-    /// The longest value that is a key, in bytes; 8,192 unless set.
+    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer one is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
+        self.max_len = bytes;
         self
     }
 
-    /// Asks `other` for callers without the cookie.
+    /// Uses `other` for callers without the cookie.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that value, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, value: &str) -> Option<SecretHash> {
         Some(secret(value.as_bytes()))
@@ -79,9 +80,10 @@ impl<B> OptionalExtractor<Request<B>> for Cookie {
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            // A sibling subdomain can set the second one. A key made of both would be a new budget for each value of it.
+            // A sibling subdomain can set the second one. A key made of both would give each of its values a new
+            // budget.
             (None, _) | (_, Some(_)) => Ok(None),
-            (Some(value), None) if value.len() > self.longest => {
+            (Some(value), None) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))
             }
             (Some(value), None) => Ok(Some(Some(secret(value)))),
@@ -89,7 +91,7 @@ impl<B> OptionalExtractor<Request<B>> for Cookie {
     }
 }
 
-/// Without blanks at its ends: all that Unicode knows, for some frameworks do so.
+/// Trims white space at both ends: all white space of Unicode, as some frameworks do.
 fn trimmed(text: &[u8]) -> &[u8] {
     str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
 }
@@ -100,7 +102,7 @@ fn secret(value: &[u8]) -> SecretHash {
     SecretHash::of(unquoted.unwrap_or(&value))
 }
 
-/// With percent-encoded bytes as what they stand for. What is none stays.
+/// Decodes percent-encoded bytes. Invalid encodings are left as they are.
 fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     iter::from_fn(move || {
@@ -148,7 +150,7 @@ mod tests {
         }
         assert_eq!(key(&["id=a=b"]), Ok(named("id").key("a=b")));
         assert_eq!(key(&["id="]), Ok(named("id").key("")));
-        // However it is spelt: who reads it takes these for the same.
+        // Frameworks decode these to the same value.
         for lines in
             [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
         {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_one_name_are_none() {
+    fn two_cookies_of_one_name_count_as_none() {
         for lines in [
             &["id=abc; id=abc"][..],
             &["id=x; %69d=abc"],

@@ -12,14 +12,14 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The value of a header.
 ///
-/// Callers without it share one key, so leaving it out is no way round the limit; [`or`](Header::or) asks another
-/// extractor instead. Two lines of it are an error of the client (400), not a choice: the service behind might read the
-/// other one.
+/// Callers without the header share one key, so omitting it does not bypass the limit; [`or`](Header::or) uses another
+/// extractor for them instead. Two headers of that name are an error of the client (400): the inner service might read
+/// the other one.
 ///
-/// The value is compared byte by byte. It is what the caller says: whoever may invent values has a budget for each.
-/// Limit by address as well, or where a layer outside checks the value, let it tell the user in an
-/// [`Extension`](crate::key::Extension), and take that. One longer than
-/// [`max_len`](Header::max_len) is an error, not cut short: two that begin alike would be one caller.
+/// The value is compared byte by byte. It is not checked: a caller that invents values gets a new budget for each.
+/// Limit by address as well; or, where an outer layer checks the value, let it insert the user as an extension, and
+/// limit by that [`Extension`](crate::key::Extension). A value longer than [`max_len`](Header::max_len) is an error
+/// and is not truncated: truncated values that begin alike would share a budget.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};
@@ -30,27 +30,27 @@ use crate::key::{KeyError, KeyExtractor};
 #[derive(Clone, Debug)]
 pub struct Header {
     name: HeaderName,
-    longest: usize,
+    max_len: usize,
 }
 
 impl Header {
-    /// The header of that name, in any case.
+    /// Creates an extractor for the header of that name, which is case-insensitive.
     ///
     /// # Errors
     ///
-    /// If `name` is no header name.
+    /// Returns an error if `name` is not a header name.
     pub fn new(name: &str) -> Result<Self, InvalidHeaderName> {
-        HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, longest: DEFAULT_MAX_LEN })
+        HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, max_len: DEFAULT_MAX_LEN })
     }
 
-    /// The longest value that is a key, in bytes; 8,192 unless set.
+    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer one is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
-        self.longest = bytes;
+        self.max_len = bytes;
         self
     }
 
-    /// Returns the key of callers with that value: to look at, refund or reset what they have used.
+    /// Returns the key of callers with that value, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -67,13 +67,13 @@ impl Header {
         HeaderKey(Some(value.clone()))
     }
 
-    /// Asks `other` for callers without the header.
+    /// Uses `other` for callers without the header.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or { first: self, second: other }
     }
 }
 
-/// The value of a header, or that there is none.
+/// The value of a header, or the absence of the header.
 ///
 /// Its `Debug` form does not show the value, which may be a secret.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -88,7 +88,7 @@ impl fmt::Debug for HeaderKey {
 impl<B> OptionalExtractor<Request<B>> for Header {
     fn find(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
         match single_value(&self.name, request.headers())? {
-            Some(value) if value.len() > self.longest => {
+            Some(value) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &self.name))
             }
             value => Ok(value.map(|value| self.key(value))),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_a_key_and_none_is_one_too() {
+    fn each_value_is_a_key_and_so_is_its_absence() {
         let header = Header::new("X-Api-Key").unwrap();
         let key = |lines: &[&str]| header.extract(&request(lines)).unwrap().unwrap();
         assert_eq!(key(&["a"]), key(&["a"]));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn or_asks_another_for_those_without() {
+    fn or_uses_another_extractor_for_callers_without_the_header() {
         let header = Header::new("x-api-key").unwrap().or(Global);
         assert!(matches!(header.extract(&request(&["a"])), Ok(Some(OrKey::First(_)))));
         assert_eq!(header.extract(&request(&[])), Ok(Some(OrKey::Second(()))));

@@ -1,4 +1,4 @@
-//! What callers say of themselves: header values, tokens, cookies.
+//! Keys from values that callers send: headers, tokens, cookies.
 
 mod bearer;
 mod cookie;
@@ -10,5 +10,5 @@ pub use cookie::Cookie;
 pub use field::{Header, HeaderKey};
 pub use secret_hash::SecretHash;
 
-/// The longest value that is a key, in bytes, unless set.
+/// The default maximum length of a value, in bytes.
 const DEFAULT_MAX_LEN: usize = 8_192;

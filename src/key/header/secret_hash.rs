@@ -6,10 +6,10 @@ use siphasher::sip128::SipHasher13;
 
 use crate::random::random_u64;
 
-/// A token or a session as a 128-bit keyed fingerprint, from which it cannot be computed back. The key is random and
-/// lasts as long as the process.
+/// A 128-bit keyed fingerprint of a token or a session, from which the value cannot be recovered. The hash key is
+/// random and lasts as long as the process.
 ///
-/// Its `Debug` form shows nothing of it.
+/// Its `Debug` form shows nothing of the value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(u128);
 

@@ -1,10 +1,11 @@
-//! One address as proxies write it.
+//! The syntax of one address as proxies write it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str;
 
-/// The address in `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`, in its canonical form; an IPv6 address may have a
-/// zone, which is dropped. `None`: it is none, or the unspecified one, which nobody has.
+/// Returns the canonical form of an address written as `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`. An IPv6 address
+/// may have a zone, which is dropped. Returns `None` for anything else, and for the unspecified address, which is
+/// never a client's.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let element = str::from_utf8(element).ok()?;
     let address = if let Some(inside) = element.strip_prefix('[') {
@@ -23,13 +24,13 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     specified(address)
 }
 
-/// The address in front of the last colon, which a port must follow: an IPv6 address stands there without brackets.
+/// Returns the address before the last colon, which a port must follow: an IPv6 address has no brackets here.
 pub(super) fn before_port(element: &[u8]) -> Option<IpAddr> {
     let (address, port) = str::from_utf8(element).ok()?.rsplit_once(':')?;
     specified(v4(address).or_else(|| v6(address)).filter(|_| is_port(port))?)
 }
 
-/// Without spaces and tabs at its ends.
+/// Removes spaces and tabs at both ends.
 pub(super) fn trimmed(mut element: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = element {
         element = rest;
@@ -42,7 +43,7 @@ fn specified(address: IpAddr) -> Option<IpAddr> {
     (!canonical.is_unspecified()).then_some(canonical)
 }
 
-/// std takes four decimal numbers without leading zeros, and nothing else.
+/// Parses an IPv4 address. std accepts four decimal numbers without leading zeros, and nothing else.
 fn v4(text: &str) -> Option<IpAddr> {
     text.parse::<Ipv4Addr>().ok().map(IpAddr::V4)
 }
@@ -56,7 +57,7 @@ fn v6(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// As in URIs (RFC 6874): unreserved characters, or percent-encoded ones.
+/// Returns whether `text` is a zone as in URIs (RFC 6874): unreserved characters, or percent-encoded ones.
 fn is_zone(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte);
     !text.is_empty() && text.bytes().all(allowed)

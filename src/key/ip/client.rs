@@ -17,39 +17,40 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 
 /// The client's address behind proxies, grouped by prefix as [`PeerIp`](super::PeerIp) does.
 ///
-/// From one header, which the deployment names; there is no guessing. Which one, and the line to write for it, is in
-/// the guide: [behind a proxy](crate::guide::proxy).
+/// The address is read from one header, which is configured explicitly and never guessed. The guide lists the header
+/// and the code for each deployment: [behind a proxy](crate::guide::proxy).
 ///
-/// | the proxy | take | the client is |
+/// | the proxy | use | the client is |
 /// |---|---|---|
 /// | adds its peer to `X-Forwarded-For` | [`x_forwarded_for`](ClientIp::x_forwarded_for) | see below |
 /// | adds its peer to `Forwarded` (RFC 7239) | [`forwarded`](ClientIp::forwarded) | see below |
-/// | sets a header of its own | [`header`](ClientIp::header) | the one address in its one line |
-/// | is CloudFront | [`cloudfront`](ClientIp::cloudfront) | the one address in `CloudFront-Viewer-Address` |
+/// | sets a header of its own | [`header`](ClientIp::header) | the only address in the only header of that name |
+/// | is CloudFront | [`cloudfront`](ClientIp::cloudfront) | the only address in `CloudFront-Viewer-Address` |
 ///
-/// A list is read from the right, over all lines of the header, for only what stands there is from a proxy. With
-/// trusted **networks**: a peer in none of them is the client, and no header is read. Else it is the first address
-/// from the right that is in none of them; the leftmost if all are; the peer if there is no header. With trusted
-/// **hops**: it is in exactly that entry from the right.
+/// A list is read from the right, over all headers of that name, because only the rightmost entries are written by
+/// proxies. With trusted **networks**: a peer in none of them is the client, and no header is read. Otherwise the
+/// client is the first address from the right that is in none of them; the leftmost if all are; the peer if there is
+/// no header. With trusted **hops**: the client is exactly that entry from the right.
 ///
-/// An entry is an IPv4 or IPv6 address, with or without a port. An address with a zone is taken without it; one of
-/// IPv4 mapped into IPv6 is an IPv4 address.
+/// An entry is an IPv4 or IPv6 address, with or without a port. The zone of an address is dropped, and an IPv4 address
+/// mapped into IPv6 is an IPv4 address.
 ///
 /// # Deployment caveat
 ///
-/// A header is as true as the proxy that writes it, and only if every request comes through it. A single-address
-/// header that the proxy passes on instead of setting it, and hops behind a server that can be reached past the proxy,
-/// let callers choose their address. Trusted networks, and [`only_from`](ClientIp::only_from), check the peer.
+/// A header is only as trustworthy as the proxy that writes it, and only if every request comes through that proxy.
+/// Callers can choose their address if the proxy passes on a single-address header instead of setting it, or if hops
+/// are trusted on a server that can be reached without going through the proxy. Trusted networks, and
+/// [`only_from`](ClientIp::only_from), check the peer.
 ///
 /// # Errors
 ///
-/// Of the client (400): if the entry that counts is no address (`unknown`, an obfuscated name, an empty one), if there are
-/// fewer entries than hops, or two lines of a single-address header. An entry left of that one is never taken instead,
-/// nor is another header. The first list that is shorter than the hops is logged as a warning, since a wrong number of
-/// hops looks the same.
+/// It is an error of the client (400) if the entry that counts is not an address (`unknown`, an obfuscated name, an
+/// empty one), if there are fewer entries than hops, or if a single-address header occurs twice. An entry further left
+/// is never used instead, nor is another header. The first list that is shorter than the hops is logged as a warning,
+/// since a wrong number of hops looks the same.
 ///
-/// Of the configuration: if there is no header at all where one is demanded, or no peer's address where one is needed.
-/// What becomes of such a request is the layer's [`missing_key`](crate::RateLimitLayer::missing_key).
+/// It is an error of the configuration if a required header, or a required peer address, is missing. The layer's
+/// [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such a request.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -77,27 +78,29 @@ enum Source {
 }
 
 impl ClientIp {
-    /// From `X-Forwarded-For`.
+    /// Creates an extractor that reads `X-Forwarded-For`.
     #[must_use]
     pub fn x_forwarded_for(proxies: TrustedProxies) -> Self {
         Self::new(Source::List(List::XForwardedFor, proxies))
     }
 
-    /// From `Forwarded` (RFC 7239), of elements with at most 16 pairs each; the standard knows four.
+    /// Creates an extractor that reads `Forwarded` (RFC 7239), whose elements may have at most 16 pairs each; the
+    /// standard defines four.
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
         Self::new(Source::List(List::Forwarded, proxies))
     }
 
-    /// From a header that holds one address, such as `cf-connecting-ip`, `x-real-ip` or `fly-client-ip`.
+    /// Creates an extractor that reads a header with a single address, such as `cf-connecting-ip`, `x-real-ip` or
+    /// `fly-client-ip`.
     ///
-    /// The proxy must set it, whatever the caller sent, and nobody must reach the server past the proxy; see
-    /// [`only_from`](ClientIp::only_from).
+    /// The proxy must set it, overwriting whatever the caller sent, and the server must not be reachable without going
+    /// through the proxy; see [`only_from`](ClientIp::only_from).
     ///
     /// # Errors
     ///
-    /// If `name` is no header name, or one of a header with a form of its own: `x-forwarded-for`, `forwarded` and
-    /// `cloudfront-viewer-address`.
+    /// Returns an error if `name` is not a header name, or if the header has a format and a constructor of its own:
+    /// `x-forwarded-for`, `forwarded` and `cloudfront-viewer-address`.
     pub fn header(name: &str) -> Result<Self, HeaderNameError> {
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::no_name(name))?;
         let instead = match header.as_str() {
@@ -109,7 +112,7 @@ impl ClientIp {
         Err(HeaderNameError::dedicated_method(name, instead))
     }
 
-    /// From `CloudFront-Viewer-Address`, which holds one address and a port.
+    /// Creates an extractor that reads `CloudFront-Viewer-Address`, which contains one address and a port.
     #[must_use]
     pub fn cloudfront() -> Self {
         Self::new(Source::CloudFront)
@@ -119,13 +122,13 @@ impl ClientIp {
         Self { source, only_from: None, peer_source: PeerSource::of_server(), options: IpOptions::new() }
     }
 
-    /// Reads the header only if the peer is in these networks. Any other peer is taken for the client: it has come
-    /// past the proxies.
+    /// Reads the header only if the peer is in these networks. Any other peer is the client itself: its request did not
+    /// come through the proxies.
     ///
     /// ```
     /// use tower_throttle::key::{ClientIp, Networks};
     ///
-    /// // the first of Cloudflare's networks; all of them are on a page of theirs, and change
+    /// // the first of Cloudflare's networks; Cloudflare publishes the full list, which changes
     /// let cloudflare = Networks::new(["173.245.48.0/20", "103.21.244.0/22"])?;
     /// let by_client = ClientIp::header("cf-connecting-ip")?.only_from(cloudflare);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -136,18 +139,18 @@ impl ClientIp {
         self
     }
 
-    /// The key of callers from that address: to look at, refund or reset what they have used.
+    /// Returns the key of callers from that address, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, address: IpAddr) -> IpAddr {
         self.options.network(address.to_canonical())
     }
 
-    /// The client's address, before grouping, and before callers that are [allowed](ClientIp::allow) or
-    /// [denied](ClientIp::deny) are told apart.
+    /// Returns the client's address: not grouped by prefix, and whether or not it is [allowed](ClientIp::allow) or
+    /// [denied](ClientIp::deny).
     ///
     /// # Errors
     ///
-    /// Those of the [extractor](ClientIp).
+    /// Returns the errors of the [extractor](ClientIp).
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.find(request)?.address()
     }
@@ -162,11 +165,11 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // Before the list is locked: a function of the user's that reads it might replace it.
+                // Before the list is locked: the user's `peer_from` function might replace the list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
-                    Trust::Networks(trusted) => walk(*list, trusted, headers, peer?),
-                    Trust::Hops(count) => hop(*list, *count, headers).map(Peer::Ip),
+                    Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),
+                    Trust::Hops(count) => nth_hop(*list, *count, headers).map(Peer::Ip),
                 })
             }
             Source::Single(name) => single(name, headers, address::address).map(Peer::Ip),
@@ -177,14 +180,19 @@ impl ClientIp {
 
 ip_extractor!(ClientIp);
 
-/// The first from the right that is not trusted, beginning with the peer; the last if all are.
-fn walk(list: List, trusted: &NetworkSet, headers: &HeaderMap, peer: Peer) -> Result<Peer, KeyError> {
+/// Returns the first address from the right that is not trusted, starting with the peer; the leftmost if all are.
+fn first_untrusted(
+    list: List,
+    trusted: &NetworkSet,
+    headers: &HeaderMap,
+    peer: Peer,
+) -> Result<Peer, KeyError> {
     if !trusted.contains_peer(peer) {
         return Ok(peer);
     }
     let mut last = peer;
     for element in list.elements(headers) {
-        let address = list.address(element).ok_or_else(|| broken(&list.name()))?;
+        let address = list.address(element).ok_or_else(|| invalid_address(&list.name()))?;
         last = Peer::Ip(address);
         if !trusted.contains(address) {
             break;
@@ -193,27 +201,27 @@ fn walk(list: List, trusted: &NetworkSet, headers: &HeaderMap, peer: Peer) -> Re
     Ok(last)
 }
 
-/// The address in that entry from the right.
-fn hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {
+/// Returns the address in the entry `count` from the right.
+fn nth_hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {
     let name = list.name();
     match list.elements(headers).nth(count - 1) {
-        Some(element) => list.address(element).ok_or_else(|| broken(&name)),
+        Some(element) => list.address(element).ok_or_else(|| invalid_address(&name)),
         None if headers.contains_key(&name) => Err(KeyError::header(HeaderProblem::TooFew, &name)),
         None => Err(KeyError::header(HeaderProblem::Missing, &name)),
     }
 }
 
-/// The one address in the one line of a header.
+/// Returns the only address in the only header of that name.
 fn single(
     name: &HeaderName,
     headers: &HeaderMap,
     address: fn(&[u8]) -> Option<IpAddr>,
 ) -> Result<IpAddr, KeyError> {
-    let line = single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
-    address(address::trimmed(line.as_bytes())).ok_or_else(|| broken(name))
+    let value = single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
+    address(address::trimmed(value.as_bytes())).ok_or_else(|| invalid_address(name))
 }
 
-fn broken(name: &HeaderName) -> KeyError {
+fn invalid_address(name: &HeaderName) -> KeyError {
     KeyError::header(HeaderProblem::NoAddress, name)
 }
 
@@ -232,7 +240,7 @@ mod tests {
         let mut request = Request::new(());
         request.extensions_mut().insert(IpAddr::from([10, 0, 0, 1]));
         request.headers_mut().insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1"));
-        // Held while the function runs, the list's lock would never be free.
+        // If the list were locked while the function runs, this would deadlock.
         assert_eq!(by_client.resolve(&request), Ok([192, 0, 2, 1].into()));
     }
 }

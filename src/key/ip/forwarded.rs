@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::address::{self, trimmed};
 
-/// Pairs in an element, of which the standard knows four.
+/// The maximum number of pairs in an element. The standard defines four.
 const MAX_PAIRS: usize = 16;
 
-/// Where the last comma is that stands outside a quoted string.
+/// Returns the position of the last comma outside a quoted string.
 ///
-/// From the right: whatever a caller wrote, an opening quote or a backslash at its end, what a proxy has added behind
-/// it is read as the proxy wrote it.
+/// It is searched from the right, so that what a proxy appended is read as the proxy wrote it, even if the caller's
+/// part ends with an opening quote or a backslash.
 pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
     let mut at = line.len();
     let mut quoted = false;
@@ -24,7 +24,7 @@ pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
             b'"' => {
                 let escapes = line[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
                 quoted = !escapes.is_multiple_of(2);
-                // They are inside the string or make no difference.
+                // The backslashes are inside the string, or make no difference.
                 at -= escapes;
             }
             _ => {}
@@ -33,7 +33,7 @@ pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// The address that the element says it is `for`. `None`: it says none, or is no element.
+/// Returns the address in the element's `for` pair, or `None` if it has none or is not a valid element.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let mut names = SmallVec::<[&[u8]; MAX_PAIRS]>::new();
     let mut node = None;
@@ -42,7 +42,7 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
         rest = trimmed(rest);
         if !matches!(rest, [] | [b';', ..]) {
             let (name, value) = token(rest)?;
-            let (value, behind) = self::value(value.strip_prefix(b"=")?)?;
+            let (value, after) = self::value(value.strip_prefix(b"=")?)?;
             if names.len() == MAX_PAIRS || names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
                 return None;
             }
@@ -50,11 +50,11 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
             if name.eq_ignore_ascii_case(b"for") {
                 node = Some(value);
             }
-            rest = trimmed(behind);
+            rest = trimmed(after);
         }
         match rest {
             [] => break,
-            [b';', behind @ ..] => rest = behind,
+            [b';', after @ ..] => rest = after,
             _ => return None,
         }
     }
@@ -65,15 +65,16 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
 }
 
 enum Value<'a> {
+    /// A value without escapes.
     Plain(&'a [u8]),
-    /// The inside of a quoted string that has escapes.
+    /// The content of a quoted string that has escapes.
     Escaped(&'a [u8]),
 }
 
-/// A token, or a quoted string, and what stands behind it.
+/// Splits off a token or a quoted string, and returns it and the rest.
 fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
     let Some(text) = text.strip_prefix(b"\"") else {
-        return token(text).map(|(token, behind)| (Value::Plain(token), behind));
+        return token(text).map(|(token, after)| (Value::Plain(token), after));
     };
     let (mut at, mut escaped) = (0, false);
     loop {
@@ -86,11 +87,11 @@ fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
             _ => at += 1,
         }
     }
-    let (inside, behind) = (&text[..at], &text[at + 1..]);
-    Some((if escaped { Value::Escaped(inside) } else { Value::Plain(inside) }, behind))
+    let (inside, after) = (&text[..at], &text[at + 1..]);
+    Some((if escaped { Value::Escaped(inside) } else { Value::Plain(inside) }, after))
 }
 
-/// At least one character of a token (RFC 9110, section 5.6.2), and what stands behind them.
+/// Splits off a token of at least one character (RFC 9110, section 5.6.2), and returns it and the rest.
 fn token(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let end = text.iter().position(|byte| !is_part(byte)).unwrap_or(text.len());

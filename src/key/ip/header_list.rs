@@ -1,4 +1,4 @@
-//! Headers that list addresses, read from the right: each proxy adds the address of its peer at the right end.
+//! Headers that list addresses, read from the right: each proxy appends the address of its peer.
 
 use std::iter::Rev;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::{address, forwarded};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Which header.
+/// A header that lists addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum List {
     XForwardedFor,
@@ -25,7 +25,7 @@ impl List {
         }
     }
 
-    /// The elements of all its lines, the last first.
+    /// Returns the elements of all headers of that name, the last element first.
     pub(super) fn elements(self, headers: &HeaderMap) -> Elements<'_> {
         let cut = match self {
             Self::XForwardedFor => |line: &[u8]| line.iter().rposition(|byte| *byte == b','),
@@ -34,7 +34,7 @@ impl List {
         Elements { lines: headers.get_all(self.name()).iter().rev(), rest: None, cut }
     }
 
-    /// The address in an element.
+    /// Returns the address in an element.
     pub(super) fn address(self, element: &[u8]) -> Option<IpAddr> {
         match self {
             Self::XForwardedFor => address::address(element),
@@ -43,12 +43,13 @@ impl List {
     }
 }
 
-/// See [`List::elements`]. Each is looked at when it is asked for: what a caller wrote further left costs nothing.
+/// The iterator of [`List::elements`]. It is lazy: elements further left, which a caller wrote, cost nothing unless
+/// they are reached.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
-    /// What is left of the line.
+    /// The unread rest of the current header value.
     rest: Option<&'a [u8]>,
-    /// Where the last comma is that parts elements.
+    /// Returns the position of the last comma that separates elements.
     cut: fn(&[u8]) -> Option<usize>,
 }
 

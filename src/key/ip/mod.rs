@@ -1,4 +1,4 @@
-//! Addresses: of the peer, and of the client behind proxies.
+//! Keys from IP addresses: the peer's, and the client's behind proxies.
 
 mod address;
 mod client;

@@ -19,14 +19,14 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks: callers that are not limited, or not served, or proxies that a header is read from.
+/// A set of networks: of callers that are not limited, of callers that are not served, or of trusted proxies.
 ///
-/// Clones are the same set: [`replace`](Networks::replace) changes it for all of them, while requests go on. To look
-/// an address up takes time in proportion to the logarithm of the number of networks.
+/// Clones share the set: [`replace`](Networks::replace) changes it for all of them, while requests are being served. A
+/// lookup takes logarithmic time in the number of networks.
 ///
-/// Spaces around an entry are left out.
+/// Spaces around an entry are ignored.
 ///
-/// | an entry | stands for |
+/// | entry | meaning |
 /// |---|---|
 /// | `10.0.0.0/8`, `2001:db8::/32` | a network; bits beyond its prefix are an error |
 /// | `192.0.2.1`, `2001:db8::1` | one address |
@@ -41,7 +41,7 @@ const PRIVATE: [&str; 8] = [
 ///
 /// let office = Networks::new(["192.0.2.0/24", "2001:db8:7::/48"])?;
 /// let by_ip = PeerIp::new().allow(office.clone());
-/// // later, when the office has moved; here from a text that holds several
+/// // later, when the office has moved; here from a text with several entries
 /// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
 /// # Ok::<(), tower_throttle::error::NetworkError>(())
 /// ```
@@ -51,11 +51,11 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// The networks of that list; an empty one holds nobody.
+    /// Creates a set of the listed networks; an empty list contains no address.
     ///
     /// # Errors
     ///
-    /// If an entry is none. The error names it, and says what to write.
+    /// Returns an error if an entry is not valid. The error names it, and says what to write.
     pub fn new<I>(entries: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -63,13 +63,13 @@ impl Networks {
         NetworkSet::new(entries).map(Self::of)
     }
 
-    /// `127.0.0.0/8` and `::1`.
+    /// Creates the set of loopback networks: `127.0.0.0/8` and `::1`.
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(NetworkSet::loopback())
     }
 
-    /// Networks that are not routed on the internet: RFC 1918, RFC 4193, loopback and link-local.
+    /// Creates the set of networks that are not routed on the internet: RFC 1918, RFC 4193, loopback and link-local.
     #[must_use]
     pub fn private() -> Self {
         Self::of(NetworkSet::private())
@@ -79,13 +79,13 @@ impl Networks {
         Self { set: Swappable::new(set) }
     }
 
-    /// Whether the address is in one of them.
+    /// Returns whether the address is in one of the networks.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.set.with(|set| set.contains(address.to_canonical()))
     }
 
-    /// Puts other networks in the place of these, for all clones.
+    /// Replaces the networks by `other`, in all clones.
     pub fn replace(&self, other: Self) {
         self.set.replace(&other.set);
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Networks {
     }
 }
 
-/// Networks that do not overlap, in order.
+/// A set of networks that do not overlap, in ascending order.
 #[derive(Clone, Default)]
 pub(super) struct NetworkSet {
     v4: Vec<Ipv4Net>,
@@ -154,7 +154,7 @@ impl NetworkSet {
         self.v6.extend(other.v6);
     }
 
-    /// Of a canonical address.
+    /// Returns whether the canonical address is in one of the networks.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => {
@@ -170,7 +170,7 @@ impl NetworkSet {
 
     /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
     pub(super) fn whole_family(&self) -> Option<IpNet> {
-        // Entries were merged: halves that make up the whole are the whole.
+        // Entries were merged: two halves of the address space became one network.
         let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
         v4.or_else(|| self.v6.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V6))
     }
@@ -195,7 +195,7 @@ enum Network {
     V6(Ipv6Net),
 }
 
-/// A network, or an address, that somebody wrote into a configuration.
+/// Parses a network, or a single address, of a configuration.
 fn network(entry: &str) -> Result<Network, String> {
     let (address, length) = match entry.split_once('/') {
         Some((address, length)) => (address, Some(prefix(length)?)),
@@ -242,7 +242,7 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
     Ok(Network::V6(network))
 }
 
-/// Trusting 16 million addresses where one was meant is no slip to pass over.
+/// Returns the error for host bits. They are not ignored: 16 million addresses would be trusted where one was meant.
 fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
     format!(
         "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"

@@ -1,4 +1,4 @@
-//! What becomes of an address: whether it is limited, and with whom it shares a budget.
+//! The options of address extractors: prefixes, and the networks that are allowed or denied.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use super::networks::Networks;
 use super::peer_source::Peer;
 use crate::key::KeyError;
 
-/// How many leading bits tell callers apart, and who is an exception.
+/// The prefix lengths by which addresses are grouped, and the networks that are exceptions.
 #[derive(Clone, Debug)]
 pub(super) struct IpOptions {
     pub(super) v4: u8,
@@ -20,7 +20,7 @@ impl IpOptions {
         Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
     }
 
-    /// The key of a caller.
+    /// Returns the key of a caller, or `None` if it is not limited.
     pub(super) fn key(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
         let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
         if is_in(&self.deny) {
@@ -32,7 +32,7 @@ impl IpOptions {
         caller.address().map(|address| Some(self.network(address)))
     }
 
-    /// The network of a canonical address.
+    /// Returns the network of a canonical address.
     pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
@@ -47,15 +47,15 @@ impl IpOptions {
     }
 }
 
-/// How an extractor of addresses is set up: the methods that all of them have.
+/// Implements the methods that all address extractors have.
 macro_rules! ip_extractor {
     ($extractor:ident) => {
         impl $extractor {
-            /// Groups IPv6 addresses by their first `bits`; 64 unless set, the least that a subscriber has.
+            /// Groups IPv6 addresses by their first `bits`; 64 by default, the smallest network that a subscriber gets.
             ///
             /// # Panics
             ///
-            /// Above 128.
+            /// Panics if `bits` is above 128.
             #[must_use]
             pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 128, "an IPv6 prefix has at most 128 bits");
@@ -63,11 +63,11 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Groups IPv4 addresses by their first `bits`; 32 unless set: each by itself.
+            /// Groups IPv4 addresses by their first `bits`; 32 by default, so that each address has its own key.
             ///
             /// # Panics
             ///
-            /// Above 32.
+            /// Panics if `bits` is above 32.
             #[must_use]
             pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 32, "an IPv4 prefix has at most 32 bits");
@@ -75,34 +75,34 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Does not limit callers in these networks; as a part of a tuple, not by the other parts either. Called
-            /// twice, callers in either.
+            /// Exempts callers in these networks from the limit; as a part of a tuple, it exempts them from the whole
+            /// tuple. If it is called twice, callers in either list are exempt.
             #[must_use]
             pub fn allow(mut self, networks: Networks) -> Self {
                 self.options.allow.push(networks);
                 self
             }
 
-            /// Does not serve callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
-            /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. Called twice,
-            /// callers in either. Asked before [`allow`](Self::allow).
+            /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
+            /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. If it is called
+            /// twice, callers in either list are denied. It takes precedence over [`allow`](Self::allow).
             #[must_use]
             pub fn deny(mut self, networks: Networks) -> Self {
                 self.options.deny.push(networks);
                 self
             }
 
-            /// Reads the peer's address from the extension of type `T`, and from nothing else: from a `Connected`
-            /// type of one's own, or what an earlier layer has found out.
+            /// Reads the peer's address from the extension of type `T`, and from nothing else: for example from your
+            /// own `Connected` type, or from what an earlier layer has inserted.
             ///
             /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted
-            /// proxies, the word `unix` stands for it. Without the extension there is no key.
+            /// proxies, the entry `unix` means such peers. Without the extension there is no key.
             ///
             /// ```
             /// use std::net::{IpAddr, SocketAddr};
             #[doc = concat!("use tower_throttle::key::{", stringify!($extractor), ", TrustedProxies};")]
             ///
-            /// // what a server with TCP and unix sockets knows of a connection
+            /// // a connection of a server with TCP and unix sockets
             /// #[derive(Clone)]
             /// enum Peer {
             ///     Tcp(SocketAddr),

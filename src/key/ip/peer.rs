@@ -10,25 +10,27 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// Read from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's `TcpConnectInfo`, over its TLS as well (feature
-/// `tonic`), or a bare `SocketAddr` or `IpAddr` in the request's extensions, in this order; or by
-/// [`peer_from`](PeerIp::peer_from), such as from the `TlsConnectInfo<TcpConnectInfo>` of TLS streams that tonic was
-/// given. No header is read, so it cannot be forged.
+/// The address is read from the request's extensions: from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
+/// `TcpConnectInfo`, which is also there with tonic's own TLS (feature `tonic`), or a bare `SocketAddr` or `IpAddr`,
+/// in this order. Or it is read by [`peer_from`](PeerIp::peer_from), for example from the
+/// `TlsConnectInfo<TcpConnectInfo>` of TLS streams that were given to tonic. No header is read, so the key cannot be
+/// forged.
 ///
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
-/// subscriber has at least a /64 of IPv6, so that is one key by default; of IPv4, each address is.
+/// subscriber has at least a /64 of IPv6, so by default a /64 is one key; each IPv4 address is one key.
 ///
 /// # Deployment caveat
 ///
-/// Behind a reverse proxy the peer is the proxy, and all clients share one key: take
-/// [`ClientIp`](super::ClientIp). See the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature
-/// `tracing`) when a peer that is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
-/// `CF-Connecting-IP`, `True-Client-IP` or `Fly-Client-IP`; with [`peer_from`](PeerIp::peer_from), none.
+/// Behind a reverse proxy the peer is the proxy, and all clients share one key: use [`ClientIp`](super::ClientIp). See
+/// the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when a peer that
+/// is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`,
+/// `True-Client-IP` or `Fly-Client-IP`; with [`peer_from`](PeerIp::peer_from), it logs none.
 ///
 /// # Errors
 ///
-/// [`resolve`](PeerIp::resolve) and the extraction, if the extensions hold no peer address. With axum, serve the app
-/// with `into_make_service_with_connect_info::<SocketAddr>()`. And if the peer has none, as over a unix socket.
+/// [`resolve`](PeerIp::resolve) and the extraction return an error if the extensions contain no peer address, or if the
+/// peer has none, as over a unix socket. With axum, serve the app with
+/// `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
 /// use tower_throttle::key::PeerIp;
@@ -50,13 +52,13 @@ pub struct PeerIp {
 }
 
 impl PeerIp {
-    /// IPv6 by /64, IPv4 by the address.
+    /// Creates an extractor that groups IPv6 addresses by /64, and gives each IPv4 address its own key.
     #[must_use]
     pub const fn new() -> Self {
         Self { peer_source: PeerSource::of_server(), options: IpOptions::new(), warning: ProxyWarning::new() }
     }
 
-    /// The key of callers from that address: to look at, refund or reset what they have used.
+    /// Returns the key of callers from that address, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -72,20 +74,20 @@ impl PeerIp {
         self.options.network(address.to_canonical())
     }
 
-    /// The peer's address, before grouping, and before callers that are [allowed](PeerIp::allow) or
-    /// [denied](PeerIp::deny) are told apart.
+    /// Returns the peer's address: not grouped by prefix, and whether or not it is [allowed](PeerIp::allow) or
+    /// [denied](PeerIp::deny).
     ///
     /// # Errors
     ///
-    /// If the extensions hold none.
+    /// Returns an error if the extensions contain no peer address, or if the peer has none.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.peer_source.peer(request.extensions())?.address()
     }
 
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
-        // An extension may hold what a layer outside has found out.
-        if self.peer_source.are_of_server() {
+        // With `peer_from`, an outer layer may have resolved the client already.
+        if self.peer_source.is_server() {
             self.warning.check(peer, request.headers());
         }
         Ok(peer)
@@ -114,22 +116,22 @@ mod tests {
     #[test]
     fn addresses_are_canonical_and_grouped() {
         let default = PeerIp::new();
-        for (address, options) in [
+        for (address, expected) in [
             ("1.2.3.4", "1.2.3.4"),
             ("::ffff:1.2.3.4", "1.2.3.4"),
             ("::ffff:5.6.7.8", "5.6.7.8"),
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
             ("::1", "::"),
         ] {
-            assert_eq!(key(&default, address), options, "{address}");
+            assert_eq!(key(&default, address), expected, "{address}");
         }
-        for (bits, options) in
+        for (bits, expected) in
             [(0, "::"), (48, "2001:db8:1::"), (56, "2001:db8:1::"), (128, "2001:db8:1:2:3:4:5:6")]
         {
-            assert_eq!(key(&PeerIp::new().ipv6_prefix(bits), "2001:db8:1:2:3:4:5:6"), options);
+            assert_eq!(key(&PeerIp::new().ipv6_prefix(bits), "2001:db8:1:2:3:4:5:6"), expected);
         }
-        for (bits, options) in [(0, "0.0.0.0"), (24, "1.2.3.0"), (32, "1.2.3.4")] {
-            assert_eq!(key(&PeerIp::new().ipv4_prefix(bits), "::ffff:1.2.3.4"), options);
+        for (bits, expected) in [(0, "0.0.0.0"), (24, "1.2.3.0"), (32, "1.2.3.4")] {
+            assert_eq!(key(&PeerIp::new().ipv4_prefix(bits), "::ffff:1.2.3.4"), expected);
         }
     }
 
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_found_where_it_was_said_to_be() {
+    fn a_peer_is_read_from_the_configured_extension() {
         #[derive(Clone)]
         struct Info(Option<IpAddr>);
         let extractor = PeerIp::new().peer_from(|info: &Info| info.0);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn some_are_not_limited_and_some_not_served() {
+    fn allowed_callers_are_not_limited_and_denied_ones_not_served() {
         let networks = |list: &[&str]| Networks::new(list).unwrap();
         let office = networks(&["10.0.0.0/8"]);
         let extractor = PeerIp::new().allow(office.clone()).deny(networks(&["10.6.0.0/16", "::/0"]));

@@ -1,4 +1,4 @@
-//! The other end of a connection, as the server that accepted it says.
+//! The peer of a connection, as reported by the server that accepted it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +9,12 @@ use http::Extensions;
 use crate::key::KeyError;
 use crate::key::error::PeerProblem;
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
-    /// Canonical.
+    /// A peer with an address, in its canonical form.
     Ip(IpAddr),
-    /// As over a unix socket.
+    /// A peer without an address, as over a unix socket.
     NoAddress,
 }
 
@@ -31,7 +31,7 @@ impl Peer {
     }
 }
 
-/// Where peers are read from: what servers say, or an extension of the user's.
+/// The source of peer addresses: the extensions that servers insert, or an extension of the user's.
 #[derive(Clone)]
 pub(super) struct PeerSource {
     extension: Option<Arc<PeerFn>>,
@@ -56,8 +56,8 @@ impl PeerSource {
         Self { extension: Some(Arc::new(find)) }
     }
 
-    /// Whether the server is asked, and no extension that a user's function reads.
-    pub(super) fn are_of_server(&self) -> bool {
+    /// Returns whether peers are read from the server's extensions, not by a function of the user's.
+    pub(super) fn is_server(&self) -> bool {
         self.extension.is_none()
     }
 
@@ -88,7 +88,7 @@ fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
-    // What axum's own extractor falls back to, in tests.
+    // axum's own extractor falls back to this, in tests.
     connected
         .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
         .map(|address| Peer::of(Some(address.ip())))

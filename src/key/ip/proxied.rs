@@ -1,4 +1,4 @@
-//! A peer that is probably a proxy: whoever limits by its address limits all of its clients as one.
+//! A warning for peers that are probably proxies: a limit by the peer's address limits all of a proxy's clients as one.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::peer_source::Peer;
 
-/// The headers in which proxies say whose request it is.
+/// The headers in which proxies report the client of a request.
 static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-for"),
     header::FORWARDED,
@@ -17,27 +17,27 @@ static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("fly-client-ip"),
 ];
 
-/// A warning that is given once: by each layer for itself, since a layer keeps one extractor for all its services.
+/// A warning that each layer logs once, since a layer keeps one extractor for all its services.
 #[derive(Debug, Default)]
 pub(super) struct ProxyWarning {
-    given: AtomicBool,
+    is_logged: AtomicBool,
 }
 
 impl ProxyWarning {
     pub(super) const fn new() -> Self {
-        Self { given: AtomicBool::new(false) }
+        Self { is_logged: AtomicBool::new(false) }
     }
 
     /// Warns if the peer is on this machine or in a private network, and the request has been forwarded.
     ///
-    /// Costs clients on the internet two comparisons, and no look at the headers.
+    /// For clients on the internet it costs two comparisons, and does not read the headers.
     #[inline]
     pub(super) fn check(&self, peer: Peer, headers: &HeaderMap) {
         if cfg!(feature = "tracing")
             && matches!(peer, Peer::Ip(address) if is_internal(address))
-            && !self.given.load(Ordering::Relaxed)
+            && !self.is_logged.load(Ordering::Relaxed)
             && FORWARDING.iter().any(|name| headers.contains_key(name))
-            && !self.given.swap(true, Ordering::Relaxed)
+            && !self.is_logged.swap(true, Ordering::Relaxed)
         {
             warn();
         }
@@ -46,11 +46,11 @@ impl ProxyWarning {
 
 impl Clone for ProxyWarning {
     fn clone(&self) -> Self {
-        Self { given: AtomicBool::new(self.given.load(Ordering::Relaxed)) }
+        Self { is_logged: AtomicBool::new(self.is_logged.load(Ordering::Relaxed)) }
     }
 }
 
-/// Of a canonical address.
+/// Returns whether a canonical address is on this machine or in a private network.
 fn is_internal(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),

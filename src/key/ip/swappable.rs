@@ -14,12 +14,12 @@ impl<T: Clone> Swappable<T> {
         Self { value: Arc::new(RwLock::new(value)) }
     }
 
-    /// Looks at it while it is locked: no function of the user's may be called then.
-    pub(super) fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.value.read().unwrap_or_else(PoisonError::into_inner))
+    /// Calls `read` with the value while it is locked: `read` must not call a function of the user's.
+    pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes over the other's value. Never holds both locks: they may be one.
+    /// Replaces the value by the value of `other`. The two locks are never held at once, because they may be the same.
     pub(super) fn replace(&self, other: &Self) {
         let other = other.with(T::clone);
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = other;

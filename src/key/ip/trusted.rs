@@ -4,16 +4,16 @@ use super::networks::NetworkSet;
 use super::swappable::Swappable;
 use crate::error::NetworkError;
 
-/// The proxies whose word is taken for who asked them.
+/// The proxies that are trusted to report the address of the client.
 ///
-/// Each of them must add its peer to the header, on every route: one that passes the header on as it came lets callers
-/// choose their address.
+/// Each of them must append its peer to the header, on every route: a proxy that passes the header on unchanged lets
+/// callers choose their address.
 ///
-/// By their networks, if possible: then the peer is checked, too, and who reaches the server past the proxies is
-/// limited by its own address. A number of hops is for proxies whose addresses nobody knows; it holds only if every
-/// request comes through exactly that many.
+/// Trust proxies by their networks, if possible: then the peer is checked as well, and a caller that reaches the server
+/// without going through the proxies is limited by its own address. A number of hops is for proxies whose addresses are
+/// unknown; it is only correct if every request comes through exactly that many proxies.
 ///
-/// Clones are the same: [`replace`](TrustedProxies::replace) changes all of them, while requests go on.
+/// Clones share the list: [`replace`](TrustedProxies::replace) changes all of them, while requests are being served.
 ///
 /// ```
 /// use tower_throttle::key::{ClientIp, TrustedProxies};
@@ -29,7 +29,7 @@ pub struct TrustedProxies {
     trust: Swappable<Trust>,
 }
 
-/// Whom to trust.
+/// The proxies that are trusted: by network, or by number.
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
     Networks(NetworkSet),
@@ -37,16 +37,16 @@ pub(super) enum Trust {
 }
 
 impl TrustedProxies {
-    /// Proxies in these networks; what an entry may be is said at [`Networks`](super::Networks). An empty list trusts
-    /// nobody: the peer is the client.
+    /// Trusts proxies in these networks; [`Networks`](super::Networks) lists the forms of an entry. An empty list
+    /// trusts no proxy: the peer is the client.
     ///
-    /// Trust no network that callers are in: a caller that is trusted is believed.
+    /// Do not trust a network that contains callers: a trusted caller can claim any address.
     ///
     /// # Errors
     ///
-    /// If an entry is no network; the error names it, and says what to write. If the entries together hold all of IPv4
-    /// or all of IPv6: every caller would be believed, whatever address it claims. So nothing that trusts everybody
-    /// reaches [`replace`](TrustedProxies::replace), either.
+    /// Returns an error if an entry is not a network; the error names it, and says what to write. Returns an error if
+    /// the entries together contain all of IPv4 or all of IPv6: every caller could claim any address. So a list that
+    /// trusts every caller cannot reach [`replace`](TrustedProxies::replace), either.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -58,23 +58,24 @@ impl TrustedProxies {
         }
     }
 
-    /// The last `count` proxies, whoever they are: each request comes through exactly so many.
+    /// Trusts the last `count` proxies, whatever their addresses: each request must come through exactly `count`
+    /// proxies.
     ///
     /// # Errors
     ///
-    /// If `count` is 0.
+    /// Returns an error if `count` is 0.
     pub fn hops(count: usize) -> Result<Self, NetworkError> {
         if count == 0 { Err(NetworkError::no_hops()) } else { Ok(Self::of(Trust::Hops(count))) }
     }
 
-    /// Proxies on this machine: `127.0.0.0/8` and `::1`.
+    /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`.
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(Trust::Networks(NetworkSet::loopback()))
     }
 
-    /// Proxies in networks that are not routed on the internet; see [`Networks::private`](super::Networks::private).
-    /// Not if callers are in such a network, too.
+    /// Trusts proxies in networks that are not routed on the internet; see
+    /// [`Networks::private`](super::Networks::private). Do not use it if callers are in such a network, too.
     #[must_use]
     pub fn private() -> Self {
         Self::of(Trust::Networks(NetworkSet::private()))
@@ -84,13 +85,13 @@ impl TrustedProxies {
         Self { trust: Swappable::new(trust) }
     }
 
-    /// Trusts others in the place of these, in all clones.
+    /// Replaces the trusted proxies by `other`, in all clones.
     pub fn replace(&self, other: Self) {
         self.trust.replace(&other.trust);
     }
 
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Trust) -> T) -> T {
-        self.trust.with(look)
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Trust) -> T) -> T {
+        self.trust.with(read)
     }
 }
 

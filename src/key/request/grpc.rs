@@ -5,11 +5,11 @@ use http::Request;
 use super::known_names::KnownNames;
 use crate::key::{KeyError, KeyExtractor};
 
-/// The gRPC service that is called: those that are known by name, and all others together.
+/// The gRPC service that is called: each known service by its name, and all others as one.
 ///
 /// Callers can invent services, so a name that is not in the list gets no budget of its own. The path is read as this
-/// layer sees it: inside of axum's `nest`, without the prefix, as the gRPC service sees it. A generated server has
-/// its service's name: `GreeterServer::<Greeter>::NAME`, of tonic's trait `NamedService`.
+/// layer sees it: inside axum's `nest`, without the prefix, as the gRPC service sees it. A generated server has its
+/// service's name: `GreeterServer::<Greeter>::NAME`, of tonic's trait `NamedService`.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcService, PeerIp};
@@ -22,11 +22,11 @@ pub struct GrpcService {
 }
 
 impl GrpcService {
-    /// These services, each as `package.Service`.
+    /// Creates an extractor that knows these services, each given as `package.Service`.
     ///
     /// # Panics
     ///
-    /// If one is empty or has a slash in it: no call would ever be for it.
+    /// Panics if a name is empty or contains a slash: no call would ever match it.
     #[must_use]
     #[track_caller]
     pub fn known<I>(services: I) -> Self
@@ -44,8 +44,8 @@ impl GrpcService {
         Self { known: KnownNames::new(services.into_iter().map(service)) }
     }
 
-    /// Returns the key of calls to that service: to look at, refund or reset what they have used. All services that are
-    /// not known have one key.
+    /// Returns the key of calls to that service, to peek at, refund or reset their usage. All unknown services have one
+    /// key.
     #[must_use]
     pub fn key(&self, service: &str) -> Option<Arc<str>> {
         self.known.name(service)
@@ -61,7 +61,7 @@ impl<B> KeyExtractor<Request<B>> for GrpcService {
     }
 }
 
-/// The gRPC method that is called: those that are known by name, and all others together. The path is read as for
+/// The gRPC method that is called: each known method by its name, and all others as one. The path is read as for
 /// [`GrpcService`].
 ///
 /// ```
@@ -75,11 +75,11 @@ pub struct GrpcMethod {
 }
 
 impl GrpcMethod {
-    /// These methods, each as `/package.Service/Method`.
+    /// Creates an extractor that knows these methods, each given as `/package.Service/Method`.
     ///
     /// # Panics
     ///
-    /// If one is anything else: no call would ever be for it.
+    /// Panics if a name has any other form: no call would ever match it.
     #[must_use]
     #[track_caller]
     pub fn known<I>(methods: I) -> Self
@@ -98,8 +98,8 @@ impl GrpcMethod {
         Self { known: KnownNames::new(methods.into_iter().map(method)) }
     }
 
-    /// Returns the key of calls to that method, `/package.Service/Method`: to look at, refund or reset what they have
-    /// used. All methods that are not known have one key.
+    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. All
+    /// unknown methods have one key.
     #[must_use]
     pub fn key(&self, method: &str) -> Option<Arc<str>> {
         method.strip_prefix('/').and_then(|method| self.known.name(method))
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn known_ones_are_told_apart_and_others_are_one() {
+    fn known_names_have_a_key_each_and_others_share_one() {
         let service = GrpcService::known(["a.A", "b.B"]);
         let key = |path: &str| service.extract(&request(path)).unwrap().unwrap();
         assert_eq!(key("/a.A/X").as_deref(), Some("a.A"));

@@ -9,12 +9,13 @@ use crate::key::error::HeaderProblem;
 use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
 
-/// The host that is asked: those that are known by name, and all others together.
+/// The host of the request: each known host by its name, and all others as one.
 ///
-/// Callers can invent hosts, so a name that is not in the list gets no budget of its own. Read from the request's
-/// target (HTTP/2's `:authority`), else from the `Host` header; in any case, without its port and a dot at its end.
-/// Two `Host` lines are an error of the client (400), and so is one that names another host than the target. `X-Forwarded-Host` is not read:
-/// where what is behind goes by that, take the host from an [`Extension`](crate::key::Extension).
+/// Callers can invent hosts, so a name that is not in the list gets no budget of its own. The host is read from the
+/// request's target (HTTP/2's `:authority`), or else from the `Host` header, without regard to case, port and trailing
+/// dot. Two `Host` headers are an error of the client (400), and so is one that names another host than the target.
+/// `X-Forwarded-Host` is not read: if the inner service uses it, take the host from an
+/// [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Host, PeerIp};
@@ -27,11 +28,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// These hosts, without ports.
+    /// Creates an extractor that knows these hosts, given without ports.
     ///
     /// # Panics
     ///
-    /// If one is no host, or has a port: no request would ever be for it.
+    /// Panics if a name is not a host, or has a port: no request would ever match it.
     #[must_use]
     #[track_caller]
     pub fn known<I>(hosts: I) -> Self
@@ -49,8 +50,8 @@ impl Host {
 }
 
 impl Host {
-    /// Returns the key of requests for that host, without a port: to look at, refund or reset what they have used. All
-    /// hosts that are not known have one key.
+    /// Returns the key of requests for that host, given without a port, to peek at, refund or reset their usage. All
+    /// unknown hosts have one key.
     #[must_use]
     pub fn key(&self, host: &str) -> Option<Arc<str>> {
         self.known.name(&canonical(host))
@@ -65,15 +66,15 @@ impl<B> KeyExtractor<Request<B>> for Host {
     type Key = Option<Arc<str>>;
 
     fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
-        let line = single_value(&HOST, request.headers())?;
-        let line = line.and_then(|value| Authority::try_from(value.as_bytes()).ok());
-        let line = line.map(|authority| canonical(authority.host()));
+        let header = single_value(&HOST, request.headers())?;
+        let header = header.and_then(|value| Authority::try_from(value.as_bytes()).ok());
+        let header = header.map(|authority| canonical(authority.host()));
         let target = request.uri().authority().map(|authority| canonical(authority.host()));
-        let host = match (target, line) {
-            (Some(target), Some(line)) if target != line => {
+        let host = match (target, header) {
+            (Some(target), Some(header)) if target != header => {
                 return Err(KeyError::header(HeaderProblem::OtherHost, &HOST));
             }
-            (target, line) => target.or(line),
+            (target, header) => target.or(header),
         };
         Ok(Some(host.and_then(|host| self.known.name(&host))))
     }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_ones_are_told_apart_and_others_are_one() {
+    fn known_hosts_have_a_key_each_and_others_share_one() {
         let host = Host::known(["A.example", "[::1]"]);
         let key = |target: &str, lines: &[&[u8]]| {
             let mut request = Request::builder().uri(target).body(()).unwrap();

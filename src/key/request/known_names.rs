@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names that have a budget each; all others have one together, for callers can invent them.
+/// Names that have a budget each. All other names share one budget, because callers can invent them.
 #[derive(Clone)]
 pub(super) struct KnownNames {
     names: Arc<HashSet<Arc<str>>>,
@@ -13,7 +13,7 @@ impl KnownNames {
         Self { names: Arc::new(names.into_iter().map(Arc::from).collect()) }
     }
 
-    /// The name, if it is known.
+    /// Returns the name, if it is known.
     pub(super) fn name(&self, name: &str) -> Option<Arc<str>> {
         self.names.get(name).cloned()
     }

@@ -2,10 +2,11 @@ use http::Request;
 
 use crate::key::{KeyError, KeyExtractor};
 
-/// The HTTP method: each by itself, or in two classes.
+/// The HTTP method: one key per method, or one per class of methods.
 ///
-/// `HEAD` counts as `GET`, which answers it in axum. Methods that the standards do not name are all one: callers can
-/// invent them. A layer that takes the method from a header (`X-HTTP-Method-Override`) belongs outside this one.
+/// `HEAD` counts as `GET`, whose handlers answer it in axum. All methods that the standards do not define have one key,
+/// because callers can invent them. A layer that takes the method from a header (`X-HTTP-Method-Override`) belongs
+/// outside this one.
 ///
 /// ```
 /// use tower_throttle::key::{Method, PeerIp};
@@ -21,24 +22,24 @@ pub struct Method {
 /// A method, or a class of methods.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MethodKey {
-    /// One that the standards name.
+    /// A method that the standards define.
     KnownNames(http::Method),
-    /// Any other.
+    /// Any other method.
     Unknown,
-    /// One that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
+    /// A method that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
     Safe,
-    /// Any that is not safe.
+    /// Any method that is not safe.
     Unsafe,
 }
 
 impl Method {
-    /// Each method by itself.
+    /// Creates an extractor with one key per method.
     #[must_use]
     pub const fn new() -> Self {
         Self { classes: false }
     }
 
-    /// Two classes: methods that only read, and all others.
+    /// Creates an extractor with two keys: one for methods that only read, and one for all others.
     #[must_use]
     pub const fn by_safety() -> Self {
         Self { classes: true }
@@ -46,7 +47,7 @@ impl Method {
 }
 
 impl Method {
-    /// Returns the key of requests with that method: to look at, refund or reset what they have used.
+    /// Returns the key of requests with that method, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, method: &http::Method) -> MethodKey {
         use http::Method as M;

@@ -1,4 +1,4 @@
-//! What is asked for: the route, the method, the host, the gRPC service.
+//! Keys from the target of a request: the route, the method, the host, the gRPC service.
 
 mod grpc;
 mod host;

@@ -6,11 +6,11 @@ use http::Request;
 
 use crate::key::{KeyError, KeyExtractor};
 
-/// The route that axum matched, as it was written: `/users/{id}`.
+/// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///
-/// Never the path that was asked for, which callers can vary without end (`//login`, `/login/`, `/%6cogin`). Requests
-/// that matched no route share one key: fallbacks, what `nest_service` serves, and layers around a whole router, which
-/// run before it has matched. Several routes to one handler are several keys.
+/// The requested path is never the key, because callers can vary it without end (`//login`, `/login/`, `/%6cogin`).
+/// Requests that matched no route share one key: fallbacks, services in `nest_service`, and everything in a layer
+/// around a whole router, which runs before the router has matched. Several routes to one handler are several keys.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -26,13 +26,14 @@ use crate::key::{KeyError, KeyExtractor};
 pub struct Route;
 
 impl Route {
-    /// The matched route.
+    /// Creates an extractor for the matched route.
     #[must_use]
     pub const fn new() -> Self {
         Self
     }
 
-    /// Returns the key of requests for that route, as it was written: to look at, refund or reset what they have used.
+    /// Returns the key of requests for that route, as it is written in the router, to peek at, refund or reset their
+    /// usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -51,7 +52,7 @@ impl Route {
     }
 }
 
-/// A route as it was written, or that none matched.
+/// A route as it is written in the router, or the absence of a matching route.
 #[derive(Clone, Debug)]
 pub struct RouteKey(Matched);
 
@@ -63,7 +64,7 @@ enum Matched {
 }
 
 impl RouteKey {
-    /// The route, if one matched.
+    /// Returns the route, if one matched.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match &self.0 {
