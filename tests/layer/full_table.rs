@@ -69,7 +69,7 @@ async fn a_key_without_room_is_an_error_that_says_so() {
     assert!(service.clone().oneshot(1).await.is_ok());
     match service.oneshot(2).await {
         Err(Error::Limited(decision)) => {
-            assert!(decision.is_table_full() && decision.retry_after().is_none())
+            assert!(decision.is_table_full() && decision.retry_after().is_none());
         }
         other => panic!("{other:?}"),
     }
