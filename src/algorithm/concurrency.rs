@@ -43,7 +43,7 @@ use crate::decision::Decision;
 ///
 /// In a layer, a request holds its permit until the body of its response has ended or was dropped. For services other
 /// than HTTP, it holds it until there is a response, unless the responder
-/// [holds](crate::middleware::Responder::hold) it longer. In code,
+/// [holds](crate::middleware::Responder::hold_permit) it longer. In code,
 /// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
 /// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
 /// [`acquire`](crate::limiter::RateLimiter::acquire) are held until they are

@@ -23,7 +23,7 @@ pub struct Method {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MethodKey {
     /// A method that the standards define.
-    KnownNames(http::Method),
+    Known(http::Method),
     /// Any other method.
     Unknown,
     /// A method that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
@@ -55,9 +55,9 @@ impl Method {
         match *method {
             _ if self.classes && method.is_safe() => MethodKey::Safe,
             _ if self.classes => MethodKey::Unsafe,
-            M::HEAD => MethodKey::KnownNames(M::GET),
+            M::HEAD => MethodKey::Known(M::GET),
             M::GET | M::POST | M::PUT | M::PATCH | M::DELETE | M::OPTIONS | M::CONNECT | M::TRACE => {
-                MethodKey::KnownNames(method.clone())
+                MethodKey::Known(method.clone())
             }
             _ => MethodKey::Unknown,
         }
