@@ -247,7 +247,7 @@ async fn one_service_is_limited_and_its_neighbour_is_not() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_key_is_an_internal_error() {
+async fn a_call_whose_key_is_invalid_is_an_invalid_argument() {
     let layer = RateLimitLayer::new(Header::new("x-api-key").unwrap(), TokenBucket::new(Quota::per_hour(1)));
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut caller = Caller::connect(&server).await;
@@ -260,10 +260,10 @@ async fn a_call_without_a_key_is_an_internal_error() {
     let answer: Result<tonic::Response<Words>, Status> =
         caller.0.unary(request, PathAndQuery::from_static("/test.Echo/Say"), codec).await;
     let status = answer.unwrap_err();
-    assert_eq!(status.code(), Code::Internal);
-    assert!(status.message().contains("x-api-key") && !status.message().contains("secret"), "{status:?}");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(!status.message().contains("x-api-key") && !status.message().contains("secret"), "{status:?}");
     // Its spaces travel percent-encoded and arrive unchanged.
-    assert_eq!(status.message(), "the header `x-api-key` stands in two lines, send one");
+    assert_eq!(status.message(), "the request does not identify its client in a valid form");
     assert!(!status.metadata().contains_key("retry-after"));
 }
 
@@ -391,7 +391,7 @@ mod unix {
         let mut caller = server.caller().await;
         for _ in 0..2 {
             let status = caller.echo("ab").await.unwrap_err();
-            assert_eq!(status.code(), Code::Internal);
+            assert_eq!(status.code(), Code::InvalidArgument);
             assert_eq!(status.message(), "the server cannot identify the client of this request");
             assert!(!status.metadata().contains_key("retry-after"), "{status:?}");
         }

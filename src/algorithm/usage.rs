@@ -9,8 +9,10 @@ pub struct Usage(u64);
 impl Usage {
     /// Nothing is used.
     pub const NONE: Self = Self(0);
-    /// The limit is reached, or the key is locked out: nothing remains.
+    /// The limit is reached: nothing remains.
     pub const FULL: Self = Self(1 << 32);
+    /// The key is locked out for a while, whatever remains.
+    pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
 
     /// Returns the usage of a key that has used `used` of `limit` units. It is [`FULL`](Usage::FULL) from `limit` on
     /// and less below it.
@@ -47,7 +49,7 @@ mod tests {
         assert_eq!(Usage::of(1, 1), Usage::FULL);
         assert_eq!(Usage::of(7, 5), Usage::FULL);
         assert_eq!(Usage::of(0, 0), Usage::FULL);
-        assert!(Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
+        assert!(Usage::FULL < Usage::LOCKED_OUT && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Strict, Time};
 use super::harness::{Progress, Stage, all, judge};
-use super::queue_model::{INTERVAL, Line, Real, ten_a_second};
+use super::queue_model::{INTERVAL, Line, Real, one_per_interval};
 use super::two_limiters::{BUDGETS, Key, Keys, Pair, call};
 
 /// Some calls join and stay, others are cancelled. As many slots come as calls have stayed, and no more: then
@@ -110,7 +110,7 @@ pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
         Act::Nothing => {}
         Act::Refund => limiter.refund(&0_u64, 1),
         Act::Reset => limiter.reset(&0_u64),
-        Act::Replace => limiter.replace(LeakyBucket::new(Quota::per_second(20)).queue(8)),
+        Act::Replace => limiter.replace(LeakyBucket::new(Quota::per_second(2_000_000)).queue(8)),
     });
     let stayers: Vec<_> = (0..2).map(|_| stage.stays(0, tells.clone())).collect();
     let line = stage.line.clone();
@@ -166,7 +166,7 @@ pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
 /// or meanwhile.
 pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
     let clock = C::new();
-    let build = || RateLimiter::builder(ten_a_second()).clock(clock.clone()).build();
+    let build = || RateLimiter::builder(one_per_interval()).clock(clock.clone()).build();
     let lines = [build(), build()];
     let [first, second] = &lines;
     let budget = RateLimiter::builder(TokenBucket::new(Quota::per_hour(5))).clock(clock.clone()).build();
@@ -226,7 +226,7 @@ pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
 /// New keys arrive at a table of two: one at a time, two at once in either order, queued, and one is reset.
 pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let clock = Strict::new();
-    let limiter = RateLimiter::builder(ten_a_second())
+    let limiter = RateLimiter::builder(one_per_interval())
         .clock(clock.clone())
         .max_keys(2)
         .on_full(OnFull::ShareBuckets)

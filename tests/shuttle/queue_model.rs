@@ -9,7 +9,8 @@ use tower_throttle::{Quota, RateLimiter};
 
 use super::clock::Time;
 
-pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+/// Short, so that no slot is ever overdue for so long that the schedule moves.
+pub(crate) const INTERVAL: Duration = Duration::from_micros(1);
 
 /// Queues from which one call is released each [`INTERVAL`], as the models see them.
 pub(crate) trait Line: Clone + Send + 'static {
@@ -26,12 +27,12 @@ pub(crate) struct Real(pub(crate) RateLimiter<LeakyBucket>);
 
 impl Real {
     pub(crate) fn new<C: Time>(clock: C) -> Self {
-        Self(RateLimiter::builder(ten_a_second()).clock(clock).build())
+        Self(RateLimiter::builder(one_per_interval()).clock(clock).build())
     }
 }
 
-pub(crate) fn ten_a_second() -> LeakyBucket {
-    LeakyBucket::new(Quota::per_second(10)).queue(8)
+pub(crate) fn one_per_interval() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(1_000_000)).queue(8)
 }
 
 impl Line for Real {

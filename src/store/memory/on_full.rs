@@ -81,9 +81,14 @@ impl<K: Copy> LeastUsed<K> {
 
     /// Returns the sampled keys, the one to evict first. The others follow, in case that one is in use
     /// meanwhile.
+    ///
+    /// A used-up key that was asked for much more recently than the others of the sample goes last. Otherwise a flood of
+    /// keys that are locked out would evict each key at its limit, again and again, though it keeps on calling.
     pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
-        // Stable: of keys that do not differ, the one offered first.
-        self.sampled.sort_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)));
+        self.sampled.sort_by_key(|sampled| sampled.idle);
+        let median = self.sampled.get(self.sampled.len() / 2).map_or(0, |sampled| sampled.idle);
+        let is_active = |sampled: &Sampled<K>| sampled.usage.is_full() && sampled.idle < median / 4;
+        self.sampled.sort_by_key(|sampled| (is_active(sampled), sampled.usage, Reverse(sampled.idle)));
         self.sampled.into_iter()
     }
 }
@@ -117,6 +122,23 @@ mod tests {
         assert_eq!(order(&full), "bac");
         let alike = [('a', Usage::of(1, 2), 3), ('b', Usage::of(50, 100), 9)];
         assert_eq!(order(&alike), "ba", "used alike, whatever the limits");
+    }
+
+    #[test]
+    fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
+        let offers = [('a', Usage::LOCKED_OUT, 50), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
+        assert_eq!(order(&offers), "cba");
+    }
+
+    #[test]
+    fn a_used_up_key_that_keeps_on_calling_outlasts_those_that_are_locked_out() {
+        let offers = [
+            ('a', Usage::FULL, 1),
+            ('b', Usage::LOCKED_OUT, 9),
+            ('c', Usage::LOCKED_OUT, 7),
+            ('d', Usage::of(1, 2), 1),
+        ];
+        assert_eq!(order(&offers), "dbca");
     }
 
     #[test]

@@ -340,9 +340,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         match (count.left, count.refusals) {
             (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
             (0, refusals) => self.algorithm.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
-            // As used up as a key at its limit, and no more: otherwise a flood of keys that are locked out
-            // would evict each key at its limit, which would get its quota again.
-            _ => Usage::FULL,
+            _ => Usage::LOCKED_OUT,
         }
     }
 
