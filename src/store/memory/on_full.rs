@@ -17,8 +17,8 @@ use crate::algorithm::Usage;
 pub enum OnFull {
     /// Evicts the least used of eight sampled keys, and of equally used ones the one that was idle longest.
     ///
-    /// A key at its limit stays limited while less used keys can be evicted, and so does one that is locked
-    /// out. An evicted key starts anew when it returns. If none of the keys looked at (64 at most) may be
+    /// A key at its limit stays limited while less used keys can be evicted. One that is locked out outlasts
+    /// idle keys at their limits, and one that keeps on calling outlasts both. An evicted key starts anew when it returns. If none of the keys looked at (64 at most) may be
     /// evicted, the call is denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
     /// If all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all
@@ -134,8 +134,8 @@ mod tests {
     fn a_used_up_key_that_keeps_on_calling_outlasts_those_that_are_locked_out() {
         let offers = [
             ('a', Usage::FULL, 1),
-            ('b', Usage::LOCKED_OUT, 9),
-            ('c', Usage::LOCKED_OUT, 7),
+            ('b', Usage::LOCKED_OUT, 90),
+            ('c', Usage::LOCKED_OUT, 70),
             ('d', Usage::of(1, 2), 1),
         ];
         assert_eq!(order(&offers), "dbca");
