@@ -21,14 +21,17 @@ fn fields_name_the_unit_and_no_time() {
     assert_eq!(refused.headers()["ratelimit"], r#""downloads";r=0"#);
     // A hint and no promise: when a call ends is not known.
     assert_eq!(refused.headers()["retry-after"], "1");
-    // The same beside a rate with a known wait of an hour, which would be no promise either.
+    // Beside a rate with a known wait, the hint is that wait: before it, the call is denied in any case.
     let rate = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
     assert!(rate.check(&()).is_allowed());
     let mut both = RateLimitLayer::with_limiter(Global, rate)
         .and(RateLimitLayer::with_limiter(Global, limiter))
         .layer(service_fn(answers));
     let refused = both.call(Request::new((0, 1))).now().unwrap();
-    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["retry-after"]),
+        (429, &"3600".parse().unwrap())
+    );
 }
 
 fn grpc(timeout: &str, content_type: &str) -> Asks {
