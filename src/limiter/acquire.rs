@@ -1,156 +1,328 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context as Task, Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 
-use crate::algorithm::Algorithm;
+use super::RateLimiter;
+use crate::algorithm::{Algorithm, HasPriority};
 use crate::decision::Decision;
-use crate::store::{Acquired, Attempt, Context, MemoryKeyId, MemoryStore, Permit, QueuedAcquire};
+use crate::store::{
+    Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, Reservation, Store,
+};
+
+impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
+    /// Takes one unit, waiting for it in the key's queue.
+    ///
+    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls: in
+    /// a [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) they wait for their
+    /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has units
+    /// available, in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A
+    /// window with [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own
+    /// that has no [`queueing`](Algorithm::queueing), the call is decided at once, as by [`check`](RateLimiter::check).
+    ///
+    /// The number of queued calls, and the length of their wait, is bounded:
+    ///
+    /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call that finds the queue full, or
+    ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
+    /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
+    ///   without `queue(n)`.
+    /// - else only by the [total of the limiter](Builder::max_queued), and there is no maximum wait. **One key may then
+    ///   use up that total**, and calls for other keys are denied if they would have to wait. If callers choose the
+    ///   keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
+    ///
+    /// In a tokio runtime, each call consumes budget of
+    /// [cooperative scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over
+    /// calls that are decided at once lets others run. A call that has no budget left has not joined the queue.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped before its first poll, or while it is queued, has charged nothing, and the calls behind it
+    /// move up. A queued call is charged when it is released. If it is dropped between that and its next poll, its units
+    /// are returned, unless another call for the key has been admitted meanwhile. The work of cancelling a queued call is
+    /// linear in the number of queued calls of the key.
+    ///
+    /// A queued call has a timer, so keep polling it, in a task or a `select!`. A queued call that is not polled loses at
+    /// most its own slot, with one exception: the first waiter of a [`Concurrency`](crate::algorithm::Concurrency) is
+    /// given the next free permit, and if it is kept but never polled again, it blocks its key, as in any fair semaphore.
+    /// A call that waits for a window and is polled late takes its unit from the window in which it is released, not
+    /// from the one in which it could have been.
+    ///
+    /// A runtime that is shut down drops its waiters, with the same effect as dropping each future. A clock that steps
+    /// back while calls are queued adds at most one period to their wait.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the call has to wait with the default clock, outside a tokio runtime that has its timer enabled, and if
+    /// the future is polled after it was ready.
+    pub fn acquire<K: ?Sized>(&self, key: &K) -> Acquire<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.acquire_n(key, 1)
+    }
+
+    /// Takes `cost` units, waiting for them in the key's queue. Otherwise the same as
+    /// [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
+    pub fn acquire_n<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.start_acquire(key, cost)
+    }
+
+    /// Takes one unit, waiting for it at most `max_wait`.
+    ///
+    /// A call that would have to wait longer is denied at once, without having waited: its `retry_after` is when the
+    /// same call would be queued. Only for [`Concurrency`](crate::algorithm::Concurrency) is the wait not known
+    /// beforehand: there, the call is denied after it has waited for `max_wait`. A shorter `max_wait` of the algorithm
+    /// applies as well. `remaining` of a call that is decided at once counts calls with the same `max_wait`. Otherwise
+    /// the same as [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(1)));
+    /// assert!(limiter.check("upstream").is_allowed());
+    /// let late = limiter.acquire_within("upstream", Duration::from_millis(50)).await;
+    /// assert!(!late.is_allowed() && late.delay().is_zero());
+    /// let in_time = limiter.acquire_within("upstream", Duration::from_millis(100)).await;
+    /// assert_eq!(in_time.delay(), Duration::from_millis(100));
+    /// # }
+    /// ```
+    pub fn acquire_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> Acquire<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.acquire_n_within(key, 1, max_wait)
+    }
+
+    /// Takes `cost` units, waiting for them at most `max_wait`. See [`acquire_within`](RateLimiter::acquire_within).
+    pub fn acquire_n_within<K: ?Sized>(&self, key: &K, cost: u64, max_wait: Duration) -> Acquire<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.acquire_n(key, cost).with_max_wait(max_wait)
+    }
+
+    /// Takes `cost` units with priority: the call may wait for the next window instead of being denied. Otherwise the same
+    /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
+    ///
+    /// This is only for algorithms that [have calls with priority](HasPriority): a window with
+    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`] and with a
+    /// [lockout](crate::algorithm::Lockout). For others it does not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use tower_throttle::algorithm::FixedWindow;
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(10)));
+    /// let _ = limiter.acquire_with_priority("upstream", 1);
+    /// ```
+    pub fn acquire_with_priority<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
+    where
+        A: HasPriority,
+        S: KeyedStore<A, K>,
+    {
+        self.start_acquire(key, cost).with_priority()
+    }
+
+    /// Takes a permit, which ends the call when it is dropped, waiting for it in the key's queue as
+    /// [`acquire`](RateLimiter::acquire) does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as that of [`acquire`](RateLimiter::acquire). A permit that was given to a future that is dropped goes to
+    /// the next waiter.
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`acquire`](RateLimiter::acquire) does.
+    pub fn acquire_permit<K: ?Sized>(&self, key: &K) -> AcquirePermit<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        AcquirePermit::new(self.acquire(key))
+    }
+
+    /// Takes a permit, which ends the call when it is dropped, waiting for it at most `max_wait`, as
+    /// [`acquire_within`](RateLimiter::acquire_within) does: with [`Concurrency`](crate::algorithm::Concurrency), the call
+    /// is denied after it has waited for `max_wait`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial.
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as that of [`acquire_permit`](RateLimiter::acquire_permit).
+    ///
+    /// # Panics
+    ///
+    /// Panics as [`acquire`](RateLimiter::acquire) does.
+    pub fn acquire_permit_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> AcquirePermit<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        AcquirePermit::new(self.acquire_within(key, max_wait))
+    }
+
+    pub(super) fn start_acquire<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
+    where
+        S: KeyedStore<A, K>,
+    {
+        let (store, key) = (self.store.clone(), self.store.key(key));
+        let call = Call { cost, algorithm: None, priority: false, max_wait: Duration::MAX };
+        Acquire { stage: Stage::Start { store, key, call } }
+    }
+}
 
 pin_project! {
     /// A pending [`RateLimiter::acquire`](super::RateLimiter::acquire).
     ///
-    /// Borrows neither the key nor the limiter.
+    /// Borrows neither the key nor the limiter. Yields the [`Decision`]; with a store that can fail, a `Result` of it.
     #[must_use = "futures do nothing unless polled"]
-    pub struct Acquire<A>
+    pub struct Acquire<A, S = MemoryStore<A>>
     where
         A: Algorithm,
+        S: Store<A>,
     {
         #[pin]
-        wait: AcquirePermit<A>,
-    }
-}
-
-impl<A: Algorithm> Acquire<A> {
-    pub(super) fn new(wait: AcquirePermit<A>) -> Self {
-        Self { wait }
-    }
-
-    /// Returns the same call with a maximum wait. Call it before the first poll.
-    pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
-        Self { wait: self.wait.with_max_wait(max_wait) }
-    }
-}
-
-impl<A: Algorithm> Future for Acquire<A> {
-    type Output = Decision;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Decision> {
-        let (decision, permit) = ready!(self.project().wait.poll_inner(cx));
-        // The call stays in progress until `release` is called.
-        drop(permit.disarmed());
-        Poll::Ready(decision)
-    }
-}
-
-pin_project! {
-    /// A pending [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit).
-    ///
-    /// Borrows neither the key nor the limiter.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct AcquirePermit<A>
-    where
-        A: Algorithm,
-    {
-        #[pin]
-        stage: Stage<A>,
+        stage: Stage<A, S::Key, S::Wait, S>,
     }
 }
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<A>
-    where
-        A: Algorithm,
-    {
-        Start {
-            context: Arc<Context<A, MemoryStore<A>>>,
-            key: MemoryKeyId,
-            cost: u64,
-            algorithm: Option<A>,
-            priority: bool,
-            max_wait: Duration,
-        },
-        Queued { #[pin] wait: QueuedAcquire<A> },
+    enum Stage<A, K, W, S> {
+        Start { store: S, key: K, call: Call<A> },
+        Waiting { #[pin] wait: W },
         Done,
     }
 }
 
-impl<A: Algorithm> AcquirePermit<A> {
-    pub(super) fn new(
-        context: Arc<Context<A, MemoryStore<A>>>,
-        key: MemoryKeyId,
-        cost: u64,
-        algorithm: Option<A>,
-        priority: bool,
-    ) -> Self {
-        Self { stage: Stage::Start { context, key, cost, algorithm, priority, max_wait: Duration::MAX } }
+/// A call that is made at the first poll.
+struct Call<A> {
+    cost: u64,
+    algorithm: Option<A>,
+    priority: bool,
+    max_wait: Duration,
+}
+
+impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
+    /// Sets the maximum wait. Call it before the first poll.
+    fn with_max_wait(self, max_wait: Duration) -> Self {
+        self.with(|call| call.max_wait = max_wait)
     }
 
-    /// Returns the same call with a maximum wait. Call it before the first poll.
-    pub(super) fn with_max_wait(mut self, wait: Duration) -> Self {
-        if let Stage::Start { max_wait, .. } = &mut self.stage {
-            *max_wait = wait;
+    /// Gives the call priority. Call it before the first poll.
+    fn with_priority(self) -> Self {
+        self.with(|call| call.priority = true)
+    }
+
+    /// Sets another algorithm than the limiter's. Call it before the first poll.
+    pub(super) fn with_algorithm(self, algorithm: A) -> Self {
+        self.with(|call| call.algorithm = Some(algorithm))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Call<A>)) -> Self {
+        if let Stage::Start { call, .. } = &mut self.stage {
+            change(call);
         }
         self
     }
 
-    fn poll_inner(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<(Decision, Permit)> {
+    fn poll_inner(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Decision, Reservation), S::Error>> {
         // This comes before the decision, so a call without budget charges nothing and joins no queue. If the call is
         // queued, the unit of budget is returned. Outside a tokio runtime, there is always budget.
         let budget = ready!(poll_proceed(cx));
-        let mut this = self.project();
+        let mut stage = self.project().stage;
         loop {
-            let decided = match this.stage.as_mut().project() {
-                StageProj::Start { context, key, cost, algorithm, priority, max_wait } => {
-                    let call =
-                        Attempt::with(*cost, algorithm.as_ref(), *priority).wait().with_max_wait(*max_wait);
-                    match MemoryStore::enter(context, *key, call) {
-                        Acquired::Ready(decision) | Acquired::Reserved(decision, _) => {
-                            (decision, Permit::default())
-                        }
-                        Acquired::Held(decision, permit) => (decision, permit),
+            let decided = match stage.as_mut().project() {
+                StageProj::Start { store, key, call } => {
+                    let attempt = Attempt::with(call.cost, call.algorithm.as_ref(), call.priority);
+                    match store.acquire(key.clone(), attempt.wait().with_max_wait(call.max_wait)) {
+                        Acquired::Ready(decision, reservation) => Ok((decision, reservation)),
                         Acquired::Pending(wait) => {
-                            this.stage.set(Stage::Queued { wait });
+                            stage.set(Stage::Waiting { wait });
                             continue;
                         }
                     }
                 }
-                StageProj::Queued { mut wait } => match ready!(wait.as_mut().poll(cx)) {
-                    Ok(decision) if decision.is_allowed() => (decision, wait.permit()),
-                    Ok(decision) => (decision, Permit::default()),
-                    Err(never) => match never {},
-                },
+                StageProj::Waiting { wait } => ready!(wait.poll(cx)),
                 StageProj::Done => panic!("polled after it was ready"),
             };
-            this.stage.set(Stage::Done);
+            stage.set(Stage::Done);
             budget.made_progress();
             return Poll::Ready(decided);
         }
     }
 }
 
-impl<A: Algorithm> Future for AcquirePermit<A> {
-    type Output = Result<Permit, Decision>;
+impl<A: Algorithm, S: CheckStore<A>> Future for Acquire<A, S> {
+    type Output = S::Output<Decision>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
-        let (decision, permit) = ready!(self.poll_inner(cx));
-        Poll::Ready(if decision.is_allowed() { Ok(permit) } else { Err(decision) })
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let decided = ready!(self.poll_inner(cx));
+        Poll::Ready(S::output(decided.map(|(decision, reservation)| {
+            // The call stays in progress until `release` is called.
+            reservation.forget();
+            decision
+        })))
     }
 }
 
-impl<A: Algorithm> fmt::Debug for Acquire<A> {
+pin_project! {
+    /// A pending [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit).
+    ///
+    /// Borrows neither the key nor the limiter. Yields the `Result` of a [`Permit`]; with a store that can fail, a `Result`
+    /// of that.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct AcquirePermit<A, S = MemoryStore<A>>
+    where
+        A: Algorithm,
+        S: Store<A>,
+    {
+        #[pin]
+        acquire: Acquire<A, S>,
+    }
+}
+
+impl<A: Algorithm, S: CheckStore<A>> AcquirePermit<A, S> {
+    pub(super) fn new(acquire: Acquire<A, S>) -> Self {
+        Self { acquire }
+    }
+}
+
+impl<A: Algorithm, S: CheckStore<A>> Future for AcquirePermit<A, S> {
+    type Output = S::Output<Result<Permit, Denied>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let decided = ready!(self.project().acquire.poll_inner(cx));
+        Poll::Ready(S::output(decided.map(|(decision, reservation)| Permit::decided(decision, reservation))))
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> fmt::Debug for Acquire<A, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire").finish_non_exhaustive()
     }
 }
 
-impl<A: Algorithm> fmt::Debug for AcquirePermit<A> {
+impl<A: Algorithm, S: Store<A>> fmt::Debug for AcquirePermit<A, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AcquirePermit").finish_non_exhaustive()
     }

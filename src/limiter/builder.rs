@@ -1,37 +1,57 @@
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
-use crate::store::{MemoryStore, OnClose, OnFull};
+use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, StoreSettings};
 
 /// A builder of a [`RateLimiter`].
+///
+/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure that. With
+/// [`store`](Builder::store), they have no meaning, so they do not compile any more.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<A> {
+pub struct Builder<A, M = MemoryOptions> {
     algorithm: A,
     clock: AnyClock,
-    max_keys: usize,
-    max_queued: Option<usize>,
-    on_close: OnClose,
-    on_full: OnFull,
+    store: M,
 }
 
-impl<A: Algorithm> Builder<A> {
-    pub(super) fn new(algorithm: A) -> Self {
-        let (clock, max_keys) = (AnyClock::default(), MemoryStore::<A>::DEFAULT_MAX_KEYS);
-        Self {
-            algorithm,
-            clock,
-            max_keys,
-            max_queued: None,
-            on_close: OnClose::default(),
-            on_full: OnFull::default(),
-        }
-    }
+/// A store that [`Builder::store`] has set.
+#[derive(Clone, Debug)]
+pub struct CustomStore<M>(M);
 
+impl<A: Algorithm, M> Builder<A, M> {
     /// Sets the clock: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
     pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
         self.clock = clock.into();
         self
+    }
+}
+
+impl<A: Algorithm> Builder<A> {
+    pub(super) fn new(algorithm: A) -> Self {
+        let store = MemoryOptions {
+            max_keys: MemoryStore::<A>::DEFAULT_MAX_KEYS,
+            max_queued: None,
+            on_close: OnClose::default(),
+            on_full: OnFull::default(),
+        };
+        Self { algorithm, clock: AnyClock::default(), store }
+    }
+
+    /// Sets the store of the keys' state: any type that [makes one](MakeStore).
+    ///
+    /// The options of a store in memory do not compile after it:
+    ///
+    /// ```compile_fail,E0599
+    /// # use tower_throttle::RateLimiter;
+    /// # use tower_throttle::algorithm::TokenBucket;
+    /// # use tower_throttle::store::MakeStore;
+    /// fn build(algorithm: TokenBucket, store: impl MakeStore<TokenBucket>) {
+    ///     RateLimiter::builder(algorithm).store(store).max_keys(10);
+    /// }
+    /// ```
+    pub fn store<M: MakeStore<A>>(self, store: M) -> Builder<A, CustomStore<M>> {
+        Builder { algorithm: self.algorithm, clock: self.clock, store: CustomStore(store) }
     }
 
     /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
@@ -39,7 +59,7 @@ impl<A: Algorithm> Builder<A> {
     /// The docs of [`MemoryStore`] say what that costs, and
     /// [how large it should be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.max_keys = max_keys;
+        self.store.max_keys = max_keys;
         self
     }
 
@@ -59,7 +79,7 @@ impl<A: Algorithm> Builder<A> {
     /// assert_eq!(limiter.stats().rejected_when_full, 1);
     /// ```
     pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.on_full = on_full;
+        self.store.on_full = on_full;
         self
     }
 
@@ -74,21 +94,46 @@ impl<A: Algorithm> Builder<A> {
     /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call costs 96 bytes here (a
     /// queue grows by doubling: count 100 to 200), and its future, its request and its connection.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
-        self.max_queued = Some(max_queued);
+        self.store.max_queued = Some(max_queued);
         self
     }
 
     /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close): [`OnClose::Reject`] unless set.
     pub fn on_close(mut self, on_close: OnClose) -> Self {
-        self.on_close = on_close;
+        self.store.on_close = on_close;
         self
     }
 
     /// Returns the limiter. A key that has never been used counts as idle since now.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        let Self { max_keys, max_queued, on_close, on_full, .. } = self;
-        let store = MemoryStore::with(&self.algorithm, max_keys, max_queued, on_close, on_full);
-        RateLimiter::assemble(self.algorithm, self.clock, store)
+        warn_of_burst(&self.algorithm);
+        RateLimiter::with_store(MemoryStore::with(self.algorithm, self.clock, self.store))
     }
 }
+
+impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
+    /// Returns the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot work with these settings.
+    pub fn build(self) -> Result<RateLimiter<A, M::Store>, M::Error> {
+        warn_of_burst(&self.algorithm);
+        let settings = StoreSettings { algorithm: self.algorithm, clock: self.clock };
+        self.store.0.make_store(settings).map(RateLimiter::with_store)
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn warn_of_burst(algorithm: &impl Algorithm) {
+    if algorithm.ignores_burst() {
+        tracing::warn!(
+            ?algorithm,
+            "tower-throttle: a window makes no use of a burst: leave it out, or take a TokenBucket"
+        );
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_of_burst(_: &impl Algorithm) {}

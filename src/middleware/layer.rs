@@ -14,7 +14,7 @@ use crate::error::PolicyNameError;
 use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Store};
 
 /// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
 ///
@@ -84,7 +84,7 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
     }
 }
 
-impl<K, A: Algorithm, S> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
+impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
     /// Creates a layer from `key` and a limiter, which other layers, or code that calls it directly, can share.
     #[must_use]
     pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
@@ -92,7 +92,7 @@ impl<K, A: Algorithm, S> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
     }
 }
 
-impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, UnitCost, R, S> {
+impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S> {
     /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. A request with
     /// a cost of 0 is always allowed.
     ///
@@ -112,7 +112,7 @@ impl<K: Clone, A: Algorithm, R, S> RateLimitLayer<K, A, UnitCost, R, S> {
     }
 }
 
-impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S> RateLimitLayer<K, Tiered<A>, C, R, S> {
+impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>> RateLimitLayer<K, Tiered<A>, C, R, S> {
     /// Sets the function that chooses the algorithm for a request: one limit for free users and another for paying
     /// users, or one for logins and another for searches.
     ///
@@ -192,7 +192,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     fn map_options<D>(self, f: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
         let policy = Arc::unwrap_or_clone(self.policy).map_options(f);
         RateLimitLayer { policy: Arc::new(policy), responder: self.responder }
@@ -334,7 +334,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
     }
 }
 
-impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
+impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     pub(super) fn into_parts(self) -> (Arc<Policy<K, A, C, S>>, R) {
         (self.policy, self.responder)
     }
@@ -374,7 +374,7 @@ impl<K, A: Algorithm, C, R: Clone, S> Clone for RateLimitLayer<K, A, C, R, S> {
     }
 }
 
-impl<K, A: Algorithm, C, R, S> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
+impl<K, A: Algorithm, C, R, S: Store<A>> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").field("policy", &self.policy).finish_non_exhaustive()
     }

@@ -9,6 +9,7 @@ use super::policy::and::And;
 use super::policy::set::{Deduplicate, sealed};
 use super::service::RateLimit;
 use crate::algorithm::Algorithm;
+use crate::store::Store;
 
 /// A layer with several policies, of which a call is charged all or none. Created by [`and`](RateLimitLayer::and).
 pub struct Layers<P, R> {
@@ -32,7 +33,7 @@ pub trait IntoPolicySet: sealed::Sealed {
     fn into_policy_set(self) -> Self::PolicySet;
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
     type PolicySet = Policy<K, A, C, S>;
 
     fn into_policy_set(self) -> Policy<K, A, C, S> {
@@ -51,7 +52,7 @@ impl<P: Deduplicate + Clone, R> IntoPolicySet for Layers<P, R> {
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S> RateLimitLayer<K, A, C, R, S> {
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// Joins two layers: a request must be allowed by both, and is charged by neither if either denies it.
     ///
     /// Both are decided together while both keys are locked, so no other call is decided in between. This layer's

@@ -8,34 +8,42 @@
 //!    by a documented policy, when the store is full: that of the [`MemoryStore`] is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
 //!
-//! The store defines how a key becomes an identity; so the trait is generic over the key type. The
-//! [`MemoryStore`], which every limiter has by default, requires only `Hash`, which must be
-//! [prefix-free](MemoryKey). A store on other machines would also require a stable text form: neither a random
-//! seed nor std's `Hash` is the same on two machines.
+//! # A store of your own
 //!
-//! A store may decide immediately or later: see [`Acquired`]. The in-memory one decides immediately, except for
-//! calls that are queued.
+//! The traits are small, so that what a store cannot do does not compile:
+//!
+//! | trait | what works with it |
+//! |---|---|
+//! | [`Store`] and [`KeyedStore`] | layers, and [`RateLimiter::algorithm`](crate::limiter::RateLimiter::algorithm) |
+//! | [`CheckStore`] | `check`, `peek`, `refund`, `reset`, `acquire` and permits of a [`RateLimiter`](crate::limiter::RateLimiter) |
+//! | [`ReplaceAlgorithm`] | [`replace`](crate::limiter::RateLimiter::replace) |
+//! | [`CloseStore`] | [`close`](crate::limiter::RateLimiter::close) |
+//! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes on the algorithm and the clock |
+//!
+//! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
+//! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
+//! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
 
-mod context;
+mod attempt;
 mod memory;
 mod permit;
 mod reservation;
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::clock::Nanos;
+use crate::clock::AnyClock;
 use crate::decision::Decision;
 
-pub use context::Context;
-pub(crate) use memory::{AllDecisions, JointOutcome, KeyId as MemoryKeyId, decide as decide_joint};
+pub use attempt::Attempt;
+#[doc(hidden)]
+pub use memory::MemoryOptions;
+pub(crate) use memory::{AllDecisions, JointOutcome, decide as decide_joint};
 pub use memory::{Decided, Few, JointRequest, JointWait};
-pub use memory::{LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
-pub use permit::Permit;
+pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
+pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
 
 /// The error of a store or a service, boxed.
@@ -43,154 +51,130 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The [module documentation](self) holds the contract. A layer uses [`StoreKey`](crate::key::StoreKey)s as
-/// keys: a store for layers is one for `StoreKey<K>`, or for any key.
-pub trait Store<A: Algorithm, K: ?Sized>: Sized + Send + Sync + 'static {
+/// The [module documentation](self) holds the contract. A store has its algorithm and its clock, and its clones share
+/// their state, as those of a database client do.
+pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
+    /// The identity of a key in this store. [`KeyedStore`] creates it.
+    type Key: Clone + Send + Sync + 'static;
+
     /// The error of a store that could not decide. A denial is no error.
     type Error: Into<BoxError>;
 
-    /// A decision that comes later: from another machine, or after waiting in a queue.
+    /// A decision that comes later: from another machine, or after waiting in a queue. The reservation of a denied call is
+    /// empty.
     ///
     /// Cancel safety: a future that is dropped before it is ready must leave no call waiting for it, and either
     /// has charged its units or has not.
-    type Wait: Future<Output = Result<Decision, Self::Error>> + Send + 'static;
+    type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
-    /// Charges the units that `call` costs to `key`, all or none. If the algorithm has a
-    /// [queue](Algorithm::queueing), a call waits that [asks](Attempt::may_wait) to, or if the algorithm [holds
-    /// requests](Algorithm::holds_requests), and no longer than its [`max_wait`](Attempt::max_wait).
+    /// Returns the present algorithm: borrowed if it is the one that the store was created with, owned if it has been
+    /// replaced.
+    fn algorithm(&self) -> Cow<'_, A>;
+
+    /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, a call waits that
+    /// [asks](Attempt::may_wait) to, or if the algorithm [holds requests](Algorithm::holds_requests), and no longer than
+    /// its [`max_wait`](Attempt::max_wait).
     ///
-    /// If the algorithm [needs a release](Algorithm::needs_release), a call that is admitted immediately is
-    /// [`Acquired::Held`] with a [`Permit`]. When that is dropped, it [releases](Algorithm::release) the key
-    /// and the [total](Algorithm::release_total) of all keys. For a call that has waited,
-    /// [`permit`](Store::permit) is called.
+    /// If the algorithm [needs a release](Algorithm::needs_release), an admitted call has a
+    /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
+    /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
+    /// a [`Reservation::on_settle`]; a store that cannot settle calls returns an empty one.
     ///
-    /// A call that [asks](Attempt::wants_reservation) for a [`Reservation`], so that it can be settled, and is
-    /// admitted immediately is [`Acquired::Reserved`]. For one that has waited,
-    /// [`reservation`](Store::reservation) is called. A store that cannot settle calls returns none.
+    /// A cost of 0 is always allowed and charges nothing.
+    fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
+}
+
+/// A store that can tell keys of type `K` apart.
+///
+/// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys: a store for layers is one for `StoreKey<K>`, or for any key.
+#[diagnostic::on_unimplemented(
+    message = "`{K}` cannot be a key of the store `{Self}`",
+    note = "a store in memory takes any key that implements `Hash`"
+)]
+pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
+    /// Returns the identity of `key`. Two keys that are not equal must have two identities.
+    fn key(&self, key: &K) -> Self::Key;
+}
+
+/// A store that a [`RateLimiter`](crate::limiter::RateLimiter) can be asked through directly, without a layer.
+///
+/// A store that decides immediately replies with the value itself: `Reply<T> = T`. One that answers later replies with a
+/// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`.
+pub trait CheckStore<A: Algorithm>: Store<A> {
+    /// The reply to a question that is answered with a `T`: the `T`, or a future of an [`Output`](CheckStore::Output).
+    type Reply<T: Send + 'static>;
+
+    /// What a future of a `T` yields: the `T`, or a `Result<T, Self::Error>` if the store can fail.
+    type Output<T>;
+
+    /// Converts a result into an output.
+    fn output<T>(result: Result<T, Self::Error>) -> Self::Output<T>;
+
+    /// Charges the units that `attempt` costs to `key`, all or none. Never waits. What an admitted call holds stays held
+    /// until it is released by hand.
+    fn check(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
+
+    /// Charges as [`check`](CheckStore::check) does, and returns a permit that holds the
+    /// [reservation](Permit::decided) of an admitted call. Never waits.
+    fn try_acquire_permit(
+        &self,
+        key: Self::Key,
+        attempt: Attempt<'_, A>,
+    ) -> Self::Reply<Result<Permit, Denied>>;
+
+    /// Returns what [`check`](CheckStore::check) would return, without charging anything.
+    fn peek(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
+
+    /// Refunds up to `cost` units that still count.
+    fn refund(&self, key: Self::Key, cost: u64) -> Self::Reply<()>;
+
+    /// Makes the key fresh.
+    fn reset(&self, key: Self::Key) -> Self::Reply<()>;
+}
+
+/// A store whose algorithm can be replaced while calls go on.
+pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
+    /// Replaces the algorithm for all keys. What was used stays used, as [`Algorithm::migrate`] converts it.
+    fn replace(&self, algorithm: A);
+}
+
+/// A store that can be closed.
+pub trait CloseStore<A: Algorithm>: Store<A> {
+    /// Denies all queued calls and all later ones. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
+    fn close(&self);
+}
+
+/// Creates the store of a limiter from its settings. For [`Builder::store`](crate::limiter::Builder::store).
+pub trait MakeStore<A: Algorithm> {
+    /// The store.
+    type Store: Store<A>;
+
+    /// The error of settings that the store cannot work with. Its text says what to change.
+    type Error: Error;
+
+    /// Creates the store.
     ///
-    /// A cost of 0 is always allowed and charges nothing. `context` holds the algorithm and the clock.
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait>;
-
-    /// Returns the permit of a call that waited and was admitted, for algorithms that [need a
-    /// release](Algorithm::needs_release). Called once. The default returns an empty permit.
-    fn permit(_wait: Pin<&mut Self::Wait>) -> Permit {
-        Permit::default()
-    }
-
-    /// Returns the reservation of a call that waited and was admitted, if it
-    /// [asked](Attempt::wants_reservation) for one and can be settled. Called once. The default returns `None`,
-    /// so that the charge stands.
-    fn reservation(_wait: Pin<&mut Self::Wait>) -> Option<Reservation> {
-        None
-    }
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot work with these settings.
+    fn make_store(self, settings: StoreSettings<A>) -> Result<Self::Store, Self::Error>;
 }
 
-/// A call on a key: its cost, and how it may be admitted.
-#[derive(Debug)]
-pub struct Attempt<'a, A> {
-    cost: u64,
-    algorithm: Option<&'a A>,
-    priority: bool,
-    may_wait: bool,
-    max_wait: u64,
-    reserves: bool,
+/// The settings of a limiter, for its store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoreSettings<A> {
+    /// The algorithm that decides calls.
+    pub algorithm: A,
+    /// The clock of the limiter.
+    pub clock: AnyClock,
 }
-
-impl<'a, A: Algorithm> Attempt<'a, A> {
-    /// Creates a call of `cost` units with the limiter's algorithm.
-    #[must_use]
-    pub fn new(cost: u64) -> Self {
-        Self { cost, algorithm: None, priority: false, may_wait: false, max_wait: u64::MAX, reserves: false }
-    }
-
-    pub(crate) fn with(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
-        Self { algorithm, priority, ..Self::new(cost) }
-    }
-
-    /// Lets the call wait, even if the algorithm is not configured to queue calls.
-    #[must_use]
-    pub fn wait(self) -> Self {
-        Self { may_wait: true, ..self }
-    }
-
-    /// Sets the maximum time that the call waits.
-    #[must_use]
-    pub fn with_max_wait(self, max_wait: Duration) -> Self {
-        Self { max_wait: Nanos::from(max_wait).0, ..self }
-    }
-
-    /// Gives the call priority.
-    #[must_use]
-    pub fn with_priority(self) -> Self {
-        Self { priority: true, ..self }
-    }
-
-    /// Sets another algorithm than the limiter's.
-    #[must_use]
-    pub fn with_algorithm(self, algorithm: &'a A) -> Self {
-        Self { algorithm: Some(algorithm), ..self }
-    }
-
-    /// Asks for a [`Reservation`], so that the call can be settled.
-    #[must_use]
-    pub fn with_reservation(self) -> Self {
-        Self { reserves: true, ..self }
-    }
-
-    /// Returns the number of units that the call costs.
-    #[must_use]
-    pub fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    /// Returns whether the call has priority: an algorithm may queue it where others are denied.
-    #[must_use]
-    pub fn has_priority(&self) -> bool {
-        self.priority
-    }
-
-    /// Returns whether the call waits even if the algorithm is not configured to queue calls.
-    #[must_use]
-    pub fn may_wait(&self) -> bool {
-        self.may_wait
-    }
-
-    /// Returns the maximum time that the call waits; `None` if only the algorithm limits it.
-    #[must_use]
-    pub fn max_wait(&self) -> Option<Duration> {
-        (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))
-    }
-
-    /// Returns whether the call asks for a [`Reservation`].
-    #[must_use]
-    pub fn wants_reservation(&self) -> bool {
-        self.reserves
-    }
-
-    /// Returns the call's algorithm, if it is not the limiter's.
-    #[must_use]
-    pub fn algorithm(&self) -> Option<&'a A> {
-        self.algorithm
-    }
-}
-
-impl<A> Clone for Attempt<'_, A> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<A> Copy for Attempt<'_, A> {}
 
 /// A decision, or the future of one.
 #[derive(Debug)]
 pub enum Acquired<W> {
-    /// The call was decided immediately.
-    Ready(Decision),
-    /// The call was admitted immediately, and holds a permit until it is over.
-    Held(Decision, Permit),
-    /// The call was admitted immediately; its cost can be settled later.
-    Reserved(Decision, Reservation),
+    /// The call was decided immediately. The reservation of a denied call is empty.
+    Ready(Decision, Reservation),
     /// The call is yet to be decided.
     Pending(W),
 }

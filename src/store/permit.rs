@@ -1,6 +1,8 @@
+use std::error::Error;
 use std::fmt;
 
-use smallvec::{SmallVec, smallvec};
+use super::reservation::Reservation;
+use crate::decision::Decision;
 
 /// A permit of a call in progress, released when dropped.
 ///
@@ -10,67 +12,39 @@ use smallvec::{SmallVec, smallvec};
 /// are free again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
-pub struct Permit {
-    /// One word in each call, since most hold nothing.
-    held: Option<Box<Inner>>,
-}
-
-struct Inner {
-    on_drop: SmallVec<[OnDrop; 1]>,
-    armed: bool,
-}
-
-type OnDrop = Box<dyn FnOnce() + Send + Sync>;
+pub struct Permit(Reservation);
 
 impl Permit {
-    /// Creates a permit that runs `end` when it is dropped. For authors of stores.
-    pub fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
-        let end: OnDrop = Box::new(end);
-        Self { held: Some(Box::new(Inner { on_drop: smallvec![end], armed: true })) }
+    pub(crate) fn new(reservation: Reservation) -> Self {
+        Self(reservation)
     }
 
-    /// Disarms the permit of a call that was not admitted yet: until it is [armed](Permit::armed), nothing
-    /// happens when it is dropped.
-    pub(crate) fn disarmed(self) -> Self {
-        self.arm(false)
+    /// Returns the permit of a call that was decided, whose `reservation` is released when the permit is dropped. For
+    /// authors of stores.
+    ///
+    /// # Errors
+    ///
+    /// Returns the decision if it is a denial.
+    pub fn decided(decision: Decision, reservation: Reservation) -> Result<Self, Denied> {
+        if decision.is_allowed() { Ok(Self(reservation)) } else { Err(Denied(decision)) }
     }
 
-    pub(crate) fn armed(self) -> Self {
-        self.arm(true)
+    /// Drops the permit without releasing it: the call stays in progress until
+    /// [`release`](crate::limiter::RateLimiter::release) is called.
+    pub fn forget(self) {
+        self.0.forget();
     }
 
-    fn arm(mut self, armed: bool) -> Self {
-        if let Some(held) = &mut self.held {
-            held.armed = armed;
-        }
-        self
-    }
-
-    /// Merges two permits, which are armed.
-    pub(crate) fn and(mut self, mut other: Self) -> Self {
-        match (&mut self.held, other.held.take()) {
-            (Some(held), Some(mut more)) => held.on_drop.append(&mut more.on_drop),
-            (held, more) => *held = held.take().or(more),
-        }
-        self
+    /// Merges two permits into one.
+    pub fn merge(&mut self, other: Self) {
+        let this = std::mem::take(&mut self.0);
+        self.0 = this.and(other.0);
     }
 
     /// Returns whether there is nothing to release.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held.is_none()
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(mut held) = self.held.take().filter(|held| held.armed)
-            && let Some(end) = held.on_drop.pop()
-        {
-            // If this one panics, the others run all the same.
-            let _others = Self { held: Some(held) };
-            end();
-        }
+        self.0.is_empty()
     }
 }
 
@@ -79,3 +53,42 @@ impl fmt::Debug for Permit {
         f.debug_struct("Permit").field("is_empty", &self.is_empty()).finish_non_exhaustive()
     }
 }
+
+/// The error of a call that did not get a permit: the decision that denied it.
+///
+/// ```
+/// use tower_throttle::RateLimiter;
+/// use tower_throttle::algorithm::Concurrency;
+///
+/// let limiter = RateLimiter::new(Concurrency::per_key(0));
+/// let denied = limiter.try_acquire_permit("user:42").unwrap_err();
+/// assert_eq!(denied.decision().remaining(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied(Decision);
+
+impl Denied {
+    /// Returns the decision.
+    #[must_use]
+    pub const fn decision(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl From<Denied> for Decision {
+    fn from(denied: Denied) -> Self {
+        denied.0
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.retry_after() {
+            Some(wait) => write!(f, "the rate limit is reached: retry after {wait:?}"),
+            None if self.0.is_closed() => f.write_str("the rate limiter is closed"),
+            None => f.write_str("the rate limit is reached"),
+        }
+    }
+}
+
+impl Error for Denied {}

@@ -1,7 +1,6 @@
 //! The part of a policy in a joint decision.
 
 use std::collections::HashSet;
-use std::mem;
 
 use super::Policy;
 use crate::algorithm::Algorithm;
@@ -52,7 +51,7 @@ where
                 (self.decide_for(request, &caller, &|| None), outcome)
         {
             *outcome = Some(shadow);
-            *permit = mem::take(permit).and(held);
+            permit.merge(held);
         }
     }
 

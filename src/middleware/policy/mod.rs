@@ -26,7 +26,7 @@ use crate::error::PolicyNameError;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::limiter::RateLimiter;
 use crate::observe::Observer;
-use crate::store::{BoxError, MemoryStore, Reservation};
+use crate::store::{BoxError, MemoryStore, Reservation, Store};
 
 /// One policy: the key, the limiter, the cost of a request, and the name.
 pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
@@ -40,7 +40,7 @@ pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
     observer: Observer,
 }
 
-impl<K, A: Algorithm, S> Policy<K, A, UnitCost, S> {
+impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
     pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Self {
         let names = PolicyNames::unnamed(&*limiter.algorithm());
         Self {
@@ -56,7 +56,7 @@ impl<K, A: Algorithm, S> Policy<K, A, UnitCost, S> {
     }
 }
 
-impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     pub(super) fn named(self, name: &str) -> Result<Self, PolicyNameError> {
         Ok(Self { names: self.names.named(name)?, ..self })
     }
@@ -219,7 +219,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
 
 impl<K, A: Algorithm, C, S> sealed::Sealed for Policy<K, A, C, S> {}
 
-impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
+impl<K: Clone, A: Algorithm, C: Clone, S: Clone> Clone for Policy<K, A, C, S> {
     fn clone(&self) -> Self {
         Self {
             key: self.key.clone(),
@@ -234,7 +234,7 @@ impl<K: Clone, A: Algorithm, C: Clone, S> Clone for Policy<K, A, C, S> {
     }
 }
 
-impl<K, A: Algorithm, C, S> fmt::Debug for Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, S: Store<A>> fmt::Debug for Policy<K, A, C, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy")
             .field("name", &self.names.first().name())

@@ -13,9 +13,9 @@ use crate::middleware::policy::outcome::{Charge, Outcome};
 use crate::middleware::policy::request_options::{RequestOptions, SettleResponse};
 use crate::middleware::policy::set::{MaxWaitFn, PolicySet, SettlePolicies, Verdict, WaitOutcome};
 use crate::middleware::response::{PolicyReport, StoreError};
-use crate::store::{Acquired, Attempt, BoxError, Permit, Store};
+use crate::store::{Acquired, Attempt, BoxError, KeyedStore, Permit, Reservation, Store};
 
-impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     #[inline]
     pub(super) fn decide_for<Req>(
         &self,
@@ -26,7 +26,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     where
         K: KeyExtractor<Req>,
         C: RequestOptions<Req, K::Key, A>,
-        S: Store<A, StoreKey<K::Key>>,
+        S: KeyedStore<A, StoreKey<K::Key>>,
     {
         let algorithm = self.algorithm(request, caller);
         let (cost, priority) = (self.options.cost(request), self.options.has_priority(request));
@@ -40,19 +40,27 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         if self.options.is_settled() {
             call = call.with_reservation();
         }
-        let (decision, permit, reservation) = match self.limiter.decide(caller, call) {
-            Acquired::Ready(decision) => (decision, Permit::default(), None),
-            Acquired::Held(decision, permit) => (decision, permit, None),
-            Acquired::Reserved(decision, reservation) => (decision, Permit::default(), Some(reservation)),
-            Acquired::Pending(wait) => {
-                let (permit, reservation) = (S::permit, S::reservation);
-                return Verdict::Later(PolicyWait { wait, algorithm, permit, reservation });
-            }
+        let (decision, reservation) = match self.limiter.decide(caller, call) {
+            Acquired::Ready(decision, reservation) => (decision, reservation),
+            Acquired::Pending(wait) => return Verdict::Later(PolicyWait { wait, algorithm }),
         };
+        let (permit, reservation) = split(reservation);
         match self.apply_shadow(decision, algorithm.as_ref(), reservation, shadow) {
             (outcome, true) => Verdict::Admitted(outcome, permit),
             (outcome, false) => Verdict::Denied(outcome),
         }
+    }
+}
+
+/// Returns the permit of a call that holds one, and the reservation of one that can be settled.
+#[inline]
+fn split(reservation: Reservation) -> (Permit, Option<Reservation>) {
+    if reservation.is_empty() {
+        (Permit::default(), None)
+    } else if reservation.is_permit() {
+        (Permit::new(reservation), None)
+    } else {
+        (Permit::default(), Some(reservation))
     }
 }
 
@@ -61,7 +69,7 @@ where
     K: KeyExtractor<Req>,
     A: Algorithm,
     C: RequestOptions<Req, K::Key, A>,
-    S: Store<A, StoreKey<K::Key>>,
+    S: KeyedStore<A, StoreKey<K::Key>>,
 {
     type Outcome = Outcome;
     type WaitOutcome = WaitResult<A>;
@@ -79,7 +87,8 @@ where
     }
 
     fn waited(&self, ended: WaitResult<A>, _: &Req) -> WaitOutcome<Outcome> {
-        let WaitResult { decision, algorithm, reservation, permit } = ended;
+        let WaitResult { decision, algorithm, reservation } = ended;
+        let (permit, reservation) = split(reservation);
         match self.apply_shadow(decision, algorithm.as_ref(), reservation, self.shadow()) {
             (outcome, true) => WaitOutcome::Admitted(outcome, permit),
             (outcome, false) => WaitOutcome::Denied(outcome),
@@ -117,7 +126,7 @@ where
     }
 }
 
-impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S> SettlePolicies<Res> for Policy<K, A, C, S> {
+impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S: Store<A>> SettlePolicies<Res> for Policy<K, A, C, S> {
     #[inline]
     fn settles(&self) -> bool {
         self.options.settles()

@@ -7,43 +7,35 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::decision::Decision;
-use crate::store::{Permit, Reservation};
+use crate::store::Reservation;
 
 /// The result of a wait.
 #[derive(Debug)]
 pub struct WaitResult<A> {
     pub(super) decision: Decision,
     pub(super) algorithm: Option<A>,
-    pub(super) reservation: Option<Reservation>,
-    pub(super) permit: Permit,
+    pub(super) reservation: Reservation,
 }
 
 pin_project! {
-    /// A pending decision of the store, with the call's algorithm and the functions that return its permit and its
-    /// reservation.
+    /// A pending decision of the store, with the call's algorithm.
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]
         pub(super) wait: W,
         pub(super) algorithm: Option<A>,
-        pub(super) permit: fn(Pin<&mut W>) -> Permit,
-        pub(super) reservation: fn(Pin<&mut W>) -> Option<Reservation>,
     }
 }
 
 impl<W, A, E> Future for PolicyWait<W, A>
 where
-    W: Future<Output = Result<Decision, E>>,
+    W: Future<Output = Result<(Decision, Reservation), E>>,
 {
     type Output = Result<WaitResult<A>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let decision = ready!(this.wait.as_mut().poll(cx))?;
-        let (permit, reservation) = match decision.is_allowed() {
-            true => ((this.permit)(this.wait.as_mut()), (this.reservation)(this.wait)),
-            false => (Permit::default(), None),
-        };
-        Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation, permit }))
+        let this = self.project();
+        let (decision, reservation) = ready!(this.wait.poll(cx))?;
+        Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation }))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::task::Waker;
 
-use super::MemoryContext;
+use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::shard::{Shard, ShardConfig};

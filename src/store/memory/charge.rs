@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
-use super::{Attempt, MemoryContext, MemoryStore};
+use super::location::Location;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Arrival;
-use crate::store::Reservation;
+use crate::store::{Attempt, Reservation};
 
 /// An admitted call that is settled when its true cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
@@ -54,7 +55,7 @@ impl<A: Algorithm> MemoryCharge<A> {
             let may_wait = entry.algorithm.holds_requests();
             entry.preview(Arrival { priority: *priority, may_wait, ..Arrival::new(now, 0) }).decision()
         };
-        let table = &context.store().table;
+        let table = &context.table;
         match actual > *cost {
             true => table.with_entry(context, *key, algorithm.as_ref(), settle),
             false => table.with_used(context, *key, algorithm.as_ref(), settle),
@@ -64,20 +65,43 @@ impl<A: Algorithm> MemoryCharge<A> {
 
 impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
     fn from(charge: MemoryCharge<A>) -> Self {
-        Self::new(move |actual| charge.settle(actual))
+        Self::on_settle(move |actual| charge.settle(actual))
     }
 }
 
-impl<A: Algorithm> MemoryStore<A> {
-    pub(super) fn undo(
-        &self,
-        context: &MemoryContext<A>,
-        key: Fingerprint,
-        algorithm: Option<&A>,
-        cost: u64,
-        charged_at: Nanos,
-    ) {
+/// What a call will hold once it is admitted.
+pub(super) enum Held<A: Algorithm> {
+    Permit { location: Location, algorithm: A, cost: u64 },
+    Charge(MemoryCharge<A>),
+}
+
+impl<A: Algorithm> Held<A> {
+    /// Returns the reservation of the call, which was admitted.
+    pub(super) fn reserve(self, context: &Arc<MemoryContext<A>>) -> Reservation {
+        match self {
+            Self::Permit { location, algorithm, cost } => permit_for(context, location, algorithm, cost),
+            Self::Charge(charge) => charge.into(),
+        }
+    }
+}
+
+/// Returns the permit of a call that was admitted with that algorithm.
+pub(super) fn permit_for<A: Algorithm>(
+    context: &Arc<MemoryContext<A>>,
+    location: Location,
+    algorithm: A,
+    cost: u64,
+) -> Reservation {
+    let context = Arc::clone(context);
+    Reservation::on_release(move || {
+        algorithm.release_total(cost);
+        context.table.end(&context, location, &algorithm, cost);
+    })
+}
+
+impl<A: Algorithm> MemoryContext<A> {
+    pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: Nanos) {
         let _ =
-            self.table.with_used(context, key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
+            self.table.with_used(self, key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
     }
 }

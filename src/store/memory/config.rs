@@ -30,3 +30,12 @@ pub enum OnClose {
     /// New calls are allowed, and nothing is counted.
     Allow,
 }
+
+/// The options of a limiter whose state is in memory: those of [`Builder`](crate::limiter::Builder).
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOptions {
+    pub(crate) max_keys: usize,
+    pub(crate) max_queued: Option<usize>,
+    pub(crate) on_close: OnClose,
+    pub(crate) on_full: OnFull,
+}

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 
-use super::MemoryContext;
+use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::shard::{Shard, ShardConfig, Wakers, lock};

@@ -3,6 +3,7 @@
 mod buckets;
 mod charge;
 mod config;
+mod context;
 mod entry;
 mod fingerprint;
 mod location;
@@ -17,26 +18,29 @@ mod sweep;
 mod table;
 mod wait;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
-use std::hash::Hash;
-use std::pin::Pin;
+use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
-use self::charge::MemoryCharge;
+use self::charge::{Held, MemoryCharge, permit_for};
 use self::config::StoreConfig;
+use self::context::MemoryContext;
 use self::entry::KeyEntry;
-use self::fingerprint::{Fingerprint, HashSeed};
-use self::location::{Location, shared_bits};
+use self::fingerprint::Fingerprint;
+use self::location::shared_bits;
 use self::table::Table;
-use super::{Acquired, Attempt, Permit, Reservation, Store};
+use super::{
+    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation,
+    Store,
+};
 use crate::algorithm::{Algorithm, Semaphore};
-use crate::clock::Nanos;
+use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued, Fate, PollTurn, QueueView};
-use crate::store::context::Context;
 
-pub use config::OnClose;
+pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
 pub(crate) use multi::{AllDecisions, JointOutcome, decide};
 pub use multi::{Decided, Few, JointRequest, JointWait};
@@ -73,14 +77,13 @@ pub use wait::QueuedAcquire;
 /// removed keys is used again, and not freed while the limiter lives.
 ///
 /// Not promised: state outlives neither the process nor the last clone of its limiter.
-#[derive(Debug)]
 pub struct MemoryStore<A: Algorithm> {
-    seed: HashSeed,
-    table: Table<A>,
+    context: Arc<MemoryContext<A>>,
 }
 
-/// The context of a limiter with a memory store.
-pub(super) type MemoryContext<A> = Context<A, MemoryStore<A>>;
+/// The identity of a key in a [`MemoryStore`].
+#[derive(Clone, Copy, Debug)]
+pub struct KeyId(Fingerprint);
 
 impl<A: Algorithm> MemoryStore<A> {
     /// The maximum number of keys by default.
@@ -90,144 +93,138 @@ impl<A: Algorithm> MemoryStore<A> {
     /// configured for the queue of one key takes its place.
     pub const DEFAULT_MAX_QUEUED: usize = 10_000;
 
-    /// Creates a store of at most `max_keys` keys for a limiter with that algorithm. 0 counts as 1.
-    #[must_use]
-    pub fn new(algorithm: &A, max_keys: usize) -> Self {
-        Self::with(algorithm, max_keys, None, OnClose::default(), OnFull::default())
-    }
-
-    pub(crate) fn with(
-        algorithm: &A,
-        max_keys: usize,
-        max_queued: Option<usize>,
-        on_close: OnClose,
-        on_full: OnFull,
-    ) -> Self {
-        let max_queued = max_queued.map_or_else(|| default_max_waiting(algorithm), |max| max as u64);
+    pub(crate) fn with(algorithm: A, clock: AnyClock, options: MemoryOptions) -> Self {
+        let MemoryOptions { max_keys, max_queued, on_close, on_full } = options;
+        let max_queued = max_queued.map_or_else(|| default_max_waiting(&algorithm), |max| max as u64);
         let shared_bits = shared_bits(max_keys);
         let config = StoreConfig { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits };
-        Self { seed: HashSeed::random(), table: Table::new(max_keys, algorithm, config) }
+        let table = Table::new(max_keys, &algorithm, config);
+        Self { context: Arc::new(MemoryContext::new(algorithm, clock, table)) }
     }
 
     pub(crate) fn queued(&self) -> usize {
-        usize::try_from(self.table.config.waiting.len()).unwrap_or(usize::MAX)
-    }
-
-    pub(crate) fn close(context: &MemoryContext<A>) {
-        // The waiters are woken once no lock is held.
-        drop(context.store().table.close(context));
+        usize::try_from(self.context.table.config.waiting.len()).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.context.table.len()
     }
 
     pub(crate) fn stats(&self) -> LimiterStats {
-        self.table.counters.stats()
+        self.context.table.counters.stats()
     }
 
-    #[inline]
-    pub(crate) fn check<K: Hash + ?Sized>(
-        &self,
-        context: &MemoryContext<A>,
-        key: &K,
-        call: Attempt<'_, A>,
-    ) -> Decision {
-        let key = self.seed.fingerprint(key);
-        let known = self.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
-            let before = algorithm.switch_tier(state, now);
-            let decision = algorithm.check(state, now, call.cost);
-            if let Some(before) = before
-                && !decision.is_allowed()
-            {
-                algorithm.restore_tier(state, now, before);
-            }
-            Some(decision)
+    /// Creates a call that is to be decided together with others.
+    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
+        JointRequest::new(&self.context, self.context.seed.fingerprint(key), call)
+    }
+
+    /// Ends calls that were admitted without a permit.
+    pub(crate) fn release<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) {
+        let (context, cost) = (&*self.context, call.cost);
+        let key = context.seed.fingerprint(key);
+        let released = context.table.with_used(context, key, call.algorithm, |entry, now| {
+            // No more than it holds in flight itself: other keys' calls are not released.
+            let (algorithm, cost) =
+                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
+            entry.end(now, cost);
+            (algorithm, cost)
         });
-        match known {
-            Some(decision) => decision,
-            None => self.check_slow(context, key, call),
+        // A key that is not in the table holds nothing.
+        if let Some((algorithm, cost)) = released {
+            algorithm.release_total(cost);
         }
     }
 
     #[cold]
-    fn check_slow(&self, context: &MemoryContext<A>, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        self.decide(context, key, call, |mut entry, now| entry.check(now, call.cost))
-            .unwrap_or_else(|| self.reject(context, call))
+    fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let context = &self.context;
+        let entered = context.decide(key, call, |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
+            let may_wait = call.may_wait || entry.algorithm.holds_requests();
+            let entered = entry.acquire(call.arrival(now, may_wait));
+            // Calls in progress are free when they end, and a closed limiter charges nothing.
+            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
+            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
+        });
+        let Some((entered, location, holds, charged_at)) = entered else {
+            return Acquired::Ready(context.reject(call), Reservation::default());
+        };
+        let held = match (holds, charged_at) {
+            (Some(algorithm), _) => Some(Held::Permit { location, algorithm, cost: call.cost }),
+            (None, Some(charged_at)) => {
+                Some(Held::Charge(MemoryCharge::new(context, key, &call, charged_at)))
+            }
+            (None, None) => None,
+        };
+        match entered {
+            Enqueued::Decided(decision) => {
+                let held = held.filter(|_| decision.is_allowed());
+                Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
+            }
+            Enqueued::Queued(ticket) => {
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held))
+            }
+        }
+    }
+}
+
+impl<A: Algorithm> MemoryContext<A> {
+    #[cold]
+    fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
+        self.decide(key, call, |mut entry, now| entry.check(now, call.cost))
+            .unwrap_or_else(|| self.reject(call))
     }
 
     /// Locks the key while `decide` runs. Returns `None` if there is no room for it: never for a cost of 0,
     /// which needs none.
     fn decide<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         call: Attempt<'_, A>,
         decide: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         match call.cost {
             0 => {
-                self.table.drop_empty_queue(context, key);
-                Some(self.table.peek_entry(context, key, call.algorithm, decide))
+                self.table.drop_empty_queue(self, key);
+                Some(self.table.peek_entry(self, key, call.algorithm, decide))
             }
-            _ => self.table.with_entry(context, key, call.algorithm, decide),
+            _ => self.table.with_entry(self, key, call.algorithm, decide),
         }
     }
 
     /// Denies a call for whose key there is no room.
-    fn reject(&self, context: &MemoryContext<A>, call: Attempt<'_, A>) -> Decision {
+    fn reject(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
-        self.table.reject(call.algorithm.map_or_else(|| quota(&context.algorithm()), quota))
+        self.table.reject(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota))
     }
 
-    pub(crate) fn peek<K: Hash + ?Sized>(
-        &self,
-        context: &MemoryContext<A>,
-        key: &K,
-        call: Attempt<'_, A>,
-    ) -> Decision {
-        let key = self.seed.fingerprint(key);
-        self.table.peek_entry(context, key, call.algorithm, |entry, now| entry.peek(now, call.cost))
+    fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
+        let asked = self.table.with_used(self, key, None, |entry, now| entry.ask(now, ticket, waker));
+        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
+        turn
     }
 
-    pub(crate) fn refund<K: Hash + ?Sized>(&self, context: &MemoryContext<A>, key: &K, cost: u64) {
-        let key = self.seed.fingerprint(key);
-        let _ = self.table.with_used(context, key, None, |entry, now| entry.refund(now, cost));
+    fn abandon(&self, key: Fingerprint, ticket: u64) {
+        let _spare = self.table.with_used(self, key, None, |entry, now| entry.abandon(now, ticket));
     }
+}
 
-    pub(crate) fn reset<K: Hash + ?Sized>(&self, context: &MemoryContext<A>, key: &K) {
-        self.table.reset(context, self.seed.fingerprint(key));
-    }
+impl<A: Algorithm> Store<A> for MemoryStore<A> {
+    type Key = KeyId;
+    type Error = Infallible;
+    type Wait = QueuedAcquire<A>;
 
-    pub(crate) fn replace(context: &MemoryContext<A>, algorithm: A) {
-        // Waiters that the new algorithm releases are woken once no lock is held.
-        drop(context.replace(algorithm, |new| context.store().table.replace(context, new)));
-    }
-
-    /// Creates a call that is to be decided together with others.
-    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
-        context: &'a Arc<MemoryContext<A>>,
-        key: &K,
-        call: Attempt<'_, A>,
-    ) -> JointRequest<'a> {
-        JointRequest::new(context, context.store().seed.fingerprint(key), call)
-    }
-
-    pub(crate) fn key_id<K: MemoryKey + ?Sized>(&self, key: &K) -> KeyId {
-        KeyId(self.seed.fingerprint(key))
-    }
-
-    /// Charges `cost` units, or queues the call.
     #[inline]
-    pub(crate) fn enter(
-        context: &Arc<MemoryContext<A>>,
-        key: KeyId,
-        call: Attempt<'_, A>,
-    ) -> Acquired<QueuedAcquire<A>> {
-        let KeyId(key) = key;
-        let store = context.store();
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.context.algorithm()
+    }
+
+    #[inline]
+    fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let context = &self.context;
         let mut charged_at = Nanos::ZERO;
-        let known = store.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
+        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
             if algorithm.needs_release() {
                 return None;
             }
@@ -235,7 +232,7 @@ impl<A: Algorithm> MemoryStore<A> {
             let may_wait = call.may_wait || algorithm.holds_requests();
             let decision = match algorithm.queueing().filter(|_| may_wait) {
                 None => Some(algorithm.check(state, now, call.cost)),
-                Some(queueing) => match QueueView::empty(queueing, state, &store.table.config.waiting)
+                Some(queueing) => match QueueView::empty(queueing, state, &context.table.config.waiting)
                     .decide(call.arrival(now, may_wait))
                 {
                     Fate::Decided(decision) => Some(decision),
@@ -254,133 +251,107 @@ impl<A: Algorithm> MemoryStore<A> {
         });
         match known {
             Some(decision) if call.reserves && decision.is_allowed() => {
-                Acquired::Reserved(decision, MemoryCharge::new(context, key, &call, charged_at).into())
+                Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
             }
-            Some(decision) => Acquired::Ready(decision),
-            None => Self::acquire_slow(context, key, call),
+            Some(decision) => Acquired::Ready(decision, Reservation::default()),
+            None => self.acquire_slow(key, call),
         }
-    }
-
-    #[cold]
-    fn acquire_slow(
-        context: &Arc<MemoryContext<A>>,
-        key: Fingerprint,
-        call: Attempt<'_, A>,
-    ) -> Acquired<QueuedAcquire<A>> {
-        let store = context.store();
-        let entered = store.decide(context, key, call, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            let may_wait = call.may_wait || entry.algorithm.holds_requests();
-            let entered = entry.acquire(call.arrival(now, may_wait));
-            // Calls in progress are free when they end, and a closed limiter charges nothing.
-            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
-            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
-        });
-        let Some((entered, location, holds, charged_at)) = entered else {
-            return Acquired::Ready(store.reject(context, call));
-        };
-        let charge = || charged_at.map(|charged_at| MemoryCharge::new(context, key, &call, charged_at));
-        let permit = || {
-            holds
-                .map(|algorithm| Self::permit_for(context, location, algorithm, call.cost))
-                .unwrap_or_default()
-        };
-        match entered {
-            Enqueued::Decided(decision) if decision.is_allowed() => match permit() {
-                permit if permit.is_empty() => match charge() {
-                    Some(charge) => Acquired::Reserved(decision, charge.into()),
-                    None => Acquired::Ready(decision),
-                },
-                permit => Acquired::Held(decision, permit),
-            },
-            Enqueued::Decided(decision) => Acquired::Ready(decision),
-            Enqueued::Queued(ticket) => {
-                let permit = permit().disarmed();
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, permit, charge()))
-            }
-        }
-    }
-
-    /// Charges `cost` units or none. Returns the decision and the permit of the call.
-    pub(crate) fn try_acquire(
-        context: &Arc<MemoryContext<A>>,
-        KeyId(key): KeyId,
-        call: Attempt<'_, A>,
-    ) -> (Decision, Permit) {
-        let store = context.store();
-        let decided = store.decide(context, key, call, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            (entry.check(now, call.cost), location, holds)
-        });
-        let Some((decision, location, holds)) = decided else {
-            return (store.reject(context, call), Permit::default());
-        };
-        let permit = holds.filter(|_| decision.is_allowed());
-        (
-            decision,
-            permit
-                .map(|algorithm| Self::permit_for(context, location, algorithm, call.cost))
-                .unwrap_or_default(),
-        )
-    }
-
-    /// Creates the permit of a call that was admitted with that algorithm.
-    fn permit_for(context: &Arc<MemoryContext<A>>, location: Location, algorithm: A, cost: u64) -> Permit {
-        let context = Arc::clone(context);
-        Permit::new(move || {
-            algorithm.release_total(cost);
-            context.store().table.end(&context, location, &algorithm, cost);
-        })
-    }
-
-    /// Ends calls that were admitted without a permit.
-    pub(crate) fn release<K: Hash + ?Sized>(context: &MemoryContext<A>, key: &K, call: Attempt<'_, A>) {
-        let (store, cost) = (context.store(), call.cost);
-        let key = store.seed.fingerprint(key);
-        let released = store.table.with_used(context, key, call.algorithm, |entry, now| {
-            // No more than it holds in flight itself: other keys' calls are not released.
-            let (algorithm, cost) =
-                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
-            entry.end(now, cost);
-            (algorithm, cost)
-        });
-        // A key that is not in the table holds nothing.
-        if let Some((algorithm, cost)) = released {
-            algorithm.release_total(cost);
-        }
-    }
-
-    fn ask(&self, context: &MemoryContext<A>, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
-        let asked = self.table.with_used(context, key, None, |entry, now| entry.ask(now, ticket, waker));
-        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
-        turn
-    }
-
-    fn abandon(&self, context: &MemoryContext<A>, key: Fingerprint, ticket: u64) {
-        let _spare = self.table.with_used(context, key, None, |entry, now| entry.abandon(now, ticket));
     }
 }
 
-/// The identity of a key in this store.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyId(Fingerprint);
+impl<A: Algorithm, K: MemoryKey + ?Sized> KeyedStore<A, K> for MemoryStore<A> {
+    #[inline]
+    fn key(&self, key: &K) -> KeyId {
+        KeyId(self.context.seed.fingerprint(key))
+    }
+}
 
-impl<A: Algorithm, K: MemoryKey + ?Sized> Store<A, K> for MemoryStore<A> {
-    type Error = Infallible;
-    type Wait = QueuedAcquire<A>;
+impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
+    type Reply<T: Send + 'static> = T;
+    type Output<T> = T;
 
     #[inline]
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let key = context.store().key_id(key);
-        Self::enter(context, key, call)
+    fn output<T>(result: Result<T, Infallible>) -> T {
+        match result {
+            Ok(value) => value,
+            Err(never) => match never {},
+        }
     }
 
-    fn permit(wait: Pin<&mut QueuedAcquire<A>>) -> Permit {
-        wait.permit()
+    #[inline]
+    fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
+        let context = &*self.context;
+        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
+            let before = algorithm.switch_tier(state, now);
+            let decision = algorithm.check(state, now, call.cost);
+            if let Some(before) = before
+                && !decision.is_allowed()
+            {
+                algorithm.restore_tier(state, now, before);
+            }
+            Some(decision)
+        });
+        match known {
+            Some(decision) => decision,
+            None => context.check_slow(key, call),
+        }
     }
 
-    fn reservation(wait: Pin<&mut QueuedAcquire<A>>) -> Option<Reservation> {
-        wait.reservation()
+    fn try_acquire_permit(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Result<Permit, Denied> {
+        let context = &self.context;
+        let decided = context.decide(key, call, |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
+            (entry.check(now, call.cost), location, holds)
+        });
+        let (decision, permit) = match decided {
+            Some((decision, location, holds)) => {
+                let permit = holds.filter(|_| decision.is_allowed());
+                (decision, permit.map(|algorithm| permit_for(context, location, algorithm, call.cost)))
+            }
+            None => (context.reject(call), None),
+        };
+        Permit::decided(decision, permit.unwrap_or_default())
+    }
+
+    fn peek(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
+        let context = &*self.context;
+        context.table.peek_entry(context, key, call.algorithm, |entry, now| entry.peek(now, call.cost))
+    }
+
+    fn refund(&self, KeyId(key): KeyId, cost: u64) {
+        let context = &*self.context;
+        let _ = context.table.with_used(context, key, None, |entry, now| entry.refund(now, cost));
+    }
+
+    fn reset(&self, KeyId(key): KeyId) {
+        self.context.table.reset(&self.context, key);
+    }
+}
+
+impl<A: Algorithm> ReplaceAlgorithm<A> for MemoryStore<A> {
+    fn replace(&self, algorithm: A) {
+        let context = &*self.context;
+        // Waiters that the new algorithm releases are woken once no lock is held.
+        drop(context.replace(algorithm, |new| context.table.replace(context, new)));
+    }
+}
+
+impl<A: Algorithm> CloseStore<A> for MemoryStore<A> {
+    fn close(&self) {
+        // The waiters are woken once no lock is held.
+        drop(self.context.table.close(&self.context));
+    }
+}
+
+impl<A: Algorithm> Clone for MemoryStore<A> {
+    fn clone(&self) -> Self {
+        Self { context: Arc::clone(&self.context) }
+    }
+}
+
+impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::MemoryContext;
+use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::on_full::OnFull;

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 
-use super::MemoryContext;
+use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::on_full::{LeastUsed, OnFull, Sampled};
 use super::shard::{Shard, ShardConfig};

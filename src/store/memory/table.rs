@@ -13,8 +13,8 @@ use std::collections::hash_map::Entry;
 use std::mem;
 use std::task::Waker;
 
-use super::MemoryContext;
 use super::config::StoreConfig;
+use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::on_full::OnFull;

@@ -3,21 +3,20 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::MemoryContext;
-use super::charge::MemoryCharge;
+use super::charge::{Held, MemoryCharge};
+use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::store::{Permit, Reservation};
+use crate::store::Reservation;
 
 pin_project! {
     /// A queued call of a [`MemoryStore`](super::MemoryStore).
@@ -34,9 +33,8 @@ pin_project! {
         wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
-        permit: Permit,
-        // Boxed: most calls are not settled.
-        charge: Option<Box<MemoryCharge<A>>>,
+        // Boxed: most calls hold nothing.
+        held: Option<Box<Held<A>>>,
         charged_at: Nanos,
     }
 }
@@ -52,7 +50,7 @@ struct QueueTicket<A: Algorithm> {
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
-            self.context.store().abandon(&self.context, self.key, self.ticket);
+            self.context.abandon(self.key, self.ticket);
         }
     }
 }
@@ -62,34 +60,20 @@ impl<A: Algorithm> QueuedAcquire<A> {
         context: Arc<MemoryContext<A>>,
         key: Fingerprint,
         ticket: u64,
-        permit: Permit,
-        charge: Option<MemoryCharge<A>>,
+        held: Option<Held<A>>,
     ) -> Self {
         let place = QueueTicket { context, key, ticket, left: false };
-        let charge = charge.map(Box::new);
-        Self { place, wake_at: Nanos::ZERO, sleep: None, permit, charge, charged_at: Nanos::ZERO }
+        Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
     /// Returns the time at which the call, which was admitted, was charged.
     pub(super) fn charged_at(self: Pin<&mut Self>) -> Nanos {
         *self.project().charged_at
     }
-
-    /// Returns the reservation of the call, which was admitted, if it is to be settled.
-    pub(crate) fn reservation(self: Pin<&mut Self>) -> Option<Reservation> {
-        let this = self.project();
-        let charge = this.charge.take()?;
-        Some(MemoryCharge { charged_at: *this.charged_at, ..*charge }.into())
-    }
-
-    /// Returns the permit of the call, which was admitted.
-    pub(crate) fn permit(self: Pin<&mut Self>) -> Permit {
-        mem::take(self.project().permit).armed()
-    }
 }
 
 impl<A: Algorithm> Future for QueuedAcquire<A> {
-    type Output = Result<Decision, Infallible>;
+    type Output = Result<(Decision, Reservation), Infallible>;
 
     /// # Panics
     ///
@@ -102,12 +86,17 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // After a sleep that ends, the queue is polled once more; one that ends before its time leaves the rest
         // to the next poll.
         for _ in 0..2 {
-            match place.context.store().ask(&place.context, place.key, place.ticket, cx.waker()) {
+            match place.context.ask(place.key, place.ticket, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
-                    return Poll::Ready(Ok(decision));
+                    let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
+                    let reservation = held.map(|held| match held {
+                        Held::Charge(charge) => MemoryCharge { charged_at, ..charge }.into(),
+                        permit => permit.reserve(&place.context),
+                    });
+                    return Poll::Ready(Ok((decision, reservation.unwrap_or_default())));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {
@@ -127,6 +116,6 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
 
 impl<A: Algorithm> fmt::Debug for QueuedAcquire<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryWait").field("until", &self.wake_at).finish_non_exhaustive()
+        f.debug_struct("QueuedAcquire").field("until", &self.wake_at).finish_non_exhaustive()
     }
 }

@@ -13,13 +13,14 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued};
-use crate::store::memory::charge::MemoryCharge;
+use crate::store::memory::QueuedAcquire;
+use crate::store::memory::charge::{Held, MemoryCharge, permit_for};
+use crate::store::memory::context::MemoryContext;
 use crate::store::memory::entry::{KeyEntry, Preview};
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
 use crate::store::memory::shard::{Shard, lock};
-use crate::store::memory::{MemoryContext, MemoryStore, QueuedAcquire};
 use crate::store::{Permit, Reservation};
 use crate::sync::MutexGuard;
 
@@ -50,7 +51,6 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
     fn add(&self, key: Fingerprint);
-    fn wait(&self, key: Fingerprint, ticket: u64) -> BoxWait;
     fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo;
     fn try_reserve(
         &self,
@@ -61,8 +61,8 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// A wait in one queue: the decision, and the time at which the call was charged.
-pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos)> + Send>>;
+/// A wait in one queue: the decision, the time at which the call was charged, and its permit.
+pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
 /// Undoes the charge of a call, made at that reading of the clock.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
@@ -81,6 +81,8 @@ pub(super) trait ErasedShard {
     fn needs_release(&self, ask: Ask<'_>) -> bool;
     /// Returns the permit of an admitted call; `None` for algorithms that hold nothing.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
+    /// Returns the wait of a queued call of that key.
+    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
     /// Gives the key a state, unless there is no room for it. A new one takes over the room that is `reserved`.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
     /// Decides a call for whose key there is no room: it is denied with its quota as the error, unless it needs
@@ -105,7 +107,7 @@ impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
             self.shard.states.remove(&key);
-            self.context.store().table.record_eviction(self.now);
+            self.context.table.record_eviction(self.now);
         }
     }
 }
@@ -124,8 +126,7 @@ impl<A: Algorithm> ShardGuard<'_, A> {
         let algorithm = ask.algorithm.and_then(|algorithm| algorithm.downcast_ref());
         let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
         let queues = matches!(ask.location, Location::Own(_)).then_some(queues);
-        let entry =
-            self.context.store().table.entry(key, shard_config, algorithm, state, queues, &mut self.wake);
+        let entry = self.context.table.entry(key, shard_config, algorithm, state, queues, &mut self.wake);
         let Ask { cost, priority, max_wait, .. } = ask;
         let may_wait = entry.algorithm.holds_requests();
         let arrival = Arrival { priority, may_wait, max_wait, ..Arrival::new(self.now, cost) };
@@ -149,13 +150,27 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     }
 
     fn permit(&self, ask: Ask<'_>) -> Option<Permit> {
-        let permit =
-            || MemoryStore::permit_for(self.context, ask.location, self.algorithm(ask).clone(), ask.cost);
-        self.needs_release(ask).then(permit)
+        let algorithm = || self.algorithm(ask).clone();
+        self.needs_release(ask)
+            .then(|| Permit::new(permit_for(self.context, ask.location, algorithm(), ask.cost)))
+    }
+
+    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait {
+        let Ask { location, cost, .. } = ask;
+        let algorithm = || self.algorithm(ask).clone();
+        let held = self.needs_release(ask).then(|| Held::Permit { location, algorithm: algorithm(), cost });
+        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held);
+        Box::pin(async move {
+            let mut wait = pin!(wait);
+            match wait.as_mut().await {
+                Ok((decision, reservation)) => (decision, wait.charged_at(), Permit::new(reservation)),
+                Err(never) => match never {},
+            }
+        })
     }
 
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled {
-        let table = &self.context.store().table;
+        let table = &self.context.table;
         let settled = table.insert_if_absent(self.context, &mut self.shard, location, reserved, self.now);
         if let (Settled::New, Location::Own(key)) = (settled, location) {
             self.new.push(key);
@@ -165,7 +180,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
         let (Location::Own(key) | Location::Shared(key)) = ask.location;
-        let table = &self.context.store().table;
+        let table = &self.context.table;
         let shard_config = &self.shard.shard_config;
         let algorithm =
             ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&shard_config.algorithm);
@@ -187,7 +202,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
         let mut new = mem::take(&mut self.new);
-        new.retain(|key| self.context.store().table.retain_if_used(&mut self.shard, *key, self.now));
+        new.retain(|key| self.context.table.retain_if_used(&mut self.shard, *key, self.now));
         (new, mem::take(&mut self.wake))
     }
 }
@@ -198,52 +213,41 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     }
 
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool {
-        self.store().table.ensure_space(self, key, keep).map(mem::forget).is_some()
+        self.table.ensure_space(self, key, keep).map(mem::forget).is_some()
     }
 
     fn unreserve(&self) {
-        self.store().table.unreserve();
+        self.table.unreserve();
     }
 
     fn reject(&self, quota: u64) -> Decision {
-        self.store().table.reject(quota)
+        self.table.reject(quota)
     }
 
     fn add(&self, key: Fingerprint) {
-        self.store().table.add(key);
+        self.table.add(key);
     }
 
     fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
-        self.store().table.overflow_location(key)
+        self.table.overflow_location(key)
     }
 
     fn lock(&self, location: Location) -> *const () {
-        ptr::from_ref(self.store().table.shard(location)).cast()
+        ptr::from_ref(self.table.shard(location)).cast()
     }
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
-        let shard = lock(self.store().table.shard(location));
+        let shard = lock(self.table.shard(location));
         // Read while the shard is locked: no other call has a later reading.
         let now = self.clock().now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }
 
-    fn wait(&self, key: Fingerprint, ticket: u64) -> BoxWait {
-        let wait = QueuedAcquire::new(Arc::clone(self), key, ticket, Permit::default(), None);
-        Box::pin(async move {
-            let mut wait = pin!(wait);
-            match wait.as_mut().await {
-                Ok(decision) => (decision, wait.charged_at()),
-                Err(never) => match never {},
-            }
-        })
-    }
-
     fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo {
-        let limiter = Arc::clone(self);
+        let context = Arc::clone(self);
         let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
         Box::new(move |charged_at| {
-            limiter.store().undo(&limiter, key, algorithm.as_ref(), cost, charged_at);
+            MemoryContext::undo(&context, key, algorithm.as_ref(), cost, charged_at);
         })
     }
 

@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use self::locked::{AnyAlgorithm, Ask, ErasedLimiter, ErasedShard};
-use super::MemoryContext;
+use super::context::MemoryContext;
 use super::entry::Preview;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
@@ -25,7 +25,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Enqueued;
-use crate::store::{self, Permit};
+use crate::store;
 use crate::sync::wake_all;
 
 pub use few::Few;
@@ -284,12 +284,12 @@ impl Commit<'_, '_, '_> {
         let call = &self.calls[at];
         let JointRequest { limiter, key, algorithm, .. } = call.part;
         let entered = self.shards.of(call).enter(call.ask(call.total));
-        let permit = self.shards.of(call).permit(call.ask(call.total));
         self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
         self.wait.settles[at] = self.shards.of(call).settles(call.ask(call.total));
         let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
         match entered {
             Enqueued::Decided(decision) if decision.is_allowed() => {
+                let permit = self.shards.of(call).permit(call.ask(call.total));
                 let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
                 if permit.is_some() || self.preview.iter().any(may_wait) {
                     self.wait.charged[at] = charged();
@@ -298,15 +298,13 @@ impl Commit<'_, '_, '_> {
                 Some(decision)
             }
             Enqueued::Decided(decision) => {
-                // It holds nothing; and it must not be released here, for that takes a lock.
-                let _ = permit.map(Permit::disarmed);
                 self.denied = true;
                 Some(decision)
             }
             Enqueued::Queued(ticket) => {
-                self.wait.permits[at] = permit.map(Permit::disarmed);
                 self.wait.charged[at] = charged();
-                self.wait.may_wait.push((at, limiter.wait(*key, ticket)));
+                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket);
+                self.wait.may_wait.push((at, wait));
                 None
             }
         }

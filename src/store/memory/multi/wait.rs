@@ -51,7 +51,7 @@ pub struct JointWait {
     pub(super) parts: Few<Member>,
     /// Charges to undo in any case, with their times.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
-    /// The permit of each call; disarmed while the call waits.
+    /// The permit of each call; `None` while the call waits.
     pub(super) permits: Few<Option<Permit>>,
 }
 
@@ -78,7 +78,9 @@ impl JointWait {
 
     /// Returns the permits of all calls as one.
     pub(super) fn hold(&mut self) -> Permit {
-        self.permits.drain(..).flatten().fold(Permit::default(), Permit::and)
+        let mut all = Permit::default();
+        self.permits.drain(..).flatten().for_each(|permit| all.merge(permit));
+        all
     }
 
     /// Returns the outcome of each part, once none waits.
@@ -101,14 +103,12 @@ impl Future for JointWait {
         let this = &mut *self;
         let mut refused = false;
         this.may_wait.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
-            Poll::Ready((decision, charged_at)) => {
+            Poll::Ready((decision, charged_at, permit)) => {
                 this.charged_at[*call] = charged_at;
                 refused |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);
-                if decision.is_allowed()
-                    && let Some(permit) = this.permits.get_mut(*call)
-                {
-                    *permit = permit.take().map(Permit::armed);
+                if !permit.is_empty() {
+                    this.permits[*call] = Some(permit);
                 }
                 false
             }
@@ -136,6 +136,6 @@ impl Drop for JointWait {
 
 impl fmt::Debug for JointWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TogetherWait").field("waits", &self.may_wait.len()).finish_non_exhaustive()
+        f.debug_struct("JointWait").field("waits", &self.may_wait.len()).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,146 @@
+//! Changes to a limiter as a whole, and what it counts.
+
+use std::hash::Hash;
+
+use super::RateLimiter;
+use crate::algorithm::Algorithm;
+use crate::store::{Attempt, CloseStore, JointRequest, LimiterStats, MemoryKey, ReplaceAlgorithm};
+
+impl<A: Algorithm> RateLimiter<A> {
+    /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
+    ///
+    /// This is for algorithms that [need a release](Algorithm::needs_release), and has no effect on others. It never
+    /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
+    /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
+    /// the algorithm with which it was taken. So take permits if an algorithm with a total may be
+    /// [replaced](RateLimiter::replace).
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let limiter = RateLimiter::new(Concurrency::per_key(1));
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// assert!(!limiter.check("user:42").is_allowed());
+    /// limiter.release("user:42", 1);
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// ```
+    pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        self.store.release(key, Attempt::new(cost));
+    }
+
+    /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the table of keys was
+    /// full.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).max_keys(100).build();
+    /// for key in 0..150 {
+    ///     assert!(limiter.check(&key).is_allowed());
+    /// }
+    /// assert_eq!(limiter.stats().evicted, 50);
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> LimiterStats {
+        self.store.stats()
+    }
+
+    /// Returns the number of calls that are queued now, for all keys together. Never above
+    /// [`max_queued`](Builder::max_queued).
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.store.queued()
+    }
+
+    /// Returns the number of keys that are kept: those in use, and fresh ones that are not yet removed. Never above
+    /// `max_keys`.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.store.len()
+    }
+
+    /// Returns whether no key is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns a request for `call` that is decided together with others.
+    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
+        self.store.part(key, call)
+    }
+}
+
+impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
+    /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls go on.
+    ///
+    /// Each call is decided by the old algorithm or by the new one; calls after the return are decided by the new one.
+    /// Used units stay used, but no more of them than the new algorithm could count against a key, so no call waits
+    /// longer than the new algorithm could demand. Queued calls keep their order, and are released at the new rate.
+    ///
+    /// | what changes | effect on a key |
+    /// |---|---|
+    /// | a higher limit | a window: the difference is free at once. A bucket: as many tokens are missing as before, and they are restored sooner |
+    /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens are restored later |
+    /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window has passed |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`], the algorithm for calls without a tier is replaced; the tiers of other calls are up to the caller |
+    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next scheduled time stays as many intervals away |
+    ///
+    /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000, of which one 64th at a
+    /// time is locked.
+    ///
+    /// Another kind of algorithm is another type, and so needs another limiter:
+    ///
+    /// ```compile_fail
+    /// # use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// # let quota = Quota::per_hour(10);
+    /// RateLimiter::new(TokenBucket::new(quota)).replace(FixedWindow::new(quota));
+    /// ```
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(10)));
+    /// assert_eq!(limiter.check_n("user:42", 8).remaining(), 2);
+    /// limiter.replace(TokenBucket::new(Quota::per_hour(100)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 92);
+    /// limiter.replace(TokenBucket::new(Quota::per_hour(5)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 0);
+    /// ```
+    pub fn replace(&self, algorithm: A) {
+        self.store.replace(algorithm);
+    }
+}
+
+impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
+    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
+    /// [`on_close(OnClose::Allow)`](Builder::on_close), new calls are admitted uncounted instead.
+    ///
+    /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
+    /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
+    /// [is marked](Decision::is_closed), has no `retry_after`, and is not counted.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// use tower_throttle::algorithm::LeakyBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_hour(1)));
+    /// let _ = limiter.acquire("user:42").await;
+    /// let waiting = tokio::spawn(limiter.acquire("user:42"));
+    /// tokio::task::yield_now().await;
+    /// limiter.close();
+    /// assert!(waiting.await.unwrap().is_closed());
+    /// assert!(limiter.check("user:7").is_closed());
+    /// # }
+    /// ```
+    pub fn close(&self) {
+        self.store.close();
+    }
+}

@@ -1,0 +1,101 @@
+use std::time::Duration;
+
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+
+/// A call on a key: its cost, and how it may be admitted.
+#[derive(Debug)]
+pub struct Attempt<'a, A> {
+    pub(super) cost: u64,
+    pub(super) algorithm: Option<&'a A>,
+    pub(super) priority: bool,
+    pub(super) may_wait: bool,
+    pub(super) max_wait: u64,
+    pub(super) reserves: bool,
+}
+
+impl<'a, A: Algorithm> Attempt<'a, A> {
+    /// Creates a call of `cost` units with the limiter's algorithm.
+    #[must_use]
+    pub fn new(cost: u64) -> Self {
+        Self { cost, algorithm: None, priority: false, may_wait: false, max_wait: u64::MAX, reserves: false }
+    }
+
+    pub(crate) fn with(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
+        Self { algorithm, priority, ..Self::new(cost) }
+    }
+
+    /// Lets the call wait, even if the algorithm is not configured to queue calls.
+    #[must_use]
+    pub fn wait(self) -> Self {
+        Self { may_wait: true, ..self }
+    }
+
+    /// Sets the maximum time that the call waits.
+    #[must_use]
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Self { max_wait: Nanos::from(max_wait).0, ..self }
+    }
+
+    /// Gives the call priority.
+    #[must_use]
+    pub fn with_priority(self) -> Self {
+        Self { priority: true, ..self }
+    }
+
+    /// Sets another algorithm than the limiter's.
+    #[must_use]
+    pub fn with_algorithm(self, algorithm: &'a A) -> Self {
+        Self { algorithm: Some(algorithm), ..self }
+    }
+
+    /// Asks for a [`Reservation`], so that the call can be settled.
+    #[must_use]
+    pub fn with_reservation(self) -> Self {
+        Self { reserves: true, ..self }
+    }
+
+    /// Returns the number of units that the call costs.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns whether the call has priority: an algorithm may queue it where others are denied.
+    #[must_use]
+    pub fn has_priority(&self) -> bool {
+        self.priority
+    }
+
+    /// Returns whether the call waits even if the algorithm is not configured to queue calls.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
+    /// Returns the maximum time that the call waits; `None` if only the algorithm limits it.
+    #[must_use]
+    pub fn max_wait(&self) -> Option<Duration> {
+        (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))
+    }
+
+    /// Returns whether the call asks for a [`Reservation`].
+    #[must_use]
+    pub fn wants_reservation(&self) -> bool {
+        self.reserves
+    }
+
+    /// Returns the call's algorithm, if it is not the limiter's.
+    #[must_use]
+    pub fn algorithm(&self) -> Option<&'a A> {
+        self.algorithm
+    }
+}
+
+impl<A> Clone for Attempt<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Attempt<'_, A> {}
