@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use tower_throttle::algorithm::{
     Tiered, TokenBucket,
 };
 use tower_throttle::key::{ClientIp, Extension, Global, Header, Networks, PeerIp, TrustedProxies};
-use tower_throttle::store::{Acquired, Attempt, Context, Store};
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -312,17 +313,26 @@ async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
 
 #[tokio::test]
 async fn a_store_failure_is_logged_once_with_its_reason() {
-    #[derive(Debug)]
-    struct Down;
-    impl<A: Algorithm, K: ?Sized> Store<A, K> for Down {
+    #[derive(Clone, Debug)]
+    struct Down(TokenBucket);
+    impl Store<TokenBucket> for Down {
+        type Key = ();
         type Error = io::Error;
-        type Wait = Pin<Box<dyn Future<Output = io::Result<Decision>> + Send>>;
-        fn acquire(_: &Arc<Context<A, Self>>, _: &K, _: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        type Wait = Pin<Box<dyn Future<Output = io::Result<(Decision, Reservation)>> + Send>>;
+
+        fn algorithm(&self) -> Cow<'_, TokenBucket> {
+            Cow::Borrowed(&self.0)
+        }
+
+        fn acquire(&self, (): (), _: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
             Acquired::Pending(Box::pin(async { Err(io::Error::other("no route to the store")) }))
         }
     }
+    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Down {
+        fn key(&self, _: &K) {}
+    }
     let (log, _guard) = Log::start();
-    let limiter = RateLimiter::with_store(TokenBucket::new(Quota::per_second(1)), Down);
+    let limiter = RateLimiter::with_store(Down(TokenBucket::new(Quota::per_second(1))));
     let service = RateLimitLayer::with_limiter(Global, limiter).layer(service_fn(hello));
     for _ in 0..1_000 {
         assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);

@@ -102,6 +102,18 @@ impl Concurrency {
         Self { limit, total: None, queue_config: QueueConfig::acquire_only(limit) }
     }
 
+    /// Returns the number of calls that may be in progress for one key.
+    #[must_use]
+    pub const fn limit_per_key(&self) -> u64 {
+        self.limit
+    }
+
+    /// Returns the number of calls that may be in progress for all keys together, if that is limited.
+    #[must_use]
+    pub fn limit_in_total(&self) -> Option<u64> {
+        self.total.as_ref().map(Semaphore::limit)
+    }
+
     /// Sets another limit per key. A [replacement](crate::limiter::RateLimiter::replace) that is made from the old
     /// `Concurrency` in this way continues to count in the same [total](Concurrency::total).
     ///

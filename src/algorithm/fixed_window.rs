@@ -79,6 +79,18 @@ impl FixedWindow {
         Self { quota, aligned: false, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Returns whether windows begin at multiples of the period.
+    #[must_use]
+    pub const fn is_aligned(&self) -> bool {
+        self.aligned
+    }
+
     /// Aligns the windows to multiples of the period: of Unix time, or of a clock's own zero.
     ///
     /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter

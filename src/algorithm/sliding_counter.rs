@@ -84,6 +84,12 @@ impl SlidingCounter {
         Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
     /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
     #[inline]
     fn advance(&self, state: &mut SlidingCounterState, now: Nanos) -> u64 {

@@ -101,6 +101,18 @@ impl SlidingWindow {
         Self::sliced(quota, QueueConfig::acquire_only(quota.limit()), 10)
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Returns the number of slices of a period.
+    #[must_use]
+    pub const fn slice_count(&self) -> u32 {
+        self.slices
+    }
+
     /// Sets the number of slices: more slices give a unit back sooner, for 8 bytes each per key.
     ///
     /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n`

@@ -103,6 +103,18 @@ impl TokenBucket {
         }
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Returns whether the bucket is empty when the limiter is built.
+    #[must_use]
+    pub const fn starts_empty(&self) -> bool {
+        self.empty
+    }
+
     /// Makes the bucket empty when the limiter is built.
     ///
     /// A fresh key counts as idle since then, so its bucket has been filling until its first call. While it is not full,

@@ -14,7 +14,7 @@ use crate::error::PolicyNameError;
 use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, SettleStore, Store};
 
 /// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
 ///
@@ -112,7 +112,9 @@ impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S
     }
 }
 
-impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>> RateLimitLayer<K, Tiered<A>, C, R, S> {
+impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
+    RateLimitLayer<K, Tiered<A>, C, R, S>
+{
     /// Sets the function that chooses the algorithm for a request: one limit for free users and another for paying
     /// users, or one for logins and another for searches.
     ///
@@ -153,7 +155,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>> RateL
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
+impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
     /// Sets the function that returns the actual cost of a call from its response, in units of the quota; `None` leaves
     /// the call at what it was charged.
     ///
@@ -183,7 +185,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R> RateLimitLayer<K, A, C, R> {
     ///
     /// No more calls can be in progress at a time than the limit allows: each is charged until its response is ready.
     #[must_use]
-    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R>
+    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
     where
         F: Fn(&Res) -> Actual,
         Actual: Into<Option<u64>>,

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`Store`] and [`KeyedStore`] | layers, and [`RateLimiter::algorithm`](crate::limiter::RateLimiter::algorithm) |
 //! | [`CheckStore`] | `check`, `peek`, `refund`, `reset`, `acquire` and permits of a [`RateLimiter`](crate::limiter::RateLimiter) |
+//! | [`SettleStore`] | [`RateLimitLayer::settle`](crate::middleware::RateLimitLayer::settle) |
 //! | [`ReplaceAlgorithm`] | [`replace`](crate::limiter::RateLimiter::replace) |
 //! | [`CloseStore`] | [`close`](crate::limiter::RateLimiter::close) |
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes on the algorithm and the clock |
@@ -78,7 +79,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// If the algorithm [needs a release](Algorithm::needs_release), an admitted call has a
     /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
     /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
-    /// a [`Reservation::on_settle`]; a store that cannot settle calls returns an empty one.
+    /// a [`Reservation::on_settle`], if this is a [`SettleStore`].
     ///
     /// A cost of 0 is always allowed and charges nothing.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
@@ -131,6 +132,9 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
     /// Makes the key fresh.
     fn reset(&self, key: Self::Key) -> Self::Reply<()>;
 }
+
+/// A store that returns a [`Reservation::on_settle`] for each admitted call that asks for one.
+pub trait SettleStore<A: Algorithm>: Store<A> {}
 
 /// A store whose algorithm can be replaced while calls go on.
 pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {

@@ -60,16 +60,17 @@ impl fmt::Debug for Permit {
 /// use tower_throttle::RateLimiter;
 /// use tower_throttle::algorithm::Concurrency;
 ///
-/// let limiter = RateLimiter::new(Concurrency::per_key(0));
+/// let limiter = RateLimiter::new(Concurrency::per_key(1));
+/// let _permit = limiter.try_acquire_permit("user:42")?;
 /// let denied = limiter.try_acquire_permit("user:42").unwrap_err();
 /// assert_eq!(denied.decision().remaining(), 0);
+/// # Ok::<(), tower_throttle::store::Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied(Decision);
 
 impl Denied {
     /// Returns the decision.
-    #[must_use]
     pub const fn decision(&self) -> &Decision {
         &self.0
     }

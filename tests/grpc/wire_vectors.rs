@@ -1,9 +1,9 @@
 //! Rejections byte by byte: in process, and as one frame over a connection.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use tower_throttle::decision::Decision;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
 
 use tower_throttle::middleware::{HttpResponder, SendHeaders};
-use tower_throttle::store::{Acquired, Attempt, Context as Limits, Store};
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::details::{Details, reported};
@@ -383,21 +383,30 @@ async fn a_limiter_that_was_closed_is_unavailable() {
 }
 
 /// A store whose calls always fail.
-#[derive(Debug)]
-struct Broken;
+#[derive(Clone, Debug)]
+struct Broken(TokenBucket);
 
-impl<A: Algorithm, K> Store<A, K> for Broken {
+impl Store<TokenBucket> for Broken {
+    type Key = ();
     type Error = std::io::Error;
-    type Wait = Pin<Box<dyn Future<Output = Result<Decision, std::io::Error>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), std::io::Error>> + Send>>;
 
-    fn acquire(_: &Arc<Limits<A, Self>>, _: &K, _: Attempt<'_, A>) -> Acquired<Self::Wait> {
+    fn algorithm(&self) -> Cow<'_, TokenBucket> {
+        Cow::Borrowed(&self.0)
+    }
+
+    fn acquire(&self, (): (), _: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
         Acquired::Pending(Box::pin(async { Err(std::io::Error::other("50% of the store is gone")) }))
     }
 }
 
+impl<K: ?Sized> KeyedStore<TokenBucket, K> for Broken {
+    fn key(&self, _: &K) {}
+}
+
 #[tokio::test]
 async fn a_store_that_fails_is_unavailable() {
-    let limiter = RateLimiter::with_store(per(1, Duration::from_secs(1)), Broken);
+    let limiter = RateLimiter::with_store(Broken(per(1, Duration::from_secs(1))));
     let response = through(&RateLimitLayer::with_limiter(Global, limiter)).await;
     assert!(response.body().is_end_stream());
     // Nothing of the store's error is reported.

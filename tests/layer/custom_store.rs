@@ -1,5 +1,6 @@
 //! Stores that answer later, or not at all.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -14,8 +15,9 @@ use http_body_util::Full;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::clock::Nanos;
 use tower_throttle::key::from_fn;
-use tower_throttle::store::{Acquired, Attempt, Context, Store};
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Answer as Got, PolledByHand};
@@ -23,10 +25,10 @@ use crate::support::{Answer as Got, PolledByHand};
 const LATE: Duration = Duration::from_millis(50);
 
 /// A store as one on another machine would be: its keys are text, and it answers later.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Remote<A: Algorithm> {
     there: RateLimiter<A>,
-    asked: AtomicUsize,
+    asked: Arc<AtomicUsize>,
     fails: bool,
 }
 
@@ -41,27 +43,37 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-impl<A: Algorithm, K: ToString + ?Sized> Store<A, K> for Remote<A> {
+impl<A: Algorithm> Store<A> for Remote<A> {
+    type Key = String;
     type Error = Down;
-    type Wait = Pin<Box<dyn Future<Output = Result<Decision, Down>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), Down>> + Send>>;
 
-    fn acquire(context: &Arc<Context<A, Self>>, key: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let (context, key, cost) = (context.clone(), key.to_string(), call.cost());
-        context.store().asked.fetch_add(1, Ordering::SeqCst);
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.there.algorithm()
+    }
+
+    fn acquire(&self, key: String, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (store, cost) = (self.clone(), attempt.cost());
+        self.asked.fetch_add(1, Ordering::SeqCst);
         Acquired::Pending(Box::pin(async move {
             sleep(LATE).await;
-            match context.store().fails {
+            match store.fails {
                 true => Err(Down),
-                false => Ok(context.store().there.check_n(&key, cost)),
+                false => Ok((store.there.check_n(&key, cost), Reservation::default())),
             }
         }))
     }
 }
 
+impl<A: Algorithm, K: ToString + ?Sized> KeyedStore<A, K> for Remote<A> {
+    fn key(&self, key: &K) -> String {
+        key.to_string()
+    }
+}
+
 fn remote(quota: Quota, fails: bool) -> RateLimiter<TokenBucket, Remote<TokenBucket>> {
-    let rule = TokenBucket::new(quota);
-    let there = RateLimiter::new(rule.clone());
-    RateLimiter::with_store(rule, Remote { there, asked: AtomicUsize::new(0), fails })
+    let there = RateLimiter::new(TokenBucket::new(quota));
+    RateLimiter::with_store(Remote { there, asked: Arc::default(), fails })
 }
 
 type Http = Request<Full<Bytes>>;
@@ -205,18 +217,27 @@ async fn a_call_cancelled_at_any_poll_reaches_neither_the_service_nor_the_next_c
 
 #[tokio::test]
 async fn a_store_may_decide_at_once() {
-    #[derive(Debug)]
-    struct Always;
-    impl<A: Algorithm, K: ?Sized> Store<A, K> for Always {
+    #[derive(Clone, Debug)]
+    struct Always(TokenBucket);
+    impl Store<TokenBucket> for Always {
+        type Key = ();
         type Error = std::convert::Infallible;
-        type Wait = std::future::Pending<Result<Decision, Self::Error>>;
-        fn acquire(context: &Arc<Context<A, Self>>, _: &K, call: Attempt<'_, A>) -> Acquired<Self::Wait> {
-            let now = context.clock().now();
-            let decision = context.algorithm().check(&mut context.new_state(now), now, call.cost());
-            Acquired::Ready(decision)
+        type Wait = std::future::Pending<Result<(Decision, Reservation), Self::Error>>;
+
+        fn algorithm(&self) -> Cow<'_, TokenBucket> {
+            Cow::Borrowed(&self.0)
+        }
+
+        fn acquire(&self, (): (), attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+            let mut fresh = self.0.new_state(Nanos::ZERO, Nanos::ZERO);
+            let decision = self.0.check(&mut fresh, Nanos::ZERO, attempt.cost());
+            Acquired::Ready(decision, Reservation::default())
         }
     }
-    let limiter = RateLimiter::with_store(TokenBucket::new(Quota::per_hour(1)), Always);
+    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Always {
+        fn key(&self, _: &K) {}
+    }
+    let limiter = RateLimiter::with_store(Always(TokenBucket::new(Quota::per_hour(1))));
     let layer = RateLimitLayer::with_limiter(from_fn(|_: &String| Some("key")), limiter)
         .cost(|line: &String| line.len() as u64)
         .responder(ErrorResponder);

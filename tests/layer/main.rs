@@ -17,5 +17,6 @@ mod service;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
+mod task_store;
 mod unread;
 mod with_tower_layers;

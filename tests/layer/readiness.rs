@@ -1,6 +1,7 @@
 //! The layer among other layers: the readied service is the one that is called, and nothing is charged before
 //! that.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, StoreKey, from_fn};
-use tower_throttle::store::{Acquired, Attempt, BoxError as StoreError, Context as Limits, Store};
+use tower_throttle::store::{Acquired, Attempt, BoxError as StoreError, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::PolledByHand;
@@ -84,26 +85,31 @@ impl Service<String> for Probe {
 }
 
 /// A store that answers after a delay.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Slow<A: Algorithm> {
     limiter: RateLimiter<A>,
 }
 
-impl<A: Algorithm> Store<A, StoreKey<()>> for Slow<A> {
+impl<A: Algorithm> Store<A> for Slow<A> {
+    type Key = ();
     type Error = StoreError;
-    type Wait = Pin<Box<dyn Future<Output = Result<Decision, StoreError>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), StoreError>> + Send>>;
 
-    fn acquire(
-        context: &Arc<Limits<A, Self>>,
-        _: &StoreKey<()>,
-        call: Attempt<'_, A>,
-    ) -> Acquired<Self::Wait> {
-        let (context, cost) = (context.clone(), call.cost());
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.limiter.algorithm()
+    }
+
+    fn acquire(&self, (): (), attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (store, cost) = (self.clone(), attempt.cost());
         Acquired::Pending(Box::pin(async move {
             sleep(Duration::from_millis(50)).await;
-            Ok(context.store().limiter.check_n(&(), cost))
+            Ok((store.limiter.check_n(&(), cost), Reservation::default()))
         }))
     }
+}
+
+impl<A: Algorithm> KeyedStore<A, StoreKey<()>> for Slow<A> {
+    fn key(&self, _: &StoreKey<()>) {}
 }
 
 /// Admits a hundred at once.
@@ -122,7 +128,7 @@ fn queues() -> LeakyBucket {
 }
 
 fn slow<A: Algorithm>(rule: A) -> RateLimiter<A, Slow<A>> {
-    RateLimiter::with_store(rule.clone(), Slow { limiter: RateLimiter::new(rule) })
+    RateLimiter::with_store(Slow { limiter: RateLimiter::new(rule) })
 }
 
 /// Makes twenty calls one after another through one instance, then twenty at once through clones of it.

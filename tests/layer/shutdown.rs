@@ -81,7 +81,7 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
     assert!(acquire.is_woken() && permit.is_woken(), "{rule:?}");
     assert!(acquire.run() && permit.run());
     assert_closed(&acquire.output.unwrap());
-    assert_closed(&permit.output.unwrap().unwrap_err());
+    assert_closed(permit.output.unwrap().unwrap_err().decision());
     if waits_in_a_layer {
         assert!(call.run());
         assert_closed(&limited(call.output.take().unwrap()));
@@ -91,10 +91,10 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
         assert_closed(&limiter.check_n(key, 9));
         assert_closed(&limiter.peek(key));
         assert_closed(&limiter.peek_n(key, u64::MAX));
-        assert_closed(&limiter.try_acquire_permit(key).unwrap_err());
+        assert_closed(limiter.try_acquire_permit(key).unwrap_err().decision());
         assert_closed(&limiter.acquire(key).now());
         assert_closed(&limiter.acquire_n(key, 7).now());
-        assert_closed(&limiter.acquire_permit(key).now().unwrap_err());
+        assert_closed(limiter.acquire_permit(key).now().unwrap_err().decision());
         // A cost of 0 is admitted, as always.
         assert!(limiter.check_n(key, 0).is_allowed() && limiter.peek_n(key, 0).is_allowed());
         assert!(limiter.acquire_n(key, 0).now().is_allowed());
@@ -285,9 +285,9 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
                             let call: Pin<Box<dyn Future<Output = bool> + Send>> = match (n + thread) % 3 {
                                 0 => {
                                     let call = one.acquire_permit(&(n % 5));
-                                    Box::pin(
-                                        async move { call.await.is_err_and(|denied| denied.is_closed()) },
-                                    )
+                                    Box::pin(async move {
+                                        call.await.is_err_and(|denied| denied.decision().is_closed())
+                                    })
                                 }
                                 1 => {
                                     let call = line.acquire(&(n % 5));

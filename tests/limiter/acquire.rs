@@ -246,7 +246,8 @@ fn a_call_for_a_permit_is_denied_after_its_duration() {
     assert!(!short.run() && !long.run() && !counted.run());
     clock.set(MS * 30);
     assert!(short.run() && !long.run() && counted.run());
-    let decision = short.output.unwrap().unwrap_err();
+    let denied = short.output.unwrap().unwrap_err();
+    let decision = denied.decision();
     assert_eq!((decision.retry_after(), decision.delay()), (None, MS * 30));
     assert!(!counted.output.unwrap().is_allowed());
     assert_eq!(limiter.queued(), 1);
@@ -262,8 +263,9 @@ fn a_call_for_a_permit_is_denied_after_its_duration() {
 fn a_permit_of_a_timed_algorithm_is_rejected_at_once() {
     let (limiter, clock) = limiter(TokenBucket::new(two_a_second()));
     use_up(&limiter, "key");
-    let decision = start(limiter.acquire_permit_within("key", MS * 499)).output.unwrap().unwrap_err();
-    assert_eq!(decision.retry_after(), Some(MS));
+    let denied = start(limiter.acquire_permit_within("key", MS * 499)).output.unwrap().unwrap_err();
+    assert_eq!(denied.to_string(), "the rate limit is reached: retry after 1ms");
+    assert_eq!(denied.decision().retry_after(), Some(MS));
     let mut call = queued(limiter.acquire_permit_within("key", MS * 500));
     clock.set(MS * 500);
     assert!(call.run() && call.output.unwrap().is_ok());

@@ -64,13 +64,13 @@ fn a_call_that_may_not_wait_evicts_no_waiter() {
 fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {
     let paid = Concurrency::per_key(5).total(1);
     let limiter = RateLimiter::new(Tiered::new(Concurrency::per_key(5)));
-    assert!(limiter.check_by(&paid, "a", 1).is_allowed());
-    assert!(limiter.permit_by(&paid, "b").is_err(), "one is in progress");
-    limiter.release_by(&paid, "a", 1);
-    let permit = limiter.permit_by(&paid, "b").expect("nothing is in progress");
-    assert!(limiter.permit_by(&paid, "a").is_err());
+    assert!(limiter.tier(&paid).check("a").is_allowed());
+    assert!(limiter.tier(&paid).try_acquire_permit("b").is_err(), "one is in progress");
+    limiter.tier(&paid).release("a", 1);
+    let permit = limiter.tier(&paid).try_acquire_permit("b").expect("nothing is in progress");
+    assert!(limiter.tier(&paid).try_acquire_permit("a").is_err());
     drop(permit);
-    assert!(limiter.permit_by(&paid, "a").is_ok());
+    assert!(limiter.tier(&paid).try_acquire_permit("a").is_ok());
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn denied_tier_admits_two_at_once() {
     assert!(now(limiter.acquire("k")).is_allowed());
     let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire("k"))).collect();
     clock.advance(ms(100));
-    assert!(!now(limiter.acquire_by(&slow, "k", 1)).is_allowed());
+    assert!(!now(limiter.tier(&slow).acquire("k")).is_allowed());
     let left = line.iter_mut().filter_map(poll).count();
     assert_eq!(left, 1, "one slot has passed");
 }
@@ -69,7 +69,7 @@ fn denied_check_by_moves_no_queue() {
     let (clock, limiter) = on(Tiered::new(fast.clone()));
     assert!(now(limiter.acquire("k")).is_allowed());
     let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire("k"))).collect();
-    assert!(!limiter.check_by(&slow, "k", 1).is_allowed());
+    assert!(!limiter.tier(&slow).check("k").is_allowed());
     clock.advance(ms(100));
     let left = line.iter_mut().filter_map(poll).count();
     assert_eq!(left, 1, "one slot has passed");
@@ -155,13 +155,13 @@ fn tiered_leaky_cost() {
     let a = LeakyBucket::new(Quota::per_second(10)).queue(0);
     let b = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let (clock, limiter) = on(Tiered::new(a.clone()));
-    assert!(limiter.check_by(&a, "k", 1).is_allowed());
+    assert!(limiter.tier(&a).check("k").is_allowed());
     clock.advance(ms(50));
-    assert!(!limiter.check_by(&b, "k", 1).is_allowed());
+    assert!(!limiter.tier(&b).check("k").is_allowed());
     clock.advance(ms(50));
-    assert!(limiter.check_by(&b, "k", 5).is_allowed());
+    assert!(limiter.tier(&b).check_n("k", 5).is_allowed());
     clock.advance(ms(100));
-    assert_eq!(limiter.check_by(&a, "k", 1).retry_after(), Some(ms(400)), "five intervals were used");
+    assert_eq!(limiter.tier(&a).check("k").retry_after(), Some(ms(400)), "five intervals were used");
 }
 
 #[test]
@@ -169,13 +169,13 @@ fn tiered_smooth_cost() {
     let a = Smooth::bursty(Quota::per_second(10)).queue(0);
     let b = Smooth::bursty(Quota::per_second(10)).queue(1);
     let (clock, limiter) = on(Tiered::new(a.clone()));
-    assert!(limiter.check_by(&a, "k", 1).is_allowed());
+    assert!(limiter.tier(&a).check("k").is_allowed());
     clock.advance(ms(50));
-    assert!(!limiter.check_by(&b, "k", 1).is_allowed());
+    assert!(!limiter.tier(&b).check("k").is_allowed());
     clock.advance(ms(50));
-    assert!(limiter.check_by(&b, "k", 5).is_allowed());
+    assert!(limiter.tier(&b).check_n("k", 5).is_allowed());
     clock.advance(ms(100));
-    assert_eq!(limiter.check_by(&a, "k", 1).retry_after(), Some(ms(400)), "five intervals were used");
+    assert_eq!(limiter.tier(&a).check("k").retry_after(), Some(ms(400)), "five intervals were used");
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn tiered_tuple_counts_in_each_member() {
         |second, day| (TokenBucket::new(Quota::per_second(second)), FixedWindow::new(Quota::per_day(day)));
     let (free, paid) = (rule(10, 100), rule(100, 1_000));
     let (_clock, limiter) = on(Tiered::new(free.clone()));
-    assert!(limiter.check_by(&free, "k", 1).is_allowed());
-    assert!(limiter.check_by(&paid, "k", 90).is_allowed());
+    assert!(limiter.tier(&free).check("k").is_allowed());
+    assert!(limiter.tier(&paid).check_n("k", 90).is_allowed());
     _clock.advance(secs(1));
     // 91 were used today since it was first called with `free`.
-    assert_eq!(limiter.check_by(&free, "k", 1).remaining(), 8);
+    assert_eq!(limiter.tier(&free).check("k").remaining(), 8);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn replacing_the_default_tier_keeps_what_it_used() {
     let small = TokenBucket::new(Quota::per_hour(10));
     let (_clock, limiter) = on(Tiered::new(TokenBucket::new(Quota::per_hour(1_000))));
     assert!(limiter.check_n("k", 900).is_allowed());
-    let _ = limiter.check_by(&small, "k", 1);
+    let _ = limiter.tier(&small).check("k");
     limiter.replace(Tiered::new(TokenBucket::new(Quota::per_hour(1_001))));
     assert_eq!(limiter.peek("k").remaining(), 101);
 }
@@ -207,13 +207,13 @@ fn a_fresh_tier_stays_fresh() {
     let hour = FixedWindow::new(Quota::per_hour(100));
     let other = FixedWindow::new(Quota::per_hour(101));
     let (clock, limiter) = on(Tiered::new(minute.clone()));
-    assert!(limiter.check_by(&minute, "k", 10).is_allowed());
+    assert!(limiter.tier(&minute).check_n("k", 10).is_allowed());
     clock.advance(secs(59));
-    assert!(limiter.check_by(&hour, "k", 50).is_allowed());
+    assert!(limiter.tier(&hour).check_n("k", 50).is_allowed());
     clock.advance(secs(1));
-    assert!(limiter.peek_by(&minute, "k").is_allowed());
-    let _ = limiter.check_by(&other, "k", 0);
-    let peek = limiter.peek_by(&minute, "k");
+    assert!(limiter.tier(&minute).peek("k").is_allowed());
+    let _ = limiter.tier(&other).check_n("k", 0);
+    let peek = limiter.tier(&minute).peek("k");
     assert!(peek.is_allowed(), "a call of another tier that cost nothing changed it: {peek:?}");
 }
 
@@ -223,12 +223,12 @@ fn a_tier_bucket_that_is_full_stays_so() {
     let day = TokenBucket::new(Quota::per_day(1_000));
     let other = TokenBucket::new(Quota::per_day(1_001));
     let (clock, limiter) = on(Tiered::new(free.clone()));
-    assert!(limiter.check_by(&free, "k", 1).is_allowed());
-    assert!(limiter.check_by(&day, "k", 500).is_allowed());
+    assert!(limiter.tier(&free).check("k").is_allowed());
+    assert!(limiter.tier(&day).check_n("k", 500).is_allowed());
     clock.advance(secs(60));
-    assert_eq!(limiter.peek_by(&free, "k").remaining(), 10);
-    let _ = limiter.check_by(&other, "k", 0);
-    assert_eq!(limiter.peek_by(&free, "k").remaining(), 10);
+    assert_eq!(limiter.tier(&free).peek("k").remaining(), 10);
+    let _ = limiter.tier(&other).check_n("k", 0);
+    assert_eq!(limiter.tier(&free).peek("k").remaining(), 10);
 }
 
 #[test]
@@ -272,10 +272,10 @@ fn nine_tiers_evict_the_first() {
     let (_clock, limiter) = on(Tiered::new(big.clone()));
     assert!(limiter.check_n("k", 100).is_allowed());
     for rule in &small {
-        let _ = limiter.check_by(rule, "k", 1);
+        let _ = limiter.tier(rule).check("k");
     }
-    println!("after nine refused calls: {:?}", limiter.peek_by(&big, "k"));
-    assert!(!limiter.peek_by(&big, "k").is_allowed());
+    println!("after nine refused calls: {:?}", limiter.tier(&big).peek("k"));
+    assert!(!limiter.tier(&big).peek("k").is_allowed());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn tiered_priority_waiter_larger_than_the_other_tier() {
     let (clock, limiter) = on(Tiered::new(big.clone()));
     assert!(limiter.check_n("k", 10).is_allowed());
     let mut held = waits(limiter.acquire_with_priority("k", 5));
-    assert!(!limiter.check_by(&small, "k", 1).is_allowed());
+    assert!(!limiter.tier(&small).check("k").is_allowed());
     clock.advance(secs(1));
     assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the queue");
 }
@@ -909,9 +909,9 @@ fn tiered_blocking_counts_refusals_while_others_wait() {
     assert!(now(limiter.acquire("k")).is_allowed());
     let _held = waits(limiter.acquire("k"));
     for _ in 0..5 {
-        assert!(!now(limiter.acquire_by(&slow, "k", 1)).is_allowed());
+        assert!(!now(limiter.tier(&slow).acquire("k")).is_allowed());
     }
-    let last = now(limiter.acquire_by(&slow, "k", 1));
+    let last = now(limiter.tier(&slow).acquire("k"));
     assert_eq!(last.retry_after(), Some(secs(5)), "refused six times");
 }
 
@@ -985,7 +985,7 @@ fn stress() {
                             let _ = c.check(key);
                         }
                         5 => {
-                            let _ = b.peek_by(&tier, key);
+                            let _ = b.tier(&tier).peek(key);
                         }
                         6..13 => {
                             if poll(&mut answer(&mut one, Req(key, true))).unwrap().is_ok() {
@@ -1498,7 +1498,7 @@ fn no_lost_wakeup() {
                         let _ = service.call(Req("k", true)).await;
                     }
                     9 => {
-                        let _ = queue.acquire_by(&leaky(r.within(8_000..=9_000)), "k", 1).await;
+                        let _ = queue.tier(&leaky(r.within(8_000..=9_000))).acquire("k").await;
                     }
                     _ => {
                         let _ = queue.acquire("k").await;

@@ -35,7 +35,7 @@ fn tiered<A: Algorithm + PartialEq>(algorithm: A) -> (RateLimiter<Tiered<A>>, Ma
 
 /// Returns how many calls of cost 1 are admitted at one instant.
 fn takes<A: Algorithm + PartialEq>(limiter: &RateLimiter<Tiered<A>>, rule: &A, key: &str) -> u64 {
-    (0..).take_while(|_| limiter.check_by(rule, key, 1).is_allowed()).count() as u64
+    (0..).take_while(|_| limiter.tier(rule).check(key).is_allowed()).count() as u64
 }
 
 /// Runs a test with each kind of algorithm whose units are counted.
@@ -142,17 +142,17 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         let (old, new) = (rule(Quota::per_hour(from)), rule(Quota::per_hour(to)));
         let (limiter, _clock) = tiered(old.clone());
         let used = random.below(from + 1);
-        assert!(limiter.check_by(&old, "key", used).is_allowed());
+        assert!(limiter.tier(&old).check_n("key", used).is_allowed());
         let left = to - used.min(to);
         let case = format!("seed {seed}: {used} of {from}, then {to}: {new:?}");
-        assert_eq!(limiter.peek_by(&new, "key").remaining(), left, "{case}");
+        assert_eq!(limiter.tier(&new).peek("key").remaining(), left, "{case}");
         // A peek moves no key.
-        assert_eq!(limiter.peek_by(&old, "key").remaining(), from - used, "{case}");
+        assert_eq!(limiter.tier(&old).peek("key").remaining(), from - used, "{case}");
         // Neither reset nor locked out.
         assert_eq!(takes(&limiter, &new, "key"), left, "{case}");
-        let wait = limiter.peek_by(&new, "key").retry_after().unwrap();
+        let wait = limiter.tier(&new).peek("key").retry_after().unwrap();
         assert!(wait <= 3_600 * 2 * SECOND, "{case}: {wait:?}");
-        assert_eq!(limiter.peek_by(&new, "other").remaining(), to, "{case}");
+        assert_eq!(limiter.tier(&new).peek("other").remaining(), to, "{case}");
     }
 }
 
@@ -172,9 +172,9 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         for _ in 0..40 {
             clock.advance(MS * random.below(700) as u32);
             let tier = &tiers[random.below(3) as usize];
-            let looked = limiter.peek_by(tier, "key");
-            let again = limiter.peek_by(tier, "key");
-            let called = limiter.check_by(tier, "key", 1);
+            let looked = limiter.tier(tier).peek("key");
+            let again = limiter.tier(tier).peek("key");
+            let called = limiter.tier(tier).check("key");
             let case = format!("seed {seed}: {tier:?}");
             assert_eq!(looked, again, "{case}");
             assert_eq!(
@@ -189,9 +189,9 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
             if let Some(wait) = called.retry_after() {
                 // As long as no call arrives, it is true to the nanosecond.
                 clock.advance(wait - Duration::from_nanos(1));
-                assert!(!limiter.peek_by(tier, "key").is_allowed(), "{case}");
+                assert!(!limiter.tier(tier).peek("key").is_allowed(), "{case}");
                 clock.advance(Duration::from_nanos(1));
-                assert!(limiter.peek_by(tier, "key").is_allowed(), "{case}");
+                assert!(limiter.tier(tier).peek("key").is_allowed(), "{case}");
             }
         }
     }
@@ -206,10 +206,10 @@ fn a_peek_with_a_tier_reports_what_a_call_with_it_would() {
 fn to_and_fro_below<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.check_by(&large, "key", 4).is_allowed());
+    assert!(limiter.tier(&large).check_n("key", 4).is_allowed());
     for _ in 0..1_000 {
-        assert_eq!(limiter.check_by(&small, "key", 0).remaining(), 6);
-        assert_eq!(limiter.check_by(&large, "key", 0).remaining(), 996);
+        assert_eq!(limiter.tier(&small).check_n("key", 0).remaining(), 6);
+        assert_eq!(limiter.tier(&large).check_n("key", 0).remaining(), 996);
     }
     assert_eq!((takes(&limiter, &small, "key"), takes(&limiter, &large, "key")), (6, 990), "{small:?}");
 }
@@ -244,7 +244,7 @@ fn many_tiers<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     for _ in 0..20 {
         admitted += takes(&limiter, &large, "key");
         for limit in 1..=20 {
-            let _ = limiter.check_by(&rule(Quota::per_hour(limit)), "key", 1);
+            let _ = limiter.tier(&rule(Quota::per_hour(limit))).check("key");
         }
     }
     assert!(admitted <= 1_000, "{admitted} by {large:?}");
@@ -283,11 +283,11 @@ fn a_cancelled_call_of_one_tier_refunds_nothing_to_another() {
 fn denied_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.check_by(&large, "key", 900).is_allowed());
-    assert!(!limiter.check_by(&small, "key", 1).is_allowed());
-    assert_eq!(limiter.peek_by(&large, "key").remaining(), 100, "by a denial, of {large:?}");
-    assert!(limiter.check_by(&small, "key", 0).is_allowed());
-    assert_eq!(limiter.peek_by(&large, "key").remaining(), 100, "by a call of cost 0, of {large:?}");
+    assert!(limiter.tier(&large).check_n("key", 900).is_allowed());
+    assert!(!limiter.tier(&small).check("key").is_allowed());
+    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100, "by a denial, of {large:?}");
+    assert!(limiter.tier(&small).check_n("key", 0).is_allowed());
+    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100, "by a call of cost 0, of {large:?}");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
             nanos += step;
             let rule = if random.one_in(2) { &slow } else { &fast };
             let cost = random.below(4);
-            if limiter.check_by(rule, "key", cost).is_allowed() {
+            if limiter.tier(rule).check_n("key", cost).is_allowed() {
                 admitted += cost;
             }
             let due = burst + (u128::from(nanos) * 1_013 / 11_000_000_000) as u64;
@@ -338,14 +338,14 @@ fn calling_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_all
 fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
     let (small, large) = (TokenBucket::new(Quota::per_hour(10)), TokenBucket::new(Quota::per_hour(100)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.check_by(&large, "key", 50).is_allowed());
+    assert!(limiter.tier(&large).check_n("key", 50).is_allowed());
     limiter.refund("key", 20);
-    assert_eq!(limiter.peek_by(&large, "key").remaining(), 70);
+    assert_eq!(limiter.tier(&large).peek("key").remaining(), 70);
     limiter.refund("key", 1_000);
-    assert_eq!(limiter.peek_by(&large, "key").remaining(), 100);
-    assert!(limiter.check_by(&large, "key", 50).is_allowed());
+    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100);
+    assert!(limiter.tier(&large).check_n("key", 50).is_allowed());
     limiter.reset("key");
-    assert_eq!((limiter.peek("key").remaining(), limiter.peek_by(&large, "key").remaining()), (10, 100));
+    assert_eq!((limiter.peek("key").remaining(), limiter.tier(&large).peek("key").remaining()), (10, 100));
     assert!(limiter.is_empty());
 }
 
@@ -434,25 +434,25 @@ async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
     let (start, mut calls) = (Instant::now(), JoinSet::new());
     for n in 0..30_u32 {
-        let call = limiter.acquire_by(&fast(), "key", 1);
+        let call = limiter.tier(&fast()).acquire("key");
         calls.spawn(async move { (n, patient(call).await.is_allowed(), start.elapsed()) });
         tokio::task::yield_now().await;
     }
     // The slower tier has three slots, and they are taken.
-    assert!(!limiter.acquire_by(&slow(), "key", 1).await.is_allowed());
+    assert!(!limiter.tier(&slow()).acquire("key").await.is_allowed());
     let mut left = calls.join_all().await;
     left.sort_unstable();
     assert!(left.iter().all(|(_, passed, _)| *passed));
     assert!(left.is_sorted_by_key(|(.., at)| *at), "{left:?}");
-    assert!(limiter.peek_by(&fast(), "key").retry_after().is_some_and(|wait| wait <= 500 * MS));
+    assert!(limiter.tier(&fast()).peek("key").retry_after().is_some_and(|wait| wait <= 500 * MS));
 }
 
 /// A call that waits and one that does not both report the limit of their own tier.
 #[tokio::test(start_paused = true)]
 async fn a_queued_call_reports_the_limit_of_its_tier() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
-    let first = limiter.acquire_by(&fast(), "key", 1).await;
-    let second = limiter.acquire_by(&fast(), "key", 1).await;
+    let first = limiter.tier(&fast()).acquire("key").await;
+    let second = limiter.tier(&fast()).acquire("key").await;
     assert_eq!((first.limit(), first.remaining(), first.delay()), (51, 50, Duration::ZERO));
     assert_eq!((second.limit(), second.remaining(), second.delay()), (51, 50, MS * 50));
 }
@@ -462,11 +462,11 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
     let reported = |decision: Decision| (decision.is_allowed(), decision.retry_after());
     for (mine, other) in [(slow(), fast()), (fast(), slow())] {
         let (limiter, clock) = tiered(slow());
-        assert!(limiter.check_by(&mine, "key", 1).is_allowed());
-        let _waits = waits(limiter.acquire_by(&mine, "key", 1));
+        assert!(limiter.tier(&mine).check("key").is_allowed());
+        let _waits = waits(limiter.tier(&mine).acquire("key"));
         clock.advance(MS * 7);
-        let looked = reported(limiter.peek_by(&other, "key"));
-        assert_eq!(looked, reported(limiter.check_by(&other, "key", 1)), "{other:?} after {mine:?}");
+        let looked = reported(limiter.tier(&other).peek("key"));
+        assert_eq!(looked, reported(limiter.tier(&other).check("key")), "{other:?} after {mine:?}");
     }
 }
 
@@ -475,9 +475,9 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
 #[test]
 fn waiters_sleep_on_when_a_slower_tier_is_called() {
     let (limiter, clock) = tiered(fast());
-    assert!(limiter.check_by(&fast(), "key", 1).is_allowed());
-    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire_by(&fast(), "key", 1))).collect();
-    assert!(!limiter.check_by(&slow(), "key", 1).is_allowed());
+    assert!(limiter.tier(&fast()).check("key").is_allowed());
+    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.tier(&fast()).acquire("key"))).collect();
+    assert!(!limiter.tier(&slow()).check("key").is_allowed());
     let mut left = Vec::new();
     for ms in 1..=3_000 {
         clock.advance(MS);
@@ -503,11 +503,11 @@ fn one_kind_of_smooth_follows_another_in_order() {
     );
     let (limiter, clock) = tiered(cold.clone());
     for rule in [&cold, &warm, &cold, &warm] {
-        let decision = limiter.check_by(rule, "key", 1);
+        let decision = limiter.tier(rule).check("key");
         let wait = decision.retry_after().unwrap_or_default();
         assert!(wait <= SECOND, "{decision:?}");
         clock.advance(wait);
-        assert!(decision.is_allowed() || limiter.check_by(rule, "key", 1).is_allowed());
+        assert!(decision.is_allowed() || limiter.tier(rule).check("key").is_allowed());
     }
 }
 
@@ -531,8 +531,8 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
             .collect();
         // Some might have been released, and have not been polled since.
         clock.advance(Duration::from_nanos(random.below(30)));
-        let seen = limiter.peek_by(&other, "key");
-        let reported = limiter.check_by(&other, "key", 1);
+        let seen = limiter.tier(&other).peek("key");
+        let reported = limiter.tier(&other).check("key");
         beside_a_line += u64::from(limiter.queued() > 0);
         let of = |decision: Decision| (decision.is_allowed(), decision.retry_after());
         assert_eq!(of(seen), of(reported), "seed {seed}");

@@ -118,6 +118,18 @@ impl<A: HasPriority + PartialEq> HasPriority for Tiered<A> {}
 impl<A: HasPriority> HasPriority for Lockout<A> {}
 
 impl<A: Window> Priority<A> {
+    /// Returns the window.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+
+    /// Returns the maximum number of units that calls with priority may borrow from the next window.
+    #[must_use]
+    pub const fn borrowed_units(&self) -> u64 {
+        self.units
+    }
+
     fn new(algorithm: A, percent: u8) -> Self {
         assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
         let units = u128::from(algorithm.limit()) * u128::from(percent) / 100;

@@ -102,6 +102,12 @@ impl LeakyBucket {
         Self { quota, rate: Rate::of(quota), queue_config, capacity: places.saturating_add(1) }
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
     /// Sets how many calls may wait, per key. With 0, a call that cannot pass at once is refused.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {

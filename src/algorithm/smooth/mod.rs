@@ -136,6 +136,12 @@ impl Smooth {
         Self::with(quota, StoredPermits::warming_up(warm_up, 3))
     }
 
+    /// Returns the quota.
+    #[must_use]
+    pub const fn quota(&self) -> Quota {
+        self.quota
+    }
+
     fn with(quota: Quota, stored_permits: StoredPermits) -> Self {
         let (rate, queue_config) = (Rate::of(quota), QueueConfig::enabled(quota.capacity()));
         Self { quota, rate, stored_permits, queue_config, max_stored: 0, at_once: 0, capacity: 0 }.measured()

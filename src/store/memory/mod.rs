@@ -32,7 +32,7 @@ use self::fingerprint::Fingerprint;
 use self::location::shared_bits;
 use self::table::Table;
 use super::{
-    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation,
+    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation, SettleStore,
     Store,
 };
 use crate::algorithm::{Algorithm, Semaphore};
@@ -327,6 +327,8 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         self.context.table.reset(&self.context, key);
     }
 }
+
+impl<A: Algorithm> SettleStore<A> for MemoryStore<A> {}
 
 impl<A: Algorithm> ReplaceAlgorithm<A> for MemoryStore<A> {
     fn replace(&self, algorithm: A) {

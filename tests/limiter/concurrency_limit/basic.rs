@@ -193,7 +193,8 @@ fn a_wait_that_is_too_long_ends_with_a_denial_without_retry_after() {
     assert!(!first.run() && !second.run());
     clock.advance(Duration::from_nanos(1));
     assert!(first.run() && !second.run());
-    let refusal = first.output.unwrap().unwrap_err();
+    let denied = first.output.unwrap().unwrap_err();
+    let refusal = denied.decision();
     assert_eq!((refusal.is_allowed(), refusal.is_closed(), refusal.retry_after()), (false, false, None));
     assert_eq!(refusal.delay(), MS * 100);
     drop(held);
@@ -209,9 +210,12 @@ fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     let held = limiter.try_acquire_permit("a").unwrap();
     assert!(limiter.try_acquire_permit("a").is_err());
     let blocked = limiter.try_acquire_permit("a").unwrap_err();
-    assert_eq!(blocked.retry_after(), None, "the end of the first call is unknown");
+    assert_eq!(blocked.decision().retry_after(), None, "the end of the first call is unknown");
     drop(held);
-    assert_eq!(limiter.try_acquire_permit("a").unwrap_err().retry_after(), Some(Duration::from_secs(5)));
+    assert_eq!(
+        limiter.try_acquire_permit("a").unwrap_err().decision().retry_after(),
+        Some(Duration::from_secs(5))
+    );
     clock.advance(Duration::from_secs(5));
     let held = limiter.try_acquire_permit("a").unwrap();
     assert!(limiter.try_acquire_permit("b").is_err());

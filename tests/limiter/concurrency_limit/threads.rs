@@ -1,6 +1,7 @@
 //! The bounds are exact among threads.
 
 use super::*;
+use tower_throttle::store::Denied;
 
 const THREADS: u64 = 8;
 
@@ -201,7 +202,7 @@ fn a_tuple_is_charged_only_for_calls_that_its_total_admits() {
         let one = || Concurrency::per_key(4).total(1);
         let tokens = || TokenBucket::new(Quota::per_day(20_000));
         let passed = [const { AtomicU64::new(0) }; THREADS as usize];
-        let count = |permit: Result<_, Decision>, thread: u64| {
+        let count = |permit: Result<_, Denied>, thread: u64| {
             if permit.is_ok() {
                 passed[thread as usize].fetch_add(1, Ordering::Relaxed);
             }

@@ -129,6 +129,24 @@ struct RejectionCount {
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {
+    /// Returns the algorithm whose refusals are counted.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+
+    /// Returns how long a key is locked out.
+    #[must_use]
+    pub const fn duration(&self) -> Duration {
+        Duration::from_nanos(self.duration)
+    }
+
+    /// Returns the number of refusals after which a key is locked out.
+    #[must_use]
+    pub const fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
     /// Begins the lockout anew with each call that is denied during it: a client that retries in a loop stays
     /// out.
     #[must_use]

@@ -51,9 +51,9 @@ use crate::decision::Decision;
 /// let paid = TokenBucket::new(Quota::per_minute(1_000));
 /// let limiter = RateLimiter::new(Tiered::new(free.clone()));
 ///
-/// assert_eq!(limiter.check_by(&free, "user:42", 4).remaining(), 6);
+/// assert_eq!(limiter.tier(&free).check_n("user:42", 4).remaining(), 6);
 /// // The user pays. Four are used, and stay used.
-/// assert_eq!(limiter.check_by(&paid, "user:42", 1).remaining(), 995);
+/// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 995);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
@@ -74,6 +74,12 @@ pub struct TieredState<A: Algorithm> {
 const MAX_TIERS: usize = 32;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
+    /// Returns the algorithm.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+
     /// Creates tiers whose default, for calls that choose none, is `algorithm`.
     #[must_use]
     pub const fn new(algorithm: A) -> Self {

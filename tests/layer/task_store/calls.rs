@@ -1,0 +1,113 @@
+//! The methods of the limiter.
+
+use super::*;
+
+use tokio::time::Instant;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{Concurrency, FixedWindow, SlidingWindow, Tiered, TokenBucket};
+use tower_throttle::clock::ManualClock;
+
+const MS: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn check_peek_refund_and_reset_are_async_and_keep_their_meaning() -> Result<(), Gone> {
+    let limiter = limiter(FixedWindow::new(Quota::per_hour(5)));
+    assert_eq!(limiter.check("a").await?.remaining(), 4);
+    assert_eq!(limiter.check_n("a", 3).await?.remaining(), 1);
+    assert_eq!(limiter.peek("a").await?.remaining(), 1);
+    assert!(!limiter.peek_n("a", 2).await?.is_allowed());
+    let denied = limiter.check_n("a", 2).await?;
+    assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(Duration::from_secs(3_600))));
+    assert_eq!(limiter.check("b").await?.remaining(), 4);
+    limiter.refund("a", 2).await?;
+    assert_eq!(limiter.peek("a").await?.remaining(), 3);
+    limiter.reset("a").await?;
+    assert_eq!(limiter.clone().peek("a").await?.remaining(), 5);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_waits_no_longer_than_asked() -> Result<(), Gone> {
+    let limiter = limiter(TokenBucket::new(Quota::per_second(10).burst(1)));
+    let start = Instant::now();
+    for call in 0..3 {
+        assert!(limiter.acquire("upstream").await?.is_allowed());
+        assert_eq!(start.elapsed(), MS * 100 * call);
+    }
+    assert!(!limiter.acquire_within("upstream", MS * 99).await?.is_allowed());
+    assert_eq!(start.elapsed(), MS * 200, "it is denied at once");
+    assert!(limiter.acquire_n_within("upstream", 1, MS * 100).await?.is_allowed());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_are_released_when_dropped_and_not_when_forgotten() -> Result<(), Box<dyn std::error::Error>>
+{
+    let limiter = limiter(Concurrency::per_key(2));
+    let first = limiter.try_acquire_permit("a").await??;
+    let second = limiter.acquire_permit("a").await??;
+    let denied = limiter.try_acquire_permit("a").await?.unwrap_err();
+    assert_eq!(denied.to_string(), "the rate limit is reached");
+    drop(first);
+    assert_eq!(limiter.peek("a").await?.remaining(), 1);
+    second.forget();
+    assert_eq!(limiter.peek("a").await?.remaining(), 1);
+    // `check` holds its unit as well.
+    assert!(limiter.check("a").await?.is_allowed());
+    assert_eq!(limiter.peek("a").await?.remaining(), 0);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn tuples_and_tiers_are_decided() -> Result<(), Gone> {
+    let both = limiter((SlidingWindow::new(Quota::per_second(3)), FixedWindow::new(Quota::per_hour(4))));
+    assert_eq!(both.check_n("a", 3).await?.remaining(), 0);
+    tokio::time::sleep(MS * 1_100).await;
+    assert_eq!(both.check("a").await?.limit_index(), 1, "one is left of the hour");
+    assert!(!both.check("a").await?.is_allowed());
+
+    let (free, paid) = (FixedWindow::new(Quota::per_hour(2)), FixedWindow::new(Quota::per_hour(10)));
+    let tiers = limiter(Tiered::new(free));
+    assert_eq!(tiers.check_n("a", 2).await?.remaining(), 0);
+    assert!(!tiers.check("a").await?.is_allowed());
+    assert_eq!(tiers.tier(&paid).check("a").await?.remaining(), 7);
+    assert_eq!(tiers.tier(&paid).peek("a").await?.remaining(), 7);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_algorithm_is_replaced() -> Result<(), Gone> {
+    let limiter = limiter(TokenBucket::new(Quota::per_hour(10)));
+    assert_eq!(limiter.check_n("a", 8).await?.remaining(), 2);
+    limiter.replace(TokenBucket::new(Quota::per_hour(100)));
+    assert_eq!(limiter.algorithm().quota(), Quota::per_hour(100));
+    assert_eq!(limiter.peek("a").await?.remaining(), 92);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_takes_the_clock_of_the_builder() -> Result<(), Gone> {
+    let clock = ManualClock::new();
+    let builder = RateLimiter::builder(FixedWindow::new(Quota::per_hour(1)));
+    let limiter = builder.clock(clock.clone()).store(InTask).build().unwrap_or_else(|never| match never {});
+    assert!(limiter.check("a").await?.is_allowed());
+    assert!(!limiter.check("a").await?.is_allowed());
+    clock.advance(Duration::from_secs(3_600));
+    assert!(limiter.check("a").await?.is_allowed());
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_gone_is_an_error_and_no_denial() {
+    let limiter = {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { limiter(FixedWindow::new(Quota::per_hour(1))) })
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        assert_eq!(limiter.check("a").await.unwrap_err(), Gone);
+        assert_eq!(limiter.acquire("a").await.unwrap_err(), Gone);
+        assert_eq!(limiter.acquire_permit("a").await.unwrap_err(), Gone);
+        assert_eq!(limiter.reset("a").await.unwrap_err(), Gone);
+    });
+}
