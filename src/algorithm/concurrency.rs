@@ -70,7 +70,7 @@ use crate::decision::Decision;
 /// let limiter = RateLimiter::new(Concurrency::per_key(2).total(100));
 /// let first = limiter.try_acquire_permit("user:42").unwrap();
 /// let second = limiter.try_acquire_permit("user:42").unwrap();
-/// assert!(!limiter.try_acquire_permit("user:42").unwrap_err().is_allowed());
+/// assert!(limiter.try_acquire_permit("user:42").is_err());
 /// drop(first);
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod builder;
+mod future;
 mod manage;
 mod tier;
 
@@ -14,8 +15,8 @@ use crate::decision::Decision;
 use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, Store};
 
 pub use crate::store::LimiterStats;
-pub use acquire::{Acquire, AcquirePermit};
 pub use builder::{Builder, CustomStore};
+pub use future::{Acquire, AcquirePermit};
 pub use tier::Tier;
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
@@ -43,7 +44,19 @@ pub use tier::Tier;
 /// `S` stores the state. A limiter in memory replies with the value itself: [`check`](RateLimiter::check) returns a
 /// [`Decision`]. With a [store](crate::store) that answers later, it returns a future of a `Result` of a `Decision`, so
 /// write `limiter.check("user:42").await?`; and so do `peek`, `refund`, `reset` and `try_acquire_permit`. The futures of
-/// `acquire` and `acquire_permit` then yield a `Result`, too.
+/// `acquire` and `acquire_permit` then yield a `Result`, too. A forgotten `.await` does not compile:
+///
+/// ```compile_fail,E0599
+/// use tower_throttle::RateLimiter;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::store::{CheckStore, KeyedStore};
+///
+/// async fn serve(limiter: RateLimiter<TokenBucket, impl CheckStore<TokenBucket> + KeyedStore<TokenBucket, str>>) {
+///     if limiter.check("user:42").is_allowed() {
+///         // serve
+///     }
+/// }
+/// ```
 ///
 /// # Panics
 ///

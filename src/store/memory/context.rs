@@ -1,9 +1,14 @@
 use std::borrow::Cow;
+use std::task::Waker;
 
-use super::fingerprint::HashSeed;
+use super::entry::KeyEntry;
+use super::fingerprint::{Fingerprint, HashSeed};
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
+use crate::decision::Decision;
+use crate::queue::PollTurn;
+use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock};
 
@@ -67,5 +72,44 @@ impl<A: Algorithm> MemoryContext<A> {
     /// Returns the time at which the limiter was created: a key never seen counts as idle since then.
     pub(super) fn created_at(&self) -> Nanos {
         self.created_at
+    }
+
+    #[cold]
+    pub(super) fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
+        self.decide(key, call, |mut entry, now| entry.check(now, call.cost))
+            .unwrap_or_else(|| self.reject(call))
+    }
+
+    /// Locks the key while `decide` runs. Returns `None` if there is no room for it: never for a cost of 0,
+    /// which needs none.
+    pub(super) fn decide<R>(
+        &self,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        decide: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
+        match call.cost {
+            0 => {
+                self.table.drop_empty_queue(self, key);
+                Some(self.table.peek_entry(self, key, call.algorithm, decide))
+            }
+            _ => self.table.with_entry(self, key, call.algorithm, decide),
+        }
+    }
+
+    /// Denies a call for whose key there is no room.
+    pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
+        let quota = |algorithm: &A| algorithm.policy().quota;
+        self.table.reject(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota))
+    }
+
+    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
+        let asked = self.table.with_used(self, key, None, |entry, now| entry.ask(now, ticket, waker));
+        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
+        turn
+    }
+
+    pub(super) fn abandon(&self, key: Fingerprint, ticket: u64) {
+        let _spare = self.table.with_used(self, key, None, |entry, now| entry.abandon(now, ticket));
     }
 }

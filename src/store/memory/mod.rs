@@ -1,5 +1,6 @@
 //! The in-memory store.
 
+mod acquire;
 mod buckets;
 mod charge;
 mod config;
@@ -18,27 +19,20 @@ mod sweep;
 mod table;
 mod wait;
 
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::task::Waker;
 
-use self::charge::{Held, MemoryCharge, permit_for};
+use self::charge::permit_for;
 use self::config::StoreConfig;
 use self::context::MemoryContext;
-use self::entry::KeyEntry;
 use self::fingerprint::Fingerprint;
 use self::location::shared_bits;
 use self::table::Table;
-use super::{
-    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation, SettleStore,
-    Store,
-};
+use super::{Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, SettleStore};
 use crate::algorithm::{Algorithm, Semaphore};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Fate, PollTurn, QueueView};
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
@@ -133,128 +127,6 @@ impl<A: Algorithm> MemoryStore<A> {
         // A key that is not in the table holds nothing.
         if let Some((algorithm, cost)) = released {
             algorithm.release_total(cost);
-        }
-    }
-
-    #[cold]
-    fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let context = &self.context;
-        let entered = context.decide(key, call, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            let may_wait = call.may_wait || entry.algorithm.holds_requests();
-            let entered = entry.acquire(call.arrival(now, may_wait));
-            // Calls in progress are free when they end, and a closed limiter charges nothing.
-            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
-            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
-        });
-        let Some((entered, location, holds, charged_at)) = entered else {
-            return Acquired::Ready(context.reject(call), Reservation::default());
-        };
-        let held = match (holds, charged_at) {
-            (Some(algorithm), _) => Some(Held::Permit { location, algorithm, cost: call.cost }),
-            (None, Some(charged_at)) => {
-                Some(Held::Charge(MemoryCharge::new(context, key, &call, charged_at)))
-            }
-            (None, None) => None,
-        };
-        match entered {
-            Enqueued::Decided(decision) => {
-                let held = held.filter(|_| decision.is_allowed());
-                Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
-            }
-            Enqueued::Queued(ticket) => {
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held))
-            }
-        }
-    }
-}
-
-impl<A: Algorithm> MemoryContext<A> {
-    #[cold]
-    fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        self.decide(key, call, |mut entry, now| entry.check(now, call.cost))
-            .unwrap_or_else(|| self.reject(call))
-    }
-
-    /// Locks the key while `decide` runs. Returns `None` if there is no room for it: never for a cost of 0,
-    /// which needs none.
-    fn decide<R>(
-        &self,
-        key: Fingerprint,
-        call: Attempt<'_, A>,
-        decide: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
-    ) -> Option<R> {
-        match call.cost {
-            0 => {
-                self.table.drop_empty_queue(self, key);
-                Some(self.table.peek_entry(self, key, call.algorithm, decide))
-            }
-            _ => self.table.with_entry(self, key, call.algorithm, decide),
-        }
-    }
-
-    /// Denies a call for whose key there is no room.
-    fn reject(&self, call: Attempt<'_, A>) -> Decision {
-        let quota = |algorithm: &A| algorithm.policy().quota;
-        self.table.reject(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota))
-    }
-
-    fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
-        let asked = self.table.with_used(self, key, None, |entry, now| entry.ask(now, ticket, waker));
-        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
-        turn
-    }
-
-    fn abandon(&self, key: Fingerprint, ticket: u64) {
-        let _spare = self.table.with_used(self, key, None, |entry, now| entry.abandon(now, ticket));
-    }
-}
-
-impl<A: Algorithm> Store<A> for MemoryStore<A> {
-    type Key = KeyId;
-    type Error = Infallible;
-    type Wait = QueuedAcquire<A>;
-
-    #[inline]
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.context.algorithm()
-    }
-
-    #[inline]
-    fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let context = &self.context;
-        let mut charged_at = Nanos::ZERO;
-        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
-            if algorithm.needs_release() {
-                return None;
-            }
-            let before = algorithm.switch_tier(state, now);
-            let may_wait = call.may_wait || algorithm.holds_requests();
-            let decision = match algorithm.queueing().filter(|_| may_wait) {
-                None => Some(algorithm.check(state, now, call.cost)),
-                Some(queueing) => match QueueView::empty(queueing, state, &context.table.config.waiting)
-                    .decide(call.arrival(now, may_wait))
-                {
-                    Fate::Decided(decision) => Some(decision),
-                    Fate::Waits | Fate::Full => None,
-                },
-            };
-            if let Some(before) = before
-                && !decision.is_some_and(|decision| decision.is_allowed())
-            {
-                algorithm.restore_tier(state, now, before);
-            }
-            if call.reserves {
-                charged_at = algorithm.last_update(state);
-            }
-            decision
-        });
-        match known {
-            Some(decision) if call.reserves && decision.is_allowed() => {
-                Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
-            }
-            Some(decision) => Acquired::Ready(decision, Reservation::default()),
-            None => self.acquire_slow(key, call),
         }
     }
 }
@@ -354,13 +226,6 @@ impl<A: Algorithm> Clone for MemoryStore<A> {
 impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
-
-impl<A> Attempt<'_, A> {
-    fn arrival(&self, now: Nanos, may_wait: bool) -> Arrival {
-        let Self { cost, priority, max_wait, .. } = *self;
-        Arrival { priority, may_wait, max_wait, ..Arrival::new(now, cost) }
     }
 }
 

@@ -1,0 +1,103 @@
+//! Decides a call, or queues it.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use super::charge::{Held, MemoryCharge};
+use super::fingerprint::Fingerprint;
+use super::{KeyId, MemoryStore, QueuedAcquire};
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::queue::{Arrival, Enqueued, Fate, QueueView};
+use crate::store::{Acquired, Attempt, Reservation, Store};
+
+impl<A: Algorithm> Store<A> for MemoryStore<A> {
+    type Key = KeyId;
+    type Error = Infallible;
+    type Wait = QueuedAcquire<A>;
+
+    #[inline]
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.context.algorithm()
+    }
+
+    #[inline]
+    fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let context = &self.context;
+        let mut charged_at = Nanos::ZERO;
+        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
+            if algorithm.needs_release() {
+                return None;
+            }
+            let before = algorithm.switch_tier(state, now);
+            let may_wait = call.may_wait || algorithm.holds_requests();
+            let decision = match algorithm.queueing().filter(|_| may_wait) {
+                None => Some(algorithm.check(state, now, call.cost)),
+                Some(queueing) => match QueueView::empty(queueing, state, &context.table.config.waiting)
+                    .decide(call.arrival(now, may_wait))
+                {
+                    Fate::Decided(decision) => Some(decision),
+                    Fate::Waits | Fate::Full => None,
+                },
+            };
+            if let Some(before) = before
+                && !decision.is_some_and(|decision| decision.is_allowed())
+            {
+                algorithm.restore_tier(state, now, before);
+            }
+            if call.reserves {
+                charged_at = algorithm.last_update(state);
+            }
+            decision
+        });
+        match known {
+            Some(decision) if call.reserves && decision.is_allowed() => {
+                Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
+            }
+            Some(decision) => Acquired::Ready(decision, Reservation::default()),
+            None => self.acquire_slow(key, call),
+        }
+    }
+}
+
+impl<A: Algorithm> MemoryStore<A> {
+    #[cold]
+    fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let context = &self.context;
+        let entered = context.decide(key, call, |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
+            let may_wait = call.may_wait || entry.algorithm.holds_requests();
+            let entered = entry.acquire(call.arrival(now, may_wait));
+            // Calls in progress are free when they end, and a closed limiter charges nothing.
+            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
+            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
+        });
+        let Some((entered, location, holds, charged_at)) = entered else {
+            return Acquired::Ready(context.reject(call), Reservation::default());
+        };
+        let held = match (holds, charged_at) {
+            (Some(algorithm), _) => Some(Held::Permit { location, algorithm, cost: call.cost }),
+            (None, Some(charged_at)) => {
+                Some(Held::Charge(MemoryCharge::new(context, key, &call, charged_at)))
+            }
+            (None, None) => None,
+        };
+        match entered {
+            Enqueued::Decided(decision) => {
+                let held = held.filter(|_| decision.is_allowed());
+                Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
+            }
+            Enqueued::Queued(ticket) => {
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held))
+            }
+        }
+    }
+}
+
+impl<A> Attempt<'_, A> {
+    fn arrival(&self, now: Nanos, may_wait: bool) -> Arrival {
+        let Self { cost, priority, max_wait, .. } = *self;
+        Arrival { priority, may_wait, max_wait, ..Arrival::new(now, cost) }
+    }
+}
