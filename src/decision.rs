@@ -28,6 +28,8 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
+    /// Set if `wait` is the window of an admission, even if it is 0.
+    is_window: bool,
     /// The index of the limit that is reported, of several.
     index: u8,
     limit: u64,
@@ -81,6 +83,7 @@ impl Decision {
             closed: false,
             table_full: false,
             unknown: false,
+            is_window: false,
             index: 0,
             limit,
             remaining,
@@ -123,6 +126,13 @@ impl Decision {
         if self.allowed {
             self.wait = next;
         }
+        self
+    }
+
+    /// Returns the same admission, with the time over which the remaining units should be spread, in nanoseconds: that of
+    /// one of several limits.
+    pub(crate) const fn with_window(mut self, window: u64) -> Self {
+        (self.wait, self.is_window) = (window, true);
         self
     }
 
@@ -250,9 +260,10 @@ impl Decision {
         Duration::from_nanos(self.delay)
     }
 
-    /// Returns the time until one more unit is available, for an admission whose algorithm reports it.
+    /// Returns the time until one more unit is available, for an admission whose algorithm reports it; the window of the
+    /// reported limit, if there are several.
     pub(crate) const fn next(&self) -> Option<u64> {
-        match self.allowed && self.wait > 0 {
+        match self.allowed && (self.wait > 0 || self.is_window) {
             true => Some(self.nanos(self.wait)),
             false => None,
         }

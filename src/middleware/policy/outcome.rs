@@ -1,7 +1,6 @@
 //! The outcome of a policy, kept until the response is made.
 
 use std::any::Any;
-use std::time::Duration;
 
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
@@ -11,7 +10,6 @@ use crate::store::Reservation;
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    pub(in crate::middleware) window: Option<Duration>,
     /// The quotas of the algorithm, if they differ from those that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
     /// `true` if the call is admitted whatever was decided, and nothing is reported to the caller.
@@ -37,10 +35,7 @@ impl Outcome {
             algorithm.for_each_policy(&mut |quota| quotas.push(quota));
             quotas.into()
         });
-        // With nothing remaining, a window of zero means that the time of the next unit is not known.
-        let window =
-            algorithm.header_window(&decision).filter(|window| !window.is_zero() || decision.remaining() > 0);
-        Self { decision, window, quotas, is_shadow: false, charge: None }
+        Self { decision, quotas, is_shadow: false, charge: None }
     }
 
     /// Returns the decision, if it is a denial in shadow mode: the call was admitted nevertheless.

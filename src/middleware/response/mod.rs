@@ -235,7 +235,11 @@ impl<'a> PolicyReport<'a> {
     /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        // A tuple of limits does not know that its concurrency limit has no window.
-        self.outcome.window.filter(|_| !self.is_concurrent())
+        let (policy, decision) = (self.policy(), self.decision());
+        if policy.unit == QuotaUnit::ConcurrentRequests {
+            return None;
+        }
+        // With nothing remaining, a window of zero means that the time of the next unit is not known.
+        policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 }
