@@ -32,8 +32,10 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub use context::Context;
-pub(crate) use memory::{AllDecisions, JointOutcome, KeyId as MemoryKeyId, decide as decide_joint};
-pub use memory::{Decided, Few, JointRequest, JointWait};
+pub(crate) use memory::{
+    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, KeyId as MemoryKeyId,
+    decide as decide_joint,
+};
 pub use memory::{LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
 pub use permit::Permit;
 pub use reservation::Reservation;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::decision::Decision;
-use crate::store::{Permit, Reservation};
+use crate::store::{BoxError, Permit, Reservation};
 
 /// The result of a wait.
 #[derive(Debug)]
@@ -34,12 +34,13 @@ pin_project! {
 impl<W, A, E> Future for PolicyWait<W, A>
 where
     W: Future<Output = Result<Decision, E>>,
+    E: Into<BoxError>,
 {
-    type Output = Result<WaitResult<A>, E>;
+    type Output = Result<WaitResult<A>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let decision = ready!(this.wait.as_mut().poll(cx))?;
+        let decision = ready!(this.wait.as_mut().poll(cx)).map_err(Into::into)?;
         let (permit, reservation) = match decision.is_allowed() {
             true => ((this.permit)(this.wait.as_mut()), (this.reservation)(this.wait)),
             false => (Permit::default(), None),
