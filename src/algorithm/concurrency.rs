@@ -217,10 +217,6 @@ impl Algorithm for Concurrency {
         QuotaPolicy::concurrent(self.limit())
     }
 
-    fn header_window(&self, _decision: &Decision) -> Option<std::time::Duration> {
-        None
-    }
-
     fn needs_release(&self) -> bool {
         true
     }

@@ -87,6 +87,7 @@ mod fixed_window;
 mod leaky_bucket;
 mod queue_config;
 mod queueing;
+mod quota_policy;
 mod rate;
 mod semaphore;
 mod sliding_counter;
@@ -111,6 +112,7 @@ pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use queueing::{Admission, Queueing};
+pub use quota_policy::{QuotaPolicy, QuotaUnit};
 pub use semaphore::SharedPermit;
 pub(crate) use semaphore::{QueueSlot, Semaphore};
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
@@ -206,18 +208,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the time over which a client that received `decision` should spread what remains: the effective window
-    /// of the `RateLimit` field.
-    ///
-    /// It is `None` where waiting does not help. On an admission it is never longer than the window of the
-    /// [policy](Algorithm::policy): else the field would report a lower rate than the policy.
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        match decision.is_allowed() {
-            true => Some(decision.reset_after().min(self.policy().window)),
-            false => decision.retry_after(),
-        }
-    }
-
     /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of refusals. See
     /// [`Lockout`].
     ///
@@ -271,43 +261,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Resets the state to `fresh`, except for the units that calls in progress hold.
     fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
         *state = fresh;
-    }
-}
-
-/// A quota as it is reported to clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaPolicy {
-    /// The maximum that can be admitted at one instant.
-    pub quota: u64,
-    /// The time in which that much becomes available again. It has no meaning for
-    /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
-    pub window: Duration,
-    /// The unit that is counted.
-    pub unit: QuotaUnit,
-}
-
-/// The unit that a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuotaUnit {
-    /// Requests, or the units that they cost.
-    #[default]
-    Requests,
-    /// Requests in progress.
-    ConcurrentRequests,
-}
-
-impl QuotaPolicy {
-    /// Creates a policy of `quota` requests per `window`.
-    #[must_use]
-    pub const fn new(quota: u64, window: Duration) -> Self {
-        Self { quota, window, unit: QuotaUnit::Requests }
-    }
-
-    /// Creates a policy of `quota` requests at a time.
-    #[must_use]
-    pub const fn concurrent(quota: u64) -> Self {
-        Self { quota, window: Duration::ZERO, unit: QuotaUnit::ConcurrentRequests }
     }
 }
 

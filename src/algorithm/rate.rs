@@ -1,7 +1,5 @@
 //! A rate as a fraction in lowest terms, and the exact arithmetic on it.
 
-use std::time::Duration;
-
 use crate::decision::Decision;
 use crate::quota::Quota;
 
@@ -68,16 +66,6 @@ impl Rate {
         }
     }
 
-    /// Returns the time over which what remains should be spread, so that it is spent at this rate. With nothing left,
-    /// it is the time until there is more.
-    pub(super) fn window(&self, decision: &Decision) -> Option<Duration> {
-        if !decision.is_allowed() {
-            return decision.retry_after();
-        }
-        let nanos = decision.next().unwrap_or_else(|| self.time(decision.remaining()));
-        Some(Duration::from_nanos(nanos))
-    }
-
     #[inline]
     pub(super) fn nanos_of(&self, grains: u128) -> u64 {
         if self.limit == 1 {
@@ -108,6 +96,7 @@ pub(super) const fn rescale_ceil(part: u64, new: u64, old: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn spans_are_rounded_up_and_saturate() {

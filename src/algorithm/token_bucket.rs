@@ -35,8 +35,6 @@
 //! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
 //! state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
 
-use std::time::Duration;
-
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
@@ -303,11 +301,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.burst(), Duration::from_nanos(self.rate.time(self.burst())))
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        self.rate.window(decision)
+        QuotaPolicy::refilled(self.burst(), self.rate)
     }
 
     fn queueing(&self) -> Option<&dyn Queueing<TokenBucketState>> {

@@ -34,6 +34,17 @@ pub enum StoreKey<K> {
     Missing,
 }
 
+impl<K> StoreKey<K> {
+    /// Returns the caller's key, if there is one.
+    #[inline]
+    pub(crate) fn key(&self) -> Option<&K> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Missing => None,
+        }
+    }
+}
+
 /// `StoreKey` has no `Hash`: a key's own `Hash` might write the same bytes as those that stand for a missing key.
 impl<K: Hash> MemoryKey for StoreKey<K> {
     #[inline]

@@ -189,12 +189,6 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
         self.store.algorithm()
     }
 
-    /// Returns whether the algorithm has been replaced since the limiter was built.
-    #[inline]
-    pub(crate) fn is_replaced(&self) -> bool {
-        matches!(self.store.algorithm(), Cow::Owned(_))
-    }
-
     /// Takes the cost of `call` now, or returns a future that does, as the store decides.
     #[inline]
     pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>

@@ -9,8 +9,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::policy::set::{PolicySet, SettlePolicies, WaitOutcome};
-use super::response::{Rejection, Responder};
+use super::policy::info::PolicyInfo;
+use super::policy::outcome::{Outcome, limited, reports, shadow_denial};
+use super::policy::set::{Decided, Policies, PolicySet, SettlePolicies, Verdict};
+use super::response::{Rejection, Responder, StoreError};
 use crate::store::Permit;
 
 pin_project! {
@@ -28,21 +30,21 @@ pin_project! {
         R: Responder<Req, Svc::Response, Svc::Error>,
     {
         #[pin]
-        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcome, Result<R::Response, R::Error>>,
-        // `None` once only the answer is left to return.
-        asked: Option<(Arc<P>, R)>,
+        stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
+        // `None` if only a rejection is left to return.
+        shared: Option<(Arc<Policies<P>>, R)>,
     }
 }
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<H, F, D, T> {
+    enum Stage<H, F, O, T> {
         // Boxed, so that the future of a call that does not wait stays small.
-        PolicyWait { held: Pin<Box<H>> },
+        Waiting { held: Pin<Box<H>> },
         Calling {
             #[pin]
             response: F,
-            outcome: Option<D>,
+            outcomes: O,
             permit: Permit,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
@@ -64,33 +66,82 @@ where
     P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error> + Clone,
 {
+    /// Creates the future of an admitted call.
     #[inline]
     pub(super) fn calling(
         response: Svc::Future,
-        outcome: Option<P::Outcome>,
+        outcomes: P::Outcomes,
         permit: Permit,
-        policies: &Arc<P>,
+        policies: &Arc<Policies<P>>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, outcome, permit };
-        Self { stage, asked: Some((Arc::clone(policies), responder.clone())) }
-    }
-
-    pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, policies: &Arc<P>, responder: &R) -> Self {
-        let held = Box::pin(Held { wait, call: Some((ready, request)) });
-        Self { stage: Stage::PolicyWait { held }, asked: Some((Arc::clone(policies), responder.clone())) }
+        let stage = Stage::Calling { response, outcomes, permit };
+        Self { stage, shared: Some((Arc::clone(policies), responder.clone())) }
     }
 
     #[inline]
-    pub(super) fn reject(
+    pub(super) fn rejected(
         answer: Result<R::Response, R::Error>,
         drain: Option<Drain>,
-        policies: &Arc<P>,
+        policies: &Arc<Policies<P>>,
         responder: &R,
     ) -> Self {
-        let asked = drain.is_some().then(|| (Arc::clone(policies), responder.clone()));
-        Self { stage: Stage::Answered { answer: Some(answer), drain }, asked }
+        let shared = drain.is_some().then(|| (Arc::clone(policies), responder.clone()));
+        Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
     }
+
+    /// Creates the future of a call that is queued. `ready` is the service to call.
+    pub(super) fn waiting(
+        wait: P::Wait,
+        ready: Svc,
+        request: Req,
+        policies: &Arc<Policies<P>>,
+        responder: &R,
+    ) -> Self {
+        let held = Box::pin(Held { wait, call: Some((ready, request)) });
+        Self { stage: Stage::Waiting { held }, shared: Some((Arc::clone(policies), responder.clone())) }
+    }
+}
+
+/// Prepares an admitted request for the inner service, or makes the response to a rejected one, which is the error.
+// A function that is not inlined would copy the outcomes twice.
+#[inline(always)]
+pub(super) fn prepare<Req, O, R, Res, Err>(
+    verdict: Verdict<O>,
+    request: &mut Req,
+    infos: &[PolicyInfo],
+    responder: &R,
+) -> Result<(O, Permit), Result<R::Response, R::Error>>
+where
+    O: AsRef<[Option<Outcome>]> + Default,
+    R: Responder<Req, Res, Err>,
+{
+    let rejection = match verdict {
+        Verdict::Decided(Decided { is_admitted: true, outcomes, permit }) => {
+            if outcomes.as_ref().iter().any(Option::is_some) {
+                responder.on_admit(request, &reports(infos, outcomes.as_ref()));
+            }
+            if let Some(denial) = shadow_denial(outcomes.as_ref()) {
+                responder.on_shadow_deny(request, denial);
+            }
+            return Ok((outcomes, permit));
+        }
+        Verdict::Decided(Decided { outcomes, .. }) => {
+            limited(infos, outcomes.as_ref()).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
+            responder.reject(request, Rejection::Limited(&reports(infos, outcomes.as_ref())))
+        }
+        Verdict::KeyError(error) => responder.reject(request, Rejection::Key(error)),
+        Verdict::StoreError(error) => {
+            // Only a single policy can have a store that fails.
+            let info = &infos[0];
+            info.log_store_error(&error);
+            if info.admits_on_store_error() {
+                return Ok((O::default(), Permit::default()));
+            }
+            responder.reject(request, Rejection::Store(StoreError { info, error }))
+        }
+    };
+    Err(rejection)
 }
 
 impl<Svc, Req, P, R> Future for ResponseFuture<Svc, Req, P, R>
@@ -108,12 +159,52 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let (policies, responder) = match (this.stage.as_mut().project(), &*this.asked) {
-                (StageProj::Answered { answer, drain }, asked) => {
+            let (stage, shared) = (this.stage.as_mut().project(), &*this.shared);
+            let next = match (stage, shared) {
+                (StageProj::Waiting { held }, Some((policies, responder))) => {
+                    let held = held.as_mut().project();
+                    let waited = ready!(held.wait.poll(cx));
+                    let Some((mut ready, mut request)) = held.call.take() else {
+                        unreachable!("it calls once")
+                    };
+                    let verdict = policies.set.waited(&policies.infos, &request, waited);
+                    if let Verdict::Decided(Decided { is_admitted: true, outcomes, .. }) = &verdict {
+                        limited(&policies.infos, outcomes.as_ref())
+                            .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
+                    }
+                    match prepare(verdict, &mut request, &policies.infos, responder) {
+                        Ok((outcomes, permit)) => {
+                            Stage::Calling { response: ready.call(request), outcomes, permit }
+                        }
+                        Err(answer) => {
+                            Stage::Answered { answer: Some(answer), drain: responder.drain(request) }
+                        }
+                    }
+                }
+                (StageProj::Calling { response, outcomes, permit }, Some((policies, responder))) => {
+                    let answer = match ready!(response.poll(cx)) {
+                        Ok(response) => {
+                            let outcomes = outcomes.as_mut();
+                            if outcomes.iter().flatten().any(Outcome::has_reservation) {
+                                policies.set.settle(outcomes, &response);
+                            }
+                            let reports = reports(&policies.infos, outcomes);
+                            let response = responder.map_response(&reports, response);
+                            Ok(match permit.is_empty() {
+                                true => response,
+                                false => responder.hold_permit(response, mem::take(permit)),
+                            })
+                        }
+                        Err(error) => Err(responder.map_error(error)),
+                    };
+                    this.stage.set(Stage::Answered { answer: None, drain: None });
+                    return Poll::Ready(answer);
+                }
+                (StageProj::Answered { answer, drain }, shared) => {
                     if let Some(reading) = drain {
                         let at_end = ready!(Pin::new(reading).poll(cx));
                         *drain = None;
-                        if let (true, Some(Ok(answer)), Some((_, responder))) = (at_end, &mut *answer, asked)
+                        if let (true, Some(Ok(answer)), Some((_, responder))) = (at_end, &mut *answer, shared)
                         {
                             responder.drained(answer);
                         }
@@ -123,68 +214,9 @@ where
                         None => panic!("polled after it was ready"),
                     }
                 }
-                (_, Some((policies, responder))) => (&**policies, responder),
-                (_, None) => unreachable!("only an answer needs no policies"),
+                (_, None) => unreachable!("only a rejection needs no policies"),
             };
-            let answer = match this.stage.as_mut().project() {
-                StageProj::PolicyWait { held } => {
-                    let held = held.as_mut().project();
-                    let waited = ready!(held.wait.poll(cx));
-                    let Some((mut ready, mut request)) = held.call.take() else {
-                        unreachable!("it calls once")
-                    };
-                    let refused = match waited.map(|waited| policies.waited(waited, &request)) {
-                        Ok(WaitOutcome::Admitted(outcome, permit)) => {
-                            policies.log_wait(&outcome);
-                            policies.report(&outcome, |reports| responder.on_admit(&mut request, reports));
-                            if let Some(denial) = policies.shadow_denial(&outcome) {
-                                responder.on_shadow_deny(&mut request, denial);
-                            }
-                            let response = ready.call(request);
-                            this.stage.set(Stage::Calling { response, outcome: Some(outcome), permit });
-                            continue;
-                        }
-                        Ok(WaitOutcome::Denied(outcome)) => {
-                            policies.log_denial(&outcome);
-                            policies.report(&outcome, |reports| {
-                                responder.reject(&request, Rejection::Limited(reports))
-                            })
-                        }
-                        Err(error) => {
-                            let failure = policies.observe_failure(error.into());
-                            if policies.fails_open() {
-                                let (response, permit) = (ready.call(request), Permit::default());
-                                this.stage.set(Stage::Calling { response, outcome: None, permit });
-                                continue;
-                            }
-                            responder.reject(&request, Rejection::Store(failure))
-                        }
-                    };
-                    let drain = responder.drain(request);
-                    this.stage.set(Stage::Answered { answer: Some(refused), drain });
-                    continue;
-                }
-                StageProj::Calling { response, outcome, permit } => {
-                    match (ready!(response.poll(cx)), outcome) {
-                        (Ok(response), Some(outcome)) => {
-                            if policies.settles() {
-                                P::each(outcome, &mut |outcome| policies.settle(outcome, &response));
-                            }
-                            let response =
-                                policies.report(outcome, |reports| responder.map_response(reports, response));
-                            Ok(match permit.is_empty() {
-                                true => response,
-                                false => responder.hold_permit(response, mem::take(permit)),
-                            })
-                        }
-                        (Ok(response), None) => Ok(responder.map_response(&[], response)),
-                        (Err(error), _) => Err(responder.map_error(error)),
-                    }
-                }
-                StageProj::Answered { .. } => unreachable!("it has returned"),
-            };
-            this.stage.set(Stage::Answered { answer: None, drain: None });
-            return Poll::Ready(answer);
+            this.stage.set(next);
         }
     }
 }

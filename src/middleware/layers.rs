@@ -6,14 +6,14 @@ use tower_layer::Layer;
 use super::layer::RateLimitLayer;
 use super::policy::Policy;
 use super::policy::and::And;
-use super::policy::set::{Deduplicate, sealed};
+use super::policy::set::Policies;
 use super::service::RateLimit;
 use crate::algorithm::Algorithm;
 use crate::store::Store;
 
 /// A layer with several policies, of which a call is charged all or none. Created by [`and`](RateLimitLayer::and).
 pub struct Layers<P, R> {
-    policies: Arc<P>,
+    policies: Arc<Policies<P>>,
     responder: R,
 }
 
@@ -25,29 +25,26 @@ type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPol
     message = "`{Self}` is no layer whose policies can be joined with those of another",
     note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
 )]
-pub trait IntoPolicySet: sealed::Sealed {
+pub trait IntoPolicySet {
     #[doc(hidden)]
-    type PolicySet: Deduplicate;
+    type PolicySet;
 
     #[doc(hidden)]
-    fn into_policy_set(self) -> Self::PolicySet;
+    fn into_policy_set(self) -> Policies<Self::PolicySet>;
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
     type PolicySet = Policy<K, A, C, S>;
 
-    fn into_policy_set(self) -> Policy<K, A, C, S> {
-        Arc::unwrap_or_clone(self.into_parts().0)
+    fn into_policy_set(self) -> Policies<Policy<K, A, C, S>> {
+        Arc::unwrap_or_clone(self.policies)
     }
 }
 
-impl<K, A: Algorithm, C, R, S> sealed::Sealed for RateLimitLayer<K, A, C, R, S> {}
-impl<P, R> sealed::Sealed for Layers<P, R> {}
-
-impl<P: Deduplicate + Clone, R> IntoPolicySet for Layers<P, R> {
+impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
     type PolicySet = P;
 
-    fn into_policy_set(self) -> P {
+    fn into_policy_set(self) -> Policies<P> {
         Arc::unwrap_or_clone(self.policies)
     }
 }
@@ -77,17 +74,16 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// ```
     #[must_use]
     pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
-        let (policy, responder) = self.into_parts();
-        let policies = And::new(Arc::unwrap_or_clone(policy), other.into_policy_set());
-        Layers { policies: Arc::new(policies), responder }
+        let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
+        Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }
 
-impl<P: Deduplicate + Clone, R> Layers<P, R> {
+impl<P: Clone, R> Layers<P, R> {
     /// Joins another layer: all policies must allow a request. See [`RateLimitLayer::and`].
     #[must_use]
     pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
-        let policies = And::new(Arc::unwrap_or_clone(self.policies), other.into_policy_set());
+        let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }

@@ -41,24 +41,28 @@ mod service;
 mod waits;
 
 pub use body::ResponseBody;
-pub use drain::{Drain, DrainBody, LeaveUnread, UnreadBody};
+pub use drain::Drain;
 pub use formats::FieldNames;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
-pub use layers::{IntoPolicySet, Layers};
+pub use layers::Layers;
 pub use policy::Policy;
-pub use policy::and::And;
 pub use policy::key_stats::KeyStats;
-pub use policy::outcome::Outcome;
-pub use policy::request_options::{
-    CostFn, PriorityFn, RequestOptions, SettleFn, SettleResponse, TierFn, UnitCost,
-};
-pub use policy::set::{JointPolicy, PolicySet, SettlePolicies};
+pub use policy::request_options::UnitCost;
 pub use policy::shadow::{Shadow, ShadowDenied};
 pub use response::error::{Error, ErrorResponder};
 pub use response::http_responder::HttpResponder;
 pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, ResetFormat, SendHeaders};
-pub use response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse};
 pub use response::request_head::RequestHead;
 pub use response::{PolicyReport, Rejection, Responder, StoreError};
 pub use service::RateLimit;
+
+// Parts of the types of layers and responders. They have names so that such a type can be written down.
+#[doc(hidden)]
+pub use self::{
+    drain::{DrainBody, LeaveUnread, UnreadBody},
+    layers::IntoPolicySet,
+    policy::and::And,
+    policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn},
+    response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse},
+};

@@ -5,10 +5,9 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::future::ResponseFuture;
-use super::policy::set::{PolicySet, SettlePolicies, Verdict};
-use super::response::{Rejection, Responder};
-use crate::store::Permit;
+use super::future::{ResponseFuture, prepare};
+use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
+use super::response::Responder;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -16,12 +15,12 @@ use crate::store::Permit;
 /// If a call is rejected, what the inner service reserved in `poll_ready` stays with this clone of it, for its next call.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
-    policies: Arc<P>,
+    policies: Arc<Policies<P>>,
     responder: R,
 }
 
 impl<Svc, P, R> RateLimit<Svc, P, R> {
-    pub(super) fn new(inner: Svc, policies: Arc<P>, responder: R) -> Self {
+    pub(super) fn new(inner: Svc, policies: Arc<Policies<P>>, responder: R) -> Self {
         Self { inner, policies, responder }
     }
 
@@ -51,34 +50,28 @@ where
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let policies = &self.policies;
-        let refused = match policies.decide(&request, &|| self.responder.max_wait(&request)) {
-            Verdict::Pass => {
-                let response = self.inner.call(request);
-                return ResponseFuture::calling(response, None, Permit::default(), policies, &self.responder);
-            }
-            Verdict::Admitted(outcome, permit) => {
-                policies.report(&outcome, |reports| self.responder.on_admit(&mut request, reports));
-                if let Some(denial) = policies.shadow_denial(&outcome) {
-                    self.responder.on_shadow_deny(&mut request, denial);
+        let (policies, responder) = (&self.policies, &self.responder);
+        let max_wait = match policies.set.may_queue(&policies.infos) {
+            true => responder.max_wait(&request),
+            false => None,
+        };
+        match policies.set.decide(&policies.infos, &request, max_wait) {
+            Progress::Ready(verdict) => match prepare(verdict, &mut request, &policies.infos, responder) {
+                Ok((outcomes, permit)) => {
+                    let response = self.inner.call(request);
+                    ResponseFuture::calling(response, outcomes, permit, policies, responder)
                 }
-                let response = self.inner.call(request);
-                return ResponseFuture::calling(response, Some(outcome), permit, policies, &self.responder);
-            }
-            Verdict::Later(wait) => {
+                Err(answer) => {
+                    ResponseFuture::rejected(answer, responder.drain(request), policies, responder)
+                }
+            },
+            Progress::Pending(wait) => {
                 // The instance that is ready must be the one that is called; the clone is for the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                return ResponseFuture::waiting(wait, ready, request, policies, &self.responder);
+                ResponseFuture::waiting(wait, ready, request, policies, responder)
             }
-            Verdict::Denied(outcome) => {
-                policies.log_denial(&outcome);
-                policies
-                    .report(&outcome, |reports| self.responder.reject(&request, Rejection::Limited(reports)))
-            }
-            Verdict::NoKey(error) => self.responder.reject(&request, Rejection::Key(error)),
-        };
-        ResponseFuture::reject(refused, self.responder.drain(request), policies, &self.responder)
+        }
     }
 }
 

@@ -42,8 +42,9 @@ use crate::decision::Decision;
 pub use attempt::Attempt;
 #[doc(hidden)]
 pub use memory::MemoryOptions;
-pub(crate) use memory::{AllDecisions, JointOutcome, decide as decide_joint};
-pub use memory::{Decided, Few, JointRequest, JointWait};
+pub(crate) use memory::{
+    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide as decide_joint,
+};
 pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;

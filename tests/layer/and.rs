@@ -13,7 +13,7 @@ use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::from_fn;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Item, PolledByHand, Random};
+use crate::support::{Item, PolledByHand, Random, effective_window};
 
 const SECOND: u64 = 1_000_000_000;
 /// The number of calls in one case.
@@ -218,7 +218,7 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
     /// Returns the window over which each would spread what remains.
     fn windows(&self, each: [Decision; 2]) -> [(Decision, Option<Duration>); 2] {
         let [a, b] = each;
-        [(a, self.pair.0.header_window(&a)), (b, self.pair.1.header_window(&b))]
+        [(a, effective_window(&self.pair.0, &a)), (b, effective_window(&self.pair.1, &b))]
     }
 
     /// Returns the members inside the tuple, peeked on a copy.
@@ -330,9 +330,9 @@ fn nesting_of_tuples_changes_no_decision() {
             let decision = flat.check_n(&(), cost);
             assert_eq!(decision, deep.check_n(&(), cost), "seed {seed}");
             assert_eq!(decision, right.check_n(&(), cost), "seed {seed}");
-            let window = flat.algorithm().header_window(&decision);
-            assert_eq!(window, deep.algorithm().header_window(&decision), "seed {seed}");
-            assert_eq!(window, right.algorithm().header_window(&decision), "seed {seed}");
+            let window = effective_window(&*flat.algorithm(), &decision);
+            assert_eq!(window, effective_window(&*deep.algorithm(), &decision), "seed {seed}");
+            assert_eq!(window, effective_window(&*right.algorithm(), &decision), "seed {seed}");
             reported = Some(decision);
         }
     }
@@ -349,7 +349,7 @@ fn window_of_the_reported_limit<A: Kind, B: Kind>(seed: u64) {
         let each = mutants.windows(looks);
         let got = mutants.pair.peek(&mut mutants.state, Nanos(now), 1);
         let (_, window) = each[most_urgent(&each)];
-        assert_eq!(mutants.pair.header_window(&got), window, "{case}: {got:?} of {each:?}");
+        assert_eq!(effective_window(&mutants.pair, &got), window, "{case}: {got:?} of {each:?}");
         let _ = mutants.call(Nanos(now), 1, &case);
         now += random.below(SECOND / 4);
     }

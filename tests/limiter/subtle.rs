@@ -15,7 +15,7 @@ use tower_throttle::limiter::Acquire;
 use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random};
+use crate::support::{PolledByHand, Random, effective_window};
 
 type Held<A> = Pin<Box<Acquire<A>>>;
 
@@ -923,7 +923,7 @@ fn cost_zero_in_a_lockout_reports_index_and_window() {
     assert!(rule.check(&mut state, Nanos(0), 2).is_allowed());
     let denied = rule.check(&mut state, Nanos(0), 1);
     let nothing = rule.check(&mut state, Nanos(0), 0);
-    println!("{denied:?} {nothing:?} {:?}", rule.header_window(&nothing));
+    println!("{denied:?} {nothing:?} {:?}", effective_window(&rule, &nothing));
     assert_eq!((nothing.limit_index(), nothing.limit()), (1, 2));
 }
 
@@ -933,7 +933,7 @@ fn cost_zero_in_a_lockout_window() {
     let mut state = rule.new_state(Nanos(0), Nanos(0));
     assert!(!rule.check(&mut state, Nanos(0), 10).is_allowed());
     let nothing = rule.check(&mut state, Nanos(0), 0);
-    assert_eq!(rule.header_window(&nothing), Some(secs(5)), "{nothing:?}");
+    assert_eq!(effective_window(&rule, &nothing), Some(secs(5)), "{nothing:?}");
 }
 
 /// Runs everything at once from four threads, with tables that are full: it ends without a deadlock.
@@ -1352,7 +1352,7 @@ fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Rando
                 8 => {
                     let reported = limiter.peek_n(key, cost);
                     assert!(cost > 0 || reported.is_allowed());
-                    let _ = rules[0].header_window(&reported);
+                    let _ = effective_window(&rules[0], &reported);
                 }
                 _ => {
                     let mut hand = PolledByHand::new(if r.one_in(2) {

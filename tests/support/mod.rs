@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -26,6 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::{JoinHandle, JoinSet};
 use tower::BoxError;
+use tower_throttle::Decision;
+use tower_throttle::algorithm::Algorithm;
 
 pub(crate) use clock::TickingClock;
 pub(crate) use random::Random;
@@ -424,4 +427,11 @@ impl<F: Future> PolledByHand<F> {
     pub(crate) fn is_pending(&self) -> bool {
         self.future.is_some()
     }
+}
+
+/// Returns the time over which a client that received `decision` should spread what remains.
+pub(crate) fn effective_window(algorithm: &impl Algorithm, decision: &Decision) -> Option<Duration> {
+    let mut policies = Vec::new();
+    algorithm.for_each_policy(&mut |policy| policies.push(policy));
+    policies[decision.limit_index()].effective_window(decision)
 }

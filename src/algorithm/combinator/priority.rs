@@ -30,7 +30,6 @@
 //! **Cost.** No more memory per key; a waiting call takes a place in the queue.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use crate::algorithm::{
     Algorithm, FixedWindow, Lockout, QueueConfig, Queueing, QuotaPolicy, SlidingCounter, SlidingLog,
@@ -186,10 +185,6 @@ impl<A: Window> Algorithm for Priority<A> {
 
     fn policy(&self) -> QuotaPolicy {
         self.algorithm.policy()
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        self.algorithm.header_window(decision)
     }
 
     fn ignores_burst(&self) -> bool {

@@ -246,11 +246,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.capacity, Duration::from_nanos(self.rate.time(self.capacity)))
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        self.rate.window(decision)
+        QuotaPolicy::refilled(self.capacity, self.rate)
     }
 
     fn queueing(&self) -> Option<&dyn Queueing<LeakyBucketState>> {

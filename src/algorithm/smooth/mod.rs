@@ -365,12 +365,7 @@ impl Algorithm for Smooth {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        let quota = self.capacity;
-        QuotaPolicy::new(quota, Duration::from_nanos(self.rate.time(quota)))
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        self.rate.window(decision)
+        QuotaPolicy::refilled(self.capacity, self.rate)
     }
 
     fn queueing(&self) -> Option<&dyn Queueing<SmoothState>> {

@@ -1,15 +1,29 @@
 //! The part of a policy in a joint decision.
 
-use std::collections::HashSet;
+use std::time::Duration;
 
 use super::Policy;
+use super::info::PolicyInfo;
+use super::outcome::Outcome;
+use super::request_options::RequestOptions;
+use super::set::{Decided, JointPolicy, Progress, Verdict};
 use crate::algorithm::Algorithm;
-use crate::key::{KeyError, KeyExtractor};
-use crate::middleware::policy::outcome::Outcome;
-use crate::middleware::policy::request_options::RequestOptions;
-use crate::middleware::policy::set::{Deduplicate, JointPolicy, MaxWaitFn, Verdict};
-use crate::middleware::response::{PolicyReport, StoreError};
-use crate::store::{Attempt, BoxError, Decided, Few, JointRequest, Permit};
+use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
+use crate::store::{self, Few, JointRequest, Permit};
+
+impl<K, A: Algorithm, C> Policy<K, A, C> {
+    /// Returns the key as [`key`](Self::key) does, without counting or logging: that has been done.
+    fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
+    where
+        K: KeyExtractor<Req>,
+    {
+        match self.key.extract(request) {
+            Ok(key) => key.map(StoreKey::Key),
+            Err(error) if error.is_forbidden() || error.is_invalid() => None,
+            Err(_) => (info.missing == MissingKey::Shared).then_some(StoreKey::Missing),
+        }
+    }
+}
 
 impl<Req, K, A, C> JointPolicy<Req> for Policy<K, A, C>
 where
@@ -19,81 +33,43 @@ where
 {
     fn gather<'a>(
         &'a self,
+        infos: &[PolicyInfo],
         request: &Req,
-        max_wait: MaxWaitFn<'_>,
+        max_wait: Option<Duration>,
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError> {
-        let caller = self.caller(request)?.filter(|_| self.shadow().is_none());
-        parts.push(caller.map(|caller| {
-            let (cost, algorithm) = (self.options.cost(request), self.algorithm(request, &caller));
-            let mut call = Attempt::with(cost, algorithm.as_ref(), self.options.has_priority(request));
-            if let Some(max_wait) = self.max_wait(algorithm.as_ref(), max_wait) {
-                call = call.with_max_wait(max_wait);
-            }
-            if self.options.is_settled() {
-                call = call.with_reservation();
-            }
-            self.limiter.part(&caller, call)
+        let info = &infos[0];
+        let key = self.key(info, request)?.filter(|_| !info.is_in_shadow());
+        parts.push(key.map(|key| {
+            let options = self.options.options(request, key.key());
+            self.limiter.part(&key, self.attempt(&options, max_wait))
         }));
         Ok(())
     }
 
-    fn shadow(
-        &self,
-        request: &Req,
-        outcome: &mut dyn Iterator<Item = &mut Option<Outcome>>,
-        permit: &mut Permit,
-    ) {
-        let outcome = outcome.next();
-        if self.shadow().is_some()
-            && let Some(caller) = self.key_of_uncounted(request)
-            && let (Verdict::Admitted(shadow, held), Some(outcome)) =
-                (self.decide_for(request, &caller, &|| None), outcome)
-        {
-            *outcome = Some(shadow);
-            permit.merge(held);
-        }
-    }
-
-    fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, outcome: &mut Vec<Option<Outcome>>) {
-        let decided = decided.next().flatten();
-        outcome.push(decided.map(|Decided { decision, algorithm, reservation }| {
+    fn finish(&self, decided: &mut [Option<store::Decided>], outcomes: &mut Vec<Option<Outcome>>) {
+        outcomes.push(decided[0].take().map(|store::Decided { decision, algorithm, reservation }| {
             let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
             self.outcome(decision, algorithm, reservation)
         }));
     }
 
-    fn reports<'a>(
-        &'a self,
-        outcome: &mut dyn Iterator<Item = &'a Option<Outcome>>,
-        reports: &mut Few<PolicyReport<'a>>,
+    fn decide_shadows(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        outcomes: &mut [Option<Outcome>],
+        permit: &mut Permit,
     ) {
-        if let Some(Some(outcome)) = outcome.next()
-            && !outcome.is_shadow
+        let info = &infos[0];
+        if info.is_in_shadow()
+            && let [outcome @ None] = outcomes
+            && let Some(key) = self.key_uncounted(info, request)
+            && let Progress::Ready(Verdict::Decided(Decided { outcomes: [shadow], permit: held, .. })) =
+                self.decide_alone(info, request, &key, None)
         {
-            reports.push(PolicyReport::new(&self.names, outcome));
+            *outcome = shadow;
+            permit.merge(held);
         }
-    }
-
-    fn log_denials(&self, outcome: &mut dyn Iterator<Item = &Option<Outcome>>) {
-        if let Some(Some(outcome)) = outcome.next() {
-            self.observe(&outcome.decision);
-        }
-    }
-
-    fn log_waits(&self, outcome: &mut dyn Iterator<Item = &Option<Outcome>>) {
-        if let Some(Some(outcome)) = outcome.next() {
-            self.observer.waited(self.names.first().name(), &outcome.decision);
-        }
-    }
-
-    fn blame(&self, error: BoxError) -> StoreError<'_> {
-        self.failure(error)
-    }
-}
-
-impl<K, A: Algorithm, C, S> Deduplicate for Policy<K, A, C, S> {
-    fn deduplicate(self, taken: &mut HashSet<String>) -> Self {
-        Self { names: self.names.deduplicate(taken), ..self }
     }
 }

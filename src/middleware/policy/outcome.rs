@@ -1,50 +1,99 @@
-//! The outcome of a policy, kept until the response is made.
+//! The outcomes of the policies of a request, kept until its response is made.
 
-use std::any::Any;
-use std::time::Duration;
+use std::ops::Deref;
 
+use smallvec::SmallVec;
+
+use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
+use crate::middleware::response::PolicyReport;
 use crate::store::Reservation;
 
 /// One policy's decision, with what is reported of its algorithm.
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    pub(in crate::middleware) window: Option<Duration>,
-    /// The quotas of the algorithm, if they differ from those that the policy was created with.
+    /// The quotas of the algorithm, if they can differ from those that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
-    /// `true` if the call is admitted whatever was decided, and nothing is reported to the caller.
+    /// `true` if the algorithm was chosen for the request.
+    pub(in crate::middleware) is_tiered: bool,
+    /// `true` if the request is admitted whatever was decided, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
-    /// The charge to settle, if the call's cost is settled.
-    pub(in crate::middleware) charge: Option<Charge>,
-}
-
-/// The charge of a call that is to be settled.
-#[derive(Debug)]
-pub(in crate::middleware) struct Charge {
-    pub(in crate::middleware) reservation: Reservation,
-    /// The algorithm that was chosen for the call, or `None` for the limiter's own.
-    pub(in crate::middleware) algorithm: Option<Box<dyn Any + Send + Sync>>,
+    /// The charge to settle, if the request's cost is settled.
+    pub(in crate::middleware) reservation: Option<Reservation>,
 }
 
 impl Outcome {
-    /// Creates the outcome of `decision`. `other` is `true` if `algorithm` is not that of the policy's labels.
+    /// Creates the outcome of a decision by an algorithm with these quotas, or with those of the policy.
     #[inline]
-    pub(in crate::middleware) fn new(algorithm: &impl Algorithm, decision: Decision, other: bool) -> Self {
-        let quotas = other.then(|| {
-            let mut quotas = Vec::new();
-            algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-            quotas.into()
-        });
-        // With nothing remaining, a window of zero means that the time of the next unit is not known.
-        let window =
-            algorithm.header_window(&decision).filter(|window| !window.is_zero() || decision.remaining() > 0);
-        Self { decision, window, quotas, is_shadow: false, charge: None }
+    pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
+        Self { decision, quotas, is_tiered: false, is_shadow: false, reservation: None }
     }
 
-    /// Returns the decision, if it is a denial in shadow mode: the call was admitted nevertheless.
-    pub(in crate::middleware) fn shadow_denial(&self) -> Option<&Decision> {
-        Some(&self.decision).filter(|decision| self.is_shadow && !decision.is_allowed())
+    /// Returns whether the outcome can be settled.
+    #[inline]
+    pub(in crate::middleware) fn has_reservation(&self) -> bool {
+        self.reservation.is_some()
     }
+}
+
+/// The reports of the policies that limited a request. A single one is borrowed as a slice.
+pub(in crate::middleware) enum Reports<'a> {
+    One(Option<PolicyReport<'a>>),
+    Many(SmallVec<[PolicyReport<'a>; 4]>),
+}
+
+impl<'a> Deref for Reports<'a> {
+    type Target = [PolicyReport<'a>];
+
+    #[inline]
+    fn deref(&self) -> &[PolicyReport<'a>] {
+        match self {
+            Self::One(report) => report.as_slice(),
+            Self::Many(reports) => reports,
+        }
+    }
+}
+
+/// Returns the policies that limited a request, each with its outcome.
+#[inline]
+pub(in crate::middleware) fn limited<'a>(
+    infos: &'a [PolicyInfo],
+    outcomes: &'a [Option<Outcome>],
+) -> impl Iterator<Item = (&'a PolicyInfo, &'a Outcome)> {
+    infos.iter().zip(outcomes).filter_map(|(info, outcome)| Some((info, outcome.as_ref()?)))
+}
+
+/// Returns the reports of the policies that limited a request, without those in shadow mode.
+#[inline]
+pub(in crate::middleware) fn reports<'a>(
+    infos: &'a [PolicyInfo],
+    outcomes: &'a [Option<Outcome>],
+) -> Reports<'a> {
+    let report = |(info, outcome): (&'a PolicyInfo, &'a Outcome)| {
+        (!outcome.is_shadow).then(|| PolicyReport::new(info, outcome))
+    };
+    match outcomes {
+        [_] => Reports::One(limited(infos, outcomes).find_map(report)),
+        _ => {
+            let mut reports = SmallVec::new();
+            limited(infos, outcomes).filter_map(report).for_each(|report| reports.push(report));
+            Reports::Many(reports)
+        }
+    }
+}
+
+/// Returns the decision of the last policy in shadow mode that would have denied the request.
+#[inline]
+pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
+    let denied = |outcome: &&Outcome| outcome.is_shadow && !outcome.decision.is_allowed();
+    outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
+}
+
+/// Returns the quotas of an algorithm: more than one if it is a tuple.
+pub(super) fn quotas(algorithm: &impl Algorithm) -> Box<[QuotaPolicy]> {
+    let mut quotas = Vec::new();
+    algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+    quotas.into()
 }

@@ -25,26 +25,30 @@ impl PolicyNames {
     pub(in crate::middleware) fn unnamed(algorithm: &impl Algorithm) -> Self {
         let mut names = Vec::new();
         algorithm.for_each_policy(&mut |policy| names.push(PolicyName::unnamed(policy)));
-        Self { names: names.into(), hidden: false }.deduplicate(&mut HashSet::new())
+        let mut names = Self { names: names.into(), hidden: false };
+        names.deduplicate(&mut HashSet::new());
+        names
     }
 
-    /// Returns the labels with that name; the second and further ones are numbered.
-    pub(in crate::middleware) fn named(&self, name: &str) -> Result<Self, PolicyNameError> {
+    /// Gives all labels that name; the second and further ones are numbered.
+    pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
-        Ok(Self { names: names?, hidden: self.hidden }.deduplicate(&mut HashSet::new()))
+        self.names = names?;
+        self.deduplicate(&mut HashSet::new());
+        Ok(())
     }
 
-    pub(in crate::middleware) fn hidden(self) -> Self {
-        Self { hidden: true, ..self }
+    pub(in crate::middleware) fn hide(&mut self) {
+        self.hidden = true;
     }
 
     pub(in crate::middleware) fn is_hidden(&self) -> bool {
         self.hidden
     }
 
-    /// Numbers the labels whose name is in `taken`: `default`, `default-2`, `default-3`.
-    pub(in crate::middleware) fn deduplicate(mut self, taken: &mut HashSet<String>) -> Self {
+    /// Numbers the labels whose name is in `taken`: `default`, `default-2`, `default-3`. Adds all names to `taken`.
+    pub(in crate::middleware) fn deduplicate(&mut self, taken: &mut HashSet<String>) {
         for label in &mut self.names {
             let mut name = label.given.clone();
             for number in 2_u32.. {
@@ -58,7 +62,6 @@ impl PolicyNames {
                     PolicyName { given: label.given.clone(), ..PolicyName::printable(&name, label.policy) };
             }
         }
-        self
     }
 
     pub(in crate::middleware) fn first(&self) -> &PolicyName {

@@ -1,45 +1,35 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// The cost, the tier and the priority of a request: [`UnitCost`], [`CostFn`], [`TierFn`], [`PriorityFn`] or [`SettleFn`].
+/// The options of the requests of a layer: [`UnitCost`], or what the layer's methods have made of it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
 )]
 pub trait RequestOptions<Req, Key, A> {
-    /// Returns the cost of `request`, in units of the quota. A cost of 0 is always allowed.
-    fn cost(&self, request: &Req) -> u64;
-
-    /// Returns the algorithm for the request, or `None` for the limiter's own.
-    fn algorithm(&self, request: &Req, key: &Key) -> Option<A>;
-
-    /// Returns whether the request has priority.
-    fn has_priority(&self, _request: &Req) -> bool {
-        false
-    }
-
-    /// Returns whether the cost of calls is settled by their response.
-    #[inline]
-    fn is_settled(&self) -> bool {
-        false
-    }
+    /// Returns the options of `request`, whose key may be missing.
+    fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
 }
 
-/// The actual cost of a call, by its response.
-pub trait SettleResponse<Res> {
-    /// Returns whether responses are used to settle the cost.
-    #[inline]
-    fn settles(&self) -> bool {
-        false
-    }
+/// The options of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<A> {
+    /// The cost, in units of the quota. A cost of 0 is always allowed.
+    pub(super) cost: u64,
+    /// The algorithm, if it is not the limiter's own.
+    pub(super) algorithm: Option<A>,
+    pub(super) has_priority: bool,
+    /// `true` if the response settles the cost.
+    pub(super) is_settled: bool,
+}
 
-    /// Returns the actual cost of the call, in units of the quota, or `None` to leave it at what it was charged.
+/// The actual cost of a request, by its response.
+pub trait SettleResponse<Res> {
+    /// Returns the actual cost of the request, in units of the quota, or `None` to leave it at what it was charged.
     #[inline]
     fn actual(&self, _response: &Res) -> Option<u64> {
         None
     }
 }
-
-impl<Res> SettleResponse<Res> for UnitCost {}
 
 /// A cost of one unit for every request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,15 +37,12 @@ pub struct UnitCost;
 
 impl<Req, Key, A> RequestOptions<Req, Key, A> for UnitCost {
     #[inline]
-    fn cost(&self, _: &Req) -> u64 {
-        1
-    }
-
-    #[inline]
-    fn algorithm(&self, _: &Req, _: &Key) -> Option<A> {
-        None
+    fn options(&self, _: &Req, _: Option<&Key>) -> Options<A> {
+        Options { cost: 1, algorithm: None, has_priority: false, is_settled: false }
     }
 }
+
+impl<Res> SettleResponse<Res> for UnitCost {}
 
 /// A cost that a function returns. Created by [`cost`](crate::middleware::RateLimitLayer::cost).
 #[derive(Clone, Copy, Debug)]
@@ -67,41 +54,37 @@ impl<F> CostFn<F> {
     }
 }
 
-impl<Res, F> SettleResponse<Res> for CostFn<F> {}
-
 impl<Req, Key, A, F: Fn(&Req) -> u64> RequestOptions<Req, Key, A> for CostFn<F> {
     #[inline]
-    fn cost(&self, request: &Req) -> u64 {
-        (self.0)(request)
-    }
-
-    #[inline]
-    fn algorithm(&self, _: &Req, _: &Key) -> Option<A> {
-        None
+    fn options(&self, request: &Req, key: Option<&Key>) -> Options<A> {
+        Options { cost: (self.0)(request), ..UnitCost.options(request, key) }
     }
 }
 
-/// An algorithm that a function chooses for each request. Created by [`tier`](crate::middleware::RateLimitLayer::tier).
-#[derive(Clone, Copy, Debug)]
-pub struct TierFn<C, F> {
-    cost: C,
-    choose: F,
+impl<Res, F> SettleResponse<Res> for CostFn<F> {}
+
+/// Defines options that change one option of others.
+macro_rules! options {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name<C, F> {
+            options: C,
+            function: F,
+        }
+
+        impl<C, F> $name<C, F> {
+            pub(in crate::middleware) fn new(options: C, function: F) -> Self {
+                Self { options, function }
+            }
+        }
+    };
 }
 
-impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for TierFn<C, F> {
-    fn settles(&self) -> bool {
-        self.cost.settles()
-    }
-
-    fn actual(&self, response: &Res) -> Option<u64> {
-        self.cost.actual(response)
-    }
-}
-
-impl<C, F> TierFn<C, F> {
-    pub(in crate::middleware) fn new(cost: C, choose: F) -> Self {
-        Self { cost, choose }
-    }
+options! {
+    /// An algorithm that a function chooses for each request. Created by
+    /// [`tier`](crate::middleware::RateLimitLayer::tier).
+    TierFn
 }
 
 impl<Req, Key, A, C, F> RequestOptions<Req, Key, Tiered<A>> for TierFn<C, F>
@@ -110,45 +93,22 @@ where
     C: RequestOptions<Req, Key, Tiered<A>>,
     F: Fn(&Req, &Key) -> A,
 {
-    fn cost(&self, request: &Req) -> u64 {
-        self.cost.cost(request)
-    }
-
-    fn algorithm(&self, request: &Req, key: &Key) -> Option<Tiered<A>> {
-        Some(Tiered::new((self.choose)(request, key)))
-    }
-
-    fn has_priority(&self, request: &Req) -> bool {
-        self.cost.has_priority(request)
-    }
-
-    fn is_settled(&self) -> bool {
-        self.cost.is_settled()
+    fn options(&self, request: &Req, key: Option<&Key>) -> Options<Tiered<A>> {
+        let algorithm = key.map(|key| Tiered::new((self.function)(request, key)));
+        Options { algorithm, ..self.options.options(request, key) }
     }
 }
 
-/// A function that returns whether a request has priority. Created by
-/// [`priority`](crate::middleware::RateLimitLayer::priority).
-#[derive(Clone, Copy, Debug)]
-pub struct PriorityFn<C, F> {
-    options: C,
-    has_priority: F,
-}
-
-impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for PriorityFn<C, F> {
-    fn settles(&self) -> bool {
-        self.options.settles()
-    }
-
+impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for TierFn<C, F> {
     fn actual(&self, response: &Res) -> Option<u64> {
         self.options.actual(response)
     }
 }
 
-impl<C, F> PriorityFn<C, F> {
-    pub(in crate::middleware) fn new(options: C, has_priority: F) -> Self {
-        Self { options, has_priority }
-    }
+options! {
+    /// A function that returns whether a request has priority. Created by
+    /// [`priority`](crate::middleware::RateLimitLayer::priority).
+    PriorityFn
 }
 
 impl<Req, Key, A, C, F> RequestOptions<Req, Key, A> for PriorityFn<C, F>
@@ -156,34 +116,29 @@ where
     C: RequestOptions<Req, Key, A>,
     F: Fn(&Req) -> bool,
 {
-    fn cost(&self, request: &Req) -> u64 {
-        self.options.cost(request)
-    }
-
-    fn algorithm(&self, request: &Req, key: &Key) -> Option<A> {
-        self.options.algorithm(request, key)
-    }
-
-    fn has_priority(&self, request: &Req) -> bool {
-        (self.has_priority)(request)
-    }
-
-    fn is_settled(&self) -> bool {
-        self.options.is_settled()
+    fn options(&self, request: &Req, key: Option<&Key>) -> Options<A> {
+        Options { has_priority: (self.function)(request), ..self.options.options(request, key) }
     }
 }
 
-/// A function that returns the actual cost of a call from its response. Created by
-/// [`settle`](crate::middleware::RateLimitLayer::settle).
-#[derive(Clone, Copy, Debug)]
-pub struct SettleFn<C, F> {
-    options: C,
-    actual: F,
+impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for PriorityFn<C, F> {
+    fn actual(&self, response: &Res) -> Option<u64> {
+        self.options.actual(response)
+    }
 }
 
-impl<C, F> SettleFn<C, F> {
-    pub(in crate::middleware) fn new(options: C, actual: F) -> Self {
-        Self { options, actual }
+options! {
+    /// A function that returns the actual cost of a request from its response. Created by
+    /// [`settle`](crate::middleware::RateLimitLayer::settle).
+    SettleFn
+}
+
+impl<Req, Key, A, C, F> RequestOptions<Req, Key, A> for SettleFn<C, F>
+where
+    C: RequestOptions<Req, Key, A>,
+{
+    fn options(&self, request: &Req, key: Option<&Key>) -> Options<A> {
+        Options { is_settled: true, ..self.options.options(request, key) }
     }
 }
 
@@ -192,32 +147,7 @@ where
     F: Fn(&Res) -> Actual,
     Actual: Into<Option<u64>>,
 {
-    fn settles(&self) -> bool {
-        true
-    }
-
     fn actual(&self, response: &Res) -> Option<u64> {
-        (self.actual)(response).into()
-    }
-}
-
-impl<Req, Key, A, C, F> RequestOptions<Req, Key, A> for SettleFn<C, F>
-where
-    C: RequestOptions<Req, Key, A>,
-{
-    fn cost(&self, request: &Req) -> u64 {
-        self.options.cost(request)
-    }
-
-    fn algorithm(&self, request: &Req, key: &Key) -> Option<A> {
-        self.options.algorithm(request, key)
-    }
-
-    fn has_priority(&self, request: &Req) -> bool {
-        self.options.has_priority(request)
-    }
-
-    fn is_settled(&self) -> bool {
-        true
+        (self.function)(response).into()
     }
 }

@@ -1,145 +1,134 @@
+//! The policies of a layer, and how they decide a request.
+
 use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
+use super::info::PolicyInfo;
 use super::outcome::Outcome;
-use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::middleware::response::{PolicyReport, StoreError};
-use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
+use crate::store::{self, BoxError, Few, JointRequest, Permit};
 
-/// The policies that decide a request. Implemented by this crate only.
-pub trait PolicySet<Req>: sealed::Sealed {
-    #[doc(hidden)]
-    type Outcome;
-    /// The result of a wait.
-    #[doc(hidden)]
-    type WaitOutcome;
-    #[doc(hidden)]
-    type Error: Into<BoxError>;
-    #[doc(hidden)]
-    type Wait: Future<Output = Result<Self::WaitOutcome, Self::Error>>;
+/// The policies of a layer: what is known of each, in order, and the keys, limiters and options that decide.
+#[derive(Clone, Debug)]
+pub struct Policies<P> {
+    pub(in crate::middleware) infos: Box<[PolicyInfo]>,
+    pub(in crate::middleware) set: P,
+}
 
-    #[doc(hidden)]
-    fn decide(&self, request: &Req, max_wait: MaxWaitFn<'_>) -> Verdict<Self::Outcome, Self::Wait>;
+impl<P> Policies<P> {
+    pub(in crate::middleware) fn single(info: PolicyInfo, policy: P) -> Self {
+        Self { infos: Box::new([info]), set: policy }
+    }
 
-    #[doc(hidden)]
-    fn waited(&self, waited: Self::WaitOutcome, request: &Req) -> WaitOutcome<Self::Outcome>;
-
-    #[doc(hidden)]
-    fn report<T>(&self, outcome: &Self::Outcome, f: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T;
-
-    /// Returns the decision of a policy in shadow mode that would have denied the call.
-    #[doc(hidden)]
-    fn shadow_denial<'a>(&self, outcome: &'a Self::Outcome) -> Option<&'a Decision>;
-
-    /// Calls the function with the outcome of each policy, in the order of the policies.
-    #[doc(hidden)]
-    fn each(outcome: &mut Self::Outcome, f: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>));
-
-    #[doc(hidden)]
-    fn log_denial(&self, outcome: &Self::Outcome);
-
-    #[doc(hidden)]
-    fn observe_failure(&self, error: BoxError) -> StoreError<'_>;
-
-    #[doc(hidden)]
-    fn log_wait(&self, outcome: &Self::Outcome);
-
-    /// Returns whether a call is admitted if the store fails.
-    #[doc(hidden)]
-    fn fails_open(&self) -> bool {
-        false
+    /// Joins two lists of policies. A name that is already used is numbered.
+    pub(in crate::middleware) fn joined<Q, T>(
+        self,
+        other: Policies<Q>,
+        f: impl FnOnce(P, Q) -> T,
+    ) -> Policies<T> {
+        let mut infos: Vec<_> = self.infos.into_iter().chain(other.infos).collect();
+        let mut taken = HashSet::new();
+        for info in &mut infos {
+            info.names.deduplicate(&mut taken);
+        }
+        Policies { infos: infos.into(), set: f(self.set, other.set) }
     }
 }
 
-/// Policies that can settle the cost of a call by its response, of type `Res`. Implemented by this crate only.
+/// Policies whose number is known.
+pub trait PolicyCount {
+    const COUNT: usize;
+
+    /// Returns whether a request can be queued, so that its maximum wait matters.
+    fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
+}
+
+/// Policies that decide requests of type `Req`. Implemented by this crate only.
+///
+/// Each method takes the [`PolicyInfo`] of each policy, in order.
+pub trait PolicySet<Req>: PolicyCount {
+    /// The outcome of each policy; `None` for one that did not limit the request. By default, none did.
+    type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
+
+    type Wait: Future;
+
+    /// Decides a request, which waits at most `max_wait` if it is queued.
+    fn decide(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+    ) -> Progress<Self::Outcomes, Self::Wait>;
+
+    /// Returns the verdict on a request that has waited.
+    fn waited(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        waited: <Self::Wait as Future>::Output,
+    ) -> Verdict<Self::Outcomes>;
+}
+
+/// Policies that can settle the cost of a request by its response, of type `Res`. Implemented by this crate only.
 #[diagnostic::on_unimplemented(
     message = "a call limited by `{Self}` cannot be settled by a response of type `{Res}`",
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
 )]
-pub trait SettlePolicies<Res>: sealed::Sealed {
-    #[doc(hidden)]
-    fn settles(&self) -> bool;
-
-    #[doc(hidden)]
-    fn settle(&self, outcome: &mut dyn Iterator<Item = Option<&mut Outcome>>, response: &Res);
+pub trait SettlePolicies<Res>: PolicyCount {
+    /// Settles the outcomes that have a reservation. There is one for each policy.
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// A function that returns the caller's maximum wait. It is called only if calls can be queued.
-pub(in crate::middleware) type MaxWaitFn<'a> = &'a dyn Fn() -> Option<Duration>;
-
-pub(in crate::middleware) mod sealed {
-    pub trait Sealed {}
-}
-
-/// The result of deciding a request.
-#[derive(Debug)]
-pub enum Verdict<T, W> {
-    /// The request is not limited.
-    Pass,
-    Admitted(T, Permit),
-    Denied(T),
-    Later(W),
-    NoKey(KeyError),
-}
-
-/// The result of deciding a request that waited.
-#[derive(Debug)]
-pub enum WaitOutcome<T> {
-    Admitted(T, Permit),
-    Denied(T),
-}
-
-/// Policies that have names.
-pub trait Deduplicate {
-    /// Numbers names that are in `taken` or that occur twice, and adds all names to `taken`.
-    #[doc(hidden)]
-    #[must_use]
-    fn deduplicate(self, taken: &mut HashSet<String>) -> Self;
-}
-
-/// A policy that can be decided together with others. Implemented by this crate only, for policies with state in
-/// memory.
+/// Policies that can be decided together with others. Implemented by this crate only, for policies with state in memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
     note = "the key extractor must know the requests, and the limiter must have its state in memory"
 )]
-pub trait JointPolicy<Req>: Deduplicate + sealed::Sealed {
+pub trait JointPolicy<Req>: PolicyCount {
     /// Adds each policy's part of the joint decision; `None` if it does not limit the request or is in shadow mode.
-    #[doc(hidden)]
     fn gather<'a>(
         &'a self,
+        infos: &[PolicyInfo],
         request: &Req,
-        max_wait: MaxWaitFn<'_>,
+        max_wait: Option<Duration>,
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError>;
 
-    #[doc(hidden)]
-    fn tell(&self, decided: &mut dyn Iterator<Item = Option<Decided>>, outcome: &mut Vec<Option<Outcome>>);
+    /// Adds the outcome of each policy, from what was decided.
+    fn finish(&self, decided: &mut [Option<store::Decided>], outcomes: &mut Vec<Option<Outcome>>);
 
     /// Lets policies in shadow mode decide a request that the others have admitted, each on its own.
-    #[doc(hidden)]
-    fn shadow(
+    fn decide_shadows(
         &self,
+        infos: &[PolicyInfo],
         request: &Req,
-        outcome: &mut dyn Iterator<Item = &mut Option<Outcome>>,
+        outcomes: &mut [Option<Outcome>],
         permit: &mut Permit,
     );
+}
 
-    #[doc(hidden)]
-    fn reports<'a>(
-        &'a self,
-        outcome: &mut dyn Iterator<Item = &'a Option<Outcome>>,
-        reports: &mut Few<PolicyReport<'a>>,
-    );
+/// A verdict, or the wait for it.
+#[derive(Debug)]
+pub enum Progress<O, W> {
+    Ready(Verdict<O>),
+    Pending(W),
+}
 
-    #[doc(hidden)]
-    fn log_denials(&self, outcome: &mut dyn Iterator<Item = &Option<Outcome>>);
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Verdict<O> {
+    /// The policies decided.
+    Decided(Decided<O>),
+    KeyError(KeyError),
+    StoreError(BoxError),
+}
 
-    #[doc(hidden)]
-    fn log_waits(&self, outcome: &mut dyn Iterator<Item = &Option<Outcome>>);
-
-    #[doc(hidden)]
-    fn blame(&self, error: BoxError) -> StoreError<'_>;
+/// What the policies of a layer decided.
+#[derive(Debug)]
+pub struct Decided<O> {
+    pub(in crate::middleware) is_admitted: bool,
+    pub(in crate::middleware) outcomes: O,
+    /// The permit of an admitted call that is in progress until its response has ended.
+    pub(in crate::middleware) permit: Permit,
 }

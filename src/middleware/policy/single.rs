@@ -1,66 +1,69 @@
-//! The policy set of a single policy.
+//! A policy that decides a request alone.
 
-use std::iter;
 use std::time::Duration;
 
 use super::Policy;
+use super::info::PolicyInfo;
+use super::outcome::Outcome;
+use super::request_options::{RequestOptions, SettleResponse};
+use super::set::{Decided, PolicySet, Progress, SettlePolicies, Verdict};
 use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::key::{KeyExtractor, StoreKey};
-use crate::middleware::policy::outcome::{Charge, Outcome};
-use crate::middleware::policy::request_options::{RequestOptions, SettleResponse};
-use crate::middleware::policy::set::{MaxWaitFn, PolicySet, SettlePolicies, Verdict, WaitOutcome};
-use crate::middleware::response::{PolicyReport, StoreError};
-use crate::store::{Acquired, Attempt, BoxError, KeyedStore, Permit, Reservation, Store};
+use crate::store::{Acquired, BoxError, KeyedStore, Permit, Reservation, Store};
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
+    /// Decides a request whose key is known.
     #[inline]
-    pub(super) fn decide_for<Req>(
+    pub(super) fn decide_alone<Req>(
         &self,
+        info: &PolicyInfo,
         request: &Req,
-        caller: &StoreKey<K::Key>,
-        max_wait: MaxWaitFn<'_>,
-    ) -> Verdict<Outcome, PolicyWait<S::Wait, A>>
+        key: &StoreKey<K::Key>,
+        max_wait: Option<Duration>,
+    ) -> Progress<[Option<Outcome>; 1], PolicyWait<S::Wait, A>>
     where
         K: KeyExtractor<Req>,
         C: RequestOptions<Req, K::Key, A>,
         S: KeyedStore<A, StoreKey<K::Key>>,
     {
-        let algorithm = self.algorithm(request, caller);
-        let (cost, priority) = (self.options.cost(request), self.options.has_priority(request));
-        let mut call = Attempt::with(cost, algorithm.as_ref(), priority);
-        let shadow = self.shadow();
-        // In shadow mode a call is admitted in any case, so it does not wait.
-        let max_wait: MaxWaitFn<'_> = if shadow.is_some() { &|| Some(Duration::ZERO) } else { max_wait };
-        if let Some(max_wait) = self.max_wait(algorithm.as_ref(), max_wait) {
-            call = call.with_max_wait(max_wait);
-        }
-        if self.options.is_settled() {
-            call = call.with_reservation();
-        }
-        let (decision, reservation) = match self.limiter.decide(caller, call) {
+        let options = self.options.options(request, key.key());
+        let in_shadow = info.is_in_shadow();
+        // In shadow mode a request is admitted in any case, so it does not wait.
+        let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
+        let decided = match self.limiter.decide(key, self.attempt(&options, max_wait)) {
             Acquired::Ready(decision, reservation) => (decision, reservation),
-            Acquired::Pending(wait) => return Verdict::Later(PolicyWait { wait, algorithm }),
+            Acquired::Pending(wait) => {
+                return Progress::Pending(PolicyWait { wait, algorithm: options.algorithm });
+            }
         };
-        let (permit, reservation) = split(reservation);
-        match self.apply_shadow(decision, algorithm.as_ref(), reservation, shadow) {
-            (outcome, true) => Verdict::Admitted(outcome, permit),
-            (outcome, false) => Verdict::Denied(outcome),
-        }
+        Progress::Ready(self.verdict(info, in_shadow, options.algorithm.as_ref(), decided))
     }
-}
 
-/// Returns the permit of a call that holds one, and the reservation of one that can be settled.
-#[inline]
-fn split(reservation: Reservation) -> (Permit, Option<Reservation>) {
-    if reservation.is_empty() {
-        (Permit::default(), None)
-    } else if reservation.is_permit() {
-        (Permit::new(reservation), None)
-    } else {
-        (Permit::default(), Some(reservation))
+    /// Returns the verdict on a request; in shadow mode, a denial is counted and admits it.
+    #[inline]
+    fn verdict(
+        &self,
+        info: &PolicyInfo,
+        in_shadow: bool,
+        algorithm: Option<&A>,
+        (decision, reservation): (Decision, Reservation),
+    ) -> Verdict<[Option<Outcome>; 1]> {
+        let is_allowed = decision.is_allowed();
+        // What is settled goes with the outcome; what is held goes with the response.
+        let (permit, reservation) = match reservation.is_empty() {
+            true => (Permit::default(), None),
+            false if reservation.is_permit() => (Permit::new(reservation), None),
+            false => (Permit::default(), Some(reservation)),
+        };
+        let mut outcome = self.outcome(decision, algorithm, reservation);
+        outcome.is_shadow = in_shadow;
+        if in_shadow && !is_allowed {
+            info.record_shadow_denial(&decision);
+        }
+        Verdict::Decided(Decided { is_admitted: is_allowed || in_shadow, outcomes: [Some(outcome)], permit })
     }
 }
 
@@ -71,76 +74,55 @@ where
     C: RequestOptions<Req, K::Key, A>,
     S: KeyedStore<A, StoreKey<K::Key>>,
 {
-    type Outcome = Outcome;
-    type WaitOutcome = WaitResult<A>;
-    type Error = S::Error;
+    type Outcomes = [Option<Outcome>; 1];
     type Wait = PolicyWait<S::Wait, A>;
 
     #[inline]
-    fn decide(&self, request: &Req, max_wait: MaxWaitFn<'_>) -> Verdict<Outcome, Self::Wait> {
-        let caller = match self.caller(request) {
-            Ok(Some(caller)) => caller,
-            Ok(None) => return Verdict::Pass,
-            Err(error) => return Verdict::NoKey(error),
-        };
-        self.decide_for(request, &caller, max_wait)
-    }
-
-    fn waited(&self, ended: WaitResult<A>, _: &Req) -> WaitOutcome<Outcome> {
-        let WaitResult { decision, algorithm, reservation } = ended;
-        let (permit, reservation) = split(reservation);
-        match self.apply_shadow(decision, algorithm.as_ref(), reservation, self.shadow()) {
-            (outcome, true) => WaitOutcome::Admitted(outcome, permit),
-            (outcome, false) => WaitOutcome::Denied(outcome),
+    fn decide(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+    ) -> Progress<Self::Outcomes, Self::Wait> {
+        let info = &infos[0];
+        match self.key(info, request) {
+            Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait),
+            Ok(None) => Progress::Ready(Verdict::Decided(Decided {
+                is_admitted: true,
+                outcomes: [None],
+                permit: Permit::default(),
+            })),
+            Err(error) => Progress::Ready(Verdict::KeyError(error)),
         }
     }
 
-    #[inline]
-    fn report<T>(&self, outcome: &Outcome, f: impl FnOnce(&[PolicyReport<'_>]) -> T) -> T {
-        if outcome.is_shadow { f(&[]) } else { f(&[PolicyReport::new(&self.names, outcome)]) }
-    }
-
-    fn shadow_denial<'a>(&self, outcome: &'a Outcome) -> Option<&'a Decision> {
-        outcome.shadow_denial()
-    }
-
-    fn each(outcome: &mut Outcome, f: &mut dyn FnMut(&mut dyn Iterator<Item = Option<&mut Outcome>>)) {
-        f(&mut iter::once(Some(outcome)));
-    }
-
-    fn log_denial(&self, outcome: &Outcome) {
-        self.observe(&outcome.decision);
-    }
-
-    fn log_wait(&self, outcome: &Outcome) {
-        self.observer.waited(self.names.first().name(), &outcome.decision);
-    }
-
-    fn fails_open(&self) -> bool {
-        self.shadow().is_some()
-    }
-
-    fn observe_failure(&self, error: BoxError) -> StoreError<'_> {
-        self.observer.store_error(self.names.first().name(), &error);
-        self.failure(error)
+    fn waited(
+        &self,
+        infos: &[PolicyInfo],
+        _: &Req,
+        waited: Result<WaitResult<A>, BoxError>,
+    ) -> Verdict<Self::Outcomes> {
+        let info = &infos[0];
+        match waited {
+            Ok(WaitResult { decision, algorithm, reservation }) => {
+                self.verdict(info, info.is_in_shadow(), algorithm.as_ref(), (decision, reservation))
+            }
+            Err(error) => Verdict::StoreError(error),
+        }
     }
 }
 
 impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S: Store<A>> SettlePolicies<Res> for Policy<K, A, C, S> {
-    #[inline]
-    fn settles(&self) -> bool {
-        self.options.settles()
-    }
-
-    fn settle(&self, outcome: &mut dyn Iterator<Item = Option<&mut Outcome>>, response: &Res) {
-        if let Some(Some(outcome)) = outcome.next()
-            && let Some(Charge { reservation, algorithm }) = outcome.charge.take()
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
+        if let [Some(outcome)] = outcomes
+            && let Some(reservation) = outcome.reservation.take()
             && let Some(actual) = self.options.actual(response)
             && let Some(decision) = reservation.settle(actual)
         {
-            let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-            let decision = decision.with_delay(Nanos::from(outcome.decision.delay()).0);
-            *outcome = Outcome { is_shadow: outcome.is_shadow, ..self.outcome(decision, algorithm, None) };
+            outcome.decision = decision.with_delay(Nanos::from(outcome.decision.delay()).0);
+            if !outcome.is_tiered {
+                outcome.quotas = self.replaced_quotas();
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 
 use crate::decision::Decision;
-use crate::store::Reservation;
+use crate::store::{BoxError, Reservation};
 
 /// The result of a wait.
 #[derive(Debug)]
@@ -30,12 +30,13 @@ pin_project! {
 impl<W, A, E> Future for PolicyWait<W, A>
 where
     W: Future<Output = Result<(Decision, Reservation), E>>,
+    E: Into<BoxError>,
 {
-    type Output = Result<WaitResult<A>, E>;
+    type Output = Result<WaitResult<A>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let (decision, reservation) = ready!(this.wait.poll(cx))?;
+        let (decision, reservation) = ready!(this.wait.poll(cx)).map_err(Into::into)?;
         Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation }))
     }
 }

@@ -115,15 +115,15 @@ mod tests {
     use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
     use crate::clock::Nanos;
     use crate::decision::Decision;
+    use crate::middleware::policy::info::PolicyInfo;
     use crate::middleware::policy::outcome::Outcome;
-    use crate::middleware::policy::policy_name::PolicyNames;
     use crate::middleware::response::Rejection;
     use crate::quota::Quota;
     use http::header::RETRY_AFTER;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let (names, outcome) = (PolicyNames::unnamed(algorithm), Outcome::new(algorithm, *decision, false));
-        let report = PolicyReport::new(&names, &outcome);
+        let (info, outcome) = (PolicyInfo::new(algorithm), Outcome::new(*decision, None));
+        let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
             headers.insert(RETRY_AFTER, structured_field::delay(wait));

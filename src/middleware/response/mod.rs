@@ -17,8 +17,9 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::drain::Drain;
+use super::policy::info::PolicyInfo;
 use super::policy::outcome::Outcome;
-use super::policy::policy_name::{PolicyName, PolicyNames};
+use super::policy::policy_name::PolicyName;
 use crate::algorithm::{QuotaPolicy, QuotaUnit};
 use crate::decision::Decision;
 use crate::key::KeyError;
@@ -38,8 +39,8 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call can be queued; `None` leaves it to the algorithm. It is called only if the
-    /// algorithm queues calls.
+    /// Returns the maximum time that the call can be queued; `None` leaves it to the algorithm. It is called before the call
+    /// is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
     }
@@ -159,8 +160,7 @@ impl<'a> Rejection<'a> {
 /// A failure of a policy's store, which could not decide.
 #[derive(Debug)]
 pub struct StoreError<'a> {
-    pub(super) label: &'a PolicyName,
-    pub(super) is_hidden: bool,
+    pub(super) info: &'a PolicyInfo,
     pub(super) error: BoxError,
 }
 
@@ -168,7 +168,7 @@ impl StoreError<'_> {
     /// Returns the policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.label.name()
+        self.info.name()
     }
 
     /// Returns the error of the store.
@@ -182,30 +182,31 @@ impl StoreError<'_> {
 /// [matters most](Decision::limit_index).
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyReport<'a> {
-    names: &'a PolicyNames,
+    info: &'a PolicyInfo,
     outcome: &'a Outcome,
 }
 
 impl<'a> PolicyReport<'a> {
-    pub(super) fn new(names: &'a PolicyNames, outcome: &'a Outcome) -> Self {
-        Self { names, outcome }
+    pub(super) fn new(info: &'a PolicyInfo, outcome: &'a Outcome) -> Self {
+        Self { info, outcome }
     }
 
     pub(super) fn label(&self) -> &'a PolicyName {
         // A custom algorithm may have returned an index out of range.
-        self.names.all().get(self.outcome.decision.limit_index()).unwrap_or(self.names.first())
+        let names = &self.info.names;
+        names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
     }
 
     /// Returns whether the policy is hidden from callers. See [`hidden`](super::RateLimitLayer::hidden).
     #[must_use]
     pub fn is_hidden(&self) -> bool {
-        self.names.is_hidden()
+        self.info.names.is_hidden()
     }
 
     /// Returns all limits of the policy, each with its current quota, or `None` for that of its label.
     pub(super) fn limits(&self) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
         let quotas = self.outcome.quotas.as_deref().unwrap_or_default();
-        self.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
+        self.info.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
     }
 
     /// Returns the policy's name.
@@ -217,8 +218,9 @@ impl<'a> PolicyReport<'a> {
     /// Returns the quota and window, as reported to clients.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
-        let index = self.outcome.decision.limit_index();
-        self.limits().nth(index).and_then(|(_, quota)| quota).unwrap_or(self.label().policy())
+        let quotas = self.outcome.quotas.as_deref();
+        let current = quotas.and_then(|quotas| quotas.get(self.decision().limit_index()));
+        current.copied().unwrap_or_else(|| self.label().policy())
     }
 
     /// Returns whether the policy limits requests in progress.
@@ -235,7 +237,11 @@ impl<'a> PolicyReport<'a> {
     /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        // A tuple of limits does not know that its concurrency limit has no window.
-        self.outcome.window.filter(|_| !self.is_concurrent())
+        let (policy, decision) = (self.policy(), self.decision());
+        if policy.unit == QuotaUnit::ConcurrentRequests {
+            return None;
+        }
+        // With nothing remaining, a window of zero means that the time of the next unit is not known.
+        policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 }

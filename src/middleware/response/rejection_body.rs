@@ -74,8 +74,8 @@ fn problem_details(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
             }
         }
         Rejection::Key(error) => problem_json::plain(rejection.status(), error.public_text()),
-        Rejection::Store(failure) if failure.is_hidden => problem_json::reduced_capacity(&[]),
-        Rejection::Store(failure) => failure.label.reduced.clone(),
+        Rejection::Store(failure) if failure.info.names.is_hidden() => problem_json::reduced_capacity(&[]),
+        Rejection::Store(failure) => failure.info.names.first().reduced.clone(),
     }
 }
 

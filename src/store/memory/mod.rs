@@ -38,8 +38,7 @@ use crate::decision::Decision;
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
-pub(crate) use multi::{AllDecisions, JointOutcome, decide};
-pub use multi::{Decided, Few, JointRequest, JointWait};
+pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
 pub use on_full::OnFull;
 pub use stats::LimiterStats;
 pub use wait::QueuedAcquire;

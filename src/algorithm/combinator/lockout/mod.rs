@@ -212,6 +212,7 @@ impl<A: Algorithm> Lockout<A> {
             0 => self.reported(count, behind, decision),
             left => {
                 let rest = left.saturating_add(behind);
+                // Nothing is left, and what comes next is the end of the lockout.
                 let allowed = Decision::allow(decision.limit(), 0, reset).with_next(rest);
                 allowed.with_index(decision.limit_index()).with_min_reset(rest)
             }
@@ -313,17 +314,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 
     fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
         self.algorithm.for_each_policy(tell);
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        match decision.is_allowed() {
-            // During a lockout nothing is left, and what comes next is its end.
-            true if decision.remaining() == 0 && decision.next().is_some() => {
-                decision.next().map(Duration::from_nanos)
-            }
-            true => self.algorithm.header_window(decision),
-            false => decision.retry_after(),
-        }
     }
 
     fn needs_release(&self) -> bool {

@@ -24,7 +24,6 @@ mod queueing;
 
 use std::iter;
 use std::mem;
-use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
 use crate::clock::Nanos;
@@ -250,10 +249,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
         self.algorithm.for_each_policy(tell);
-    }
-
-    fn header_window(&self, decision: &Decision) -> Option<Duration> {
-        self.algorithm.header_window(decision)
     }
 
     fn needs_release(&self) -> bool {

@@ -37,8 +37,8 @@ struct Combined {
 }
 
 impl Combined {
-    /// Adds the `decision` of one more member, which has that number of limits.
-    fn and(mut self, decision: Decision, limits: usize, window: Option<Duration>) -> Self {
+    /// Adds the `decision` of one more member, which has that number of limits, and that window.
+    fn and(mut self, decision: Decision, (limits, window): (usize, Option<Duration>)) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
         self.limits += limits;
@@ -55,7 +55,7 @@ impl Combined {
         let Some(reported) = self.reported else { unreachable!("a tuple has at least two limits") };
         let decision = match reported.is_allowed() {
             true => Decision::allow(reported.limit(), self.remaining, self.reset)
-                .with_next(self.window.map_or(0, nanos)),
+                .with_window(self.window.map_or(0, nanos)),
             false => Decision::deny(
                 reported.limit(),
                 self.remaining,
@@ -87,6 +87,19 @@ fn limits(algorithm: &impl Algorithm) -> usize {
     let mut limits = 0;
     algorithm.for_each_policy(&mut |_| limits += 1);
     limits
+}
+
+/// Returns how many limits a member has, and the window of the one that `decision` reports.
+fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
+    let (mut limits, mut window) = (0, None);
+    algorithm.for_each_policy(&mut |policy| {
+        // A custom algorithm may have returned an index out of range.
+        if limits == 0 || limits == decision.limit_index() {
+            window = policy.effective_window(decision);
+        }
+        limits += 1;
+    });
+    (limits, window)
 }
 
 /// Several limits on one key, all or none: a call is admitted and charged if each member admits it; otherwise
@@ -140,7 +153,7 @@ macro_rules! tuple {
                         self.$at.release_total(cost);
                         self.$at.undo(&mut state.$at, now, cost, now);
                     }
-                    let together = together.and(decision, limits(&self.$at), self.$at.header_window(&decision));
+                    let together = together.and(decision, reported(&self.$at, &decision));
                 )+
                 together.decision()
             }
@@ -149,7 +162,7 @@ macro_rules! tuple {
                 let together = Combined::default();
                 $(
                     let decision = self.$at.peek(&mut state.$at, now, cost);
-                    let together = together.and(decision, limits(&self.$at), self.$at.header_window(&decision));
+                    let together = together.and(decision, reported(&self.$at, &decision));
                 )+
                 together.decision()
             }
@@ -181,14 +194,6 @@ macro_rules! tuple {
 
             fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
                 $(self.$at.for_each_policy(tell);)+
-            }
-
-            fn header_window(&self, decision: &Decision) -> Option<Duration> {
-                // An admission carries that of the limit it reports.
-                match decision.is_allowed() {
-                    true => Some(Duration::from_nanos(decision.next().unwrap_or(0))),
-                    false => decision.retry_after(),
-                }
             }
 
             fn needs_release(&self) -> bool {
@@ -270,7 +275,7 @@ mod tests {
         );
         let last = both.check(&mut state, Nanos(2 * SECOND), 5);
         assert_eq!((last.limit_index(), last.remaining()), (1, 4));
-        assert_eq!(both.header_window(&last), Some(Duration::from_secs(86_398)));
+        assert_eq!(both.1.policy().effective_window(&last), Some(Duration::from_secs(86_398)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
 use smallvec::SmallVec;
 
 /// A list with one entry for each policy of a layer: up to four cost no allocation.
-pub type Few<T> = SmallVec<[T; 4]>;
+pub(crate) type Few<T> = SmallVec<[T; 4]>;

@@ -28,9 +28,8 @@ use crate::queue::Enqueued;
 use crate::store;
 use crate::sync::wake_all;
 
-pub use few::Few;
-pub(crate) use wait::AllDecisions;
-pub use wait::{Decided, JointWait};
+pub(crate) use few::Few;
+pub(crate) use wait::{AllDecisions, Decided, JointWait};
 
 /// One of several calls that are decided together.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! The result of one call: whether it may pass, and what is left.
 
-use std::fmt;
+mod format;
+
 use std::time::Duration;
 
 /// The result of one call.
@@ -28,6 +29,8 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
+    /// Set if `wait` is the window of an admission, even if it is 0.
+    is_window: bool,
     /// The index of the limit that is reported, of several.
     index: u8,
     limit: u64,
@@ -81,6 +84,7 @@ impl Decision {
             closed: false,
             table_full: false,
             unknown: false,
+            is_window: false,
             index: 0,
             limit,
             remaining,
@@ -123,6 +127,13 @@ impl Decision {
         if self.allowed {
             self.wait = next;
         }
+        self
+    }
+
+    /// Returns the same admission, with the time over which the remaining units should be spread, in nanoseconds: that of
+    /// one of several limits.
+    pub(crate) const fn with_window(mut self, window: u64) -> Self {
+        (self.wait, self.is_window) = (window, true);
         self
     }
 
@@ -250,9 +261,10 @@ impl Decision {
         Duration::from_nanos(self.delay)
     }
 
-    /// Returns the time until one more unit is available, for an admission whose algorithm reports it.
+    /// Returns the time until one more unit is available, for an admission whose algorithm reports it; the window of the
+    /// reported limit, if there are several.
     pub(crate) const fn next(&self) -> Option<u64> {
-        match self.allowed && self.wait > 0 {
+        match self.allowed && (self.wait > 0 || self.is_window) {
             true => Some(self.nanos(self.wait)),
             false => None,
         }
@@ -280,42 +292,6 @@ impl PartialEq for Decision {
 
 impl Eq for Decision {}
 
-impl fmt::Debug for Decision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decision")
-            .field("is_allowed", &self.allowed)
-            .field("is_closed", &self.closed)
-            .field("is_table_full", &self.table_full)
-            .field("index", &self.index)
-            .field("limit", &self.limit)
-            .field("remaining", &self.remaining)
-            .field("retry_after", &self.retry_after())
-            .field("reset_after", &self.reset_after())
-            .field("delay", &self.delay())
-            .finish()
-    }
-}
-
-/// Writes one line for a log. It names no key.
-impl fmt::Display for Decision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.closed {
-            return f.write_str("denied, the limiter is closed");
-        }
-        if self.table_full {
-            return f.write_str("denied, there is no room for the key");
-        }
-        let verdict = if self.allowed { "allowed" } else { "denied" };
-        write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
-        match self.retry_after() {
-            Some(wait) => write!(f, ", retry after {wait:?}"),
-            None if !self.allowed => f.write_str(", no wait is known to help"),
-            None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,17 +312,6 @@ mod tests {
         assert_eq!(decision.reset_after(), Duration::from_nanos(4));
         assert_eq!(decision, Decision::deny(3, 0, Some(3), 4));
         assert_ne!(decision, Decision::deny(3, 0, Some(2), 4));
-    }
-
-    #[test]
-    fn displays_one_line() {
-        assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
-        assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
-        assert_eq!(
-            Decision::deny(3, 3, None, 9).to_string(),
-            "denied, 3 of 3 left, no wait is known to help"
-        );
-        assert_eq!(Decision::table_full(3).to_string(), "denied, there is no room for the key");
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! The quotas that are reported to clients.
+
+use std::time::Duration;
+
+use super::rate::Rate;
+use crate::decision::Decision;
+use crate::quota::Quota;
+
+/// A quota as it is reported to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaPolicy {
+    /// The maximum that can be admitted at one instant.
+    pub quota: u64,
+    /// The time in which that much becomes available again. It has no meaning for
+    /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
+    pub window: Duration,
+    /// The unit that is counted.
+    pub unit: QuotaUnit,
+    /// The rate at which units become available; `None` if that happens at a reset.
+    rate: Option<Rate>,
+}
+
+/// The unit that a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaUnit {
+    /// Requests, or the units that they cost.
+    #[default]
+    Requests,
+    /// Requests in progress.
+    ConcurrentRequests,
+}
+
+impl QuotaPolicy {
+    /// Creates a policy of `quota` requests per `window`, which become available at a reset, as those of a window do.
+    #[must_use]
+    pub const fn new(quota: u64, window: Duration) -> Self {
+        Self { quota, window, unit: QuotaUnit::Requests, rate: None }
+    }
+
+    /// Creates a policy of `quota` requests at a time.
+    #[must_use]
+    pub const fn concurrent(quota: u64) -> Self {
+        Self { quota, window: Duration::ZERO, unit: QuotaUnit::ConcurrentRequests, rate: None }
+    }
+
+    /// Creates a policy of `quota` requests that become available one by one, as those of a bucket do.
+    #[inline]
+    pub(super) fn refilled(quota: u64, rate: Rate) -> Self {
+        Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
+    }
+
+    /// Returns the same policy, for requests that become available one by one, at the rate of `quota`, as those of a
+    /// bucket do.
+    #[must_use]
+    pub const fn with_rate(mut self, quota: Quota) -> Self {
+        self.rate = Some(Rate::of(quota));
+        self
+    }
+
+    /// Returns the time over which a client that received `decision` should spread what remains, for a decision that
+    /// reports this policy: the effective window of the `RateLimit` field.
+    ///
+    /// It is the wait of a denial, and `None` where waiting does not help, or no window is known. On an admission it is
+    /// never longer than the [window](Self::window): else the field would report a lower rate than the policy.
+    #[must_use]
+    pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_allowed() {
+            return decision.retry_after();
+        }
+        match (decision.next(), self.unit, self.rate) {
+            // The end of a lockout, the time of the next unit, or the window of one of several limits.
+            (Some(next), _, _) => Some(Duration::from_nanos(next)),
+            (None, QuotaUnit::ConcurrentRequests, _) => None,
+            (None, _, Some(rate)) => Some(Duration::from_nanos(rate.time(decision.remaining()))),
+            (None, _, None) => Some(decision.reset_after().min(self.window)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_window_spreads_what_remains_until_its_reset() {
+        let policy = QuotaPolicy::new(10, Duration::from_secs(60));
+        for (reset, window) in [(0, 0), (36, 36), (60, 60), (61, 60)] {
+            let decision = Decision::allow(10, 4, reset * SECOND);
+            assert_eq!(policy.effective_window(&decision), Some(Duration::from_secs(window)));
+        }
+    }
+
+    #[test]
+    fn a_rate_spreads_what_remains_exactly() {
+        // 5 of 3 per second: 1.67 s. The 3 that remain take a second, to the nanosecond.
+        let policy = QuotaPolicy::new(5, Duration::from_nanos(1_666_666_667)).with_rate(Quota::per_second(3));
+        let window = |remaining| policy.effective_window(&Decision::allow(5, remaining, 9 * SECOND));
+        assert_eq!(window(3), Some(Duration::from_secs(1)));
+        assert_eq!(window(5), Some(policy.window));
+        assert_eq!(window(0), Some(Duration::ZERO));
+        let empty = Decision::allow(5, 0, 9 * SECOND).with_next(7);
+        assert_eq!(policy.effective_window(&empty), Some(Duration::from_nanos(7)));
+    }
+
+    #[test]
+    fn a_denial_reports_its_wait_and_requests_in_progress_have_no_window() {
+        let policy = QuotaPolicy::new(10, Duration::from_secs(60));
+        let wait = Some(Duration::from_nanos(9));
+        assert_eq!(policy.effective_window(&Decision::deny(10, 0, Some(9), 60 * SECOND)), wait);
+        assert_eq!(policy.effective_window(&Decision::deny(10, 0, None, 60 * SECOND)), None);
+        let concurrent = QuotaPolicy::concurrent(10);
+        assert_eq!(concurrent.effective_window(&Decision::allow(10, 4, 0)), None);
+        let of_several = Decision::allow(10, 4, 0).with_window(0);
+        assert_eq!(policy.effective_window(&of_several), Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,57 @@
+//! The text of a decision.
+
+use std::fmt;
+
+use super::Decision;
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("is_allowed", &self.allowed)
+            .field("is_closed", &self.closed)
+            .field("is_table_full", &self.table_full)
+            .field("index", &self.index)
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("delay", &self.delay())
+            .finish()
+    }
+}
+
+/// Writes one line for a log. It names no key.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.closed {
+            return f.write_str("denied, the limiter is closed");
+        }
+        if self.table_full {
+            return f.write_str("denied, there is no room for the key");
+        }
+        let verdict = if self.allowed { "allowed" } else { "denied" };
+        write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
+        match self.retry_after() {
+            Some(wait) => write!(f, ", retry after {wait:?}"),
+            None if !self.allowed => f.write_str(", no wait is known to help"),
+            None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn displays_one_line() {
+        assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
+        assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
+        assert_eq!(
+            Decision::deny(3, 3, None, 9).to_string(),
+            "denied, 3 of 3 left, no wait is known to help"
+        );
+        assert_eq!(Decision::table_full(3).to_string(), "denied, there is no room for the key");
+    }
+}

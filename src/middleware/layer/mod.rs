@@ -1,0 +1,223 @@
+mod requests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use crate::algorithm::{Algorithm, TokenBucket};
+use crate::error::PolicyNameError;
+use crate::key::{MissingKey, PeerIp};
+use crate::limiter::RateLimiter;
+use crate::middleware::policy::Policy;
+use crate::middleware::policy::info::PolicyInfo;
+use crate::middleware::policy::key_stats::KeyStats;
+use crate::middleware::policy::request_options::UnitCost;
+use crate::middleware::policy::set::Policies;
+use crate::middleware::policy::shadow::Shadow;
+use crate::middleware::response::http_responder::HttpResponder;
+use crate::middleware::service::RateLimit;
+use crate::quota::Quota;
+use crate::store::{MemoryStore, Store};
+
+/// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
+///
+/// ```
+/// use http::Request;
+/// use tower_throttle::algorithm::SlidingWindow;
+/// use tower_throttle::key::{Paths, PeerIp};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_minute(100)))
+///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 })
+///     .unless(Paths::new(["/health", "/metrics"]))
+///     .name("per-ip");
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+///
+/// | you want | method |
+/// |---|---|
+/// | a limit per IP address of the TCP peer | [`per_ip`](RateLimitLayer::per_ip) |
+/// | a limit per user, header, route, or any other [key](crate::key), or another [algorithm](crate::algorithm) | [`new`](RateLimitLayer::new) |
+/// | one limiter for several layers, or to call it directly | [`with_limiter`](RateLimitLayer::with_limiter), [`limiter`](RateLimitLayer::limiter) |
+/// | some requests to cost more than others | [`cost`](RateLimitLayer::cost) |
+/// | different limits for different callers or requests | [`tier`](RateLimitLayer::tier) |
+/// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
+/// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
+/// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
+/// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
+/// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
+/// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
+/// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
+/// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
+/// | several limits of which a request must meet all | [`and`](RateLimitLayer::and) |
+/// | to count requests without a key and forbidden callers | [`key_stats`](RateLimitLayer::key_stats) |
+///
+/// # Order of the methods
+///
+/// Call `cost` before `tier`, `settle` and `priority`, and call `and` after all methods that configure one of the
+/// joined layers; only `and` and `responder` can follow it. The other methods can be called in any order.
+///
+/// # Shared state
+///
+/// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a
+/// layer once per route: all routes together have one budget per key. For a budget each, apply a layer each.
+///
+/// # Type parameters
+///
+/// The type can be named: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request
+/// [costs](RateLimitLayer::cost), `R` makes the [responses](RateLimitLayer::responder), `S` stores the state.
+pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
+    pub(super) policies: Arc<Policies<Policy<K, A, C, S>>>,
+    pub(super) responder: R,
+}
+
+impl RateLimitLayer<PeerIp, TokenBucket> {
+    /// Creates a layer with a token bucket for each IP address of a TCP peer.
+    #[must_use]
+    pub fn per_ip(quota: Quota) -> Self {
+        Self::new(PeerIp::new(), TokenBucket::new(quota))
+    }
+}
+
+impl<K, A: Algorithm> RateLimitLayer<K, A> {
+    /// Creates a layer that limits each `key` with `algorithm`, with state in memory.
+    #[must_use]
+    pub fn new(key: K, algorithm: A) -> Self {
+        Self::with_limiter(key, RateLimiter::new(algorithm))
+    }
+}
+
+impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
+    /// Creates a layer from `key` and a limiter, which other layers, or code that calls it directly, can share.
+    #[must_use]
+    pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
+        Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
+    fn map_policy<L, D>(
+        self,
+        f: impl FnOnce(Policy<K, A, C, S>) -> Policy<L, A, D, S>,
+    ) -> RateLimitLayer<L, A, D, R, S> {
+        let Policies { infos, set } = Arc::unwrap_or_clone(self.policies);
+        RateLimitLayer { policies: Arc::new(Policies { infos, set: f(set) }), responder: self.responder }
+    }
+
+    fn with_info(self, f: impl FnOnce(&mut PolicyInfo)) -> Self {
+        let mut policies = Arc::unwrap_or_clone(self.policies);
+        f(&mut policies.infos[0]);
+        Self { policies: Arc::new(policies), responder: self.responder }
+    }
+
+    /// Decides and counts, but admits every call, to show what the limit would do. nginx calls it dry run.
+    ///
+    /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request carries
+    /// the extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted (feature `tracing`).
+    /// Nothing is reported to callers. Denied calls are charged no more than without shadow mode. Once it is turned
+    /// [off](Shadow::set), the limit is enforced, and the units used until then count. Joined with other limits, it
+    /// neither denies nor delays a call, and decides after the others have admitted it. Requests without a valid key and
+    /// forbidden callers are still rejected. If the store fails, the call is admitted.
+    ///
+    /// ```
+    /// use tower_throttle::middleware::Shadow;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let shadow = Shadow::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).shadow(&shadow);
+    /// // a day later, if no legitimate caller would have been denied
+    /// println!("{} calls would have been denied", shadow.denied());
+    /// shadow.set(false);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn shadow(self, shadow: &Shadow) -> Self {
+        self.with_info(|info| info.shadow = Some(shadow.clone()))
+    }
+
+    /// Hides this policy from callers: it has no header fields, and no name in bodies and gRPC details.
+    ///
+    /// Use it for limits whose state callers must not see, such as one limit for all callers together. The time to wait
+    /// is still reported.
+    #[must_use]
+    pub fn hidden(self) -> Self {
+        self.with_info(|info| info.names.hide())
+    }
+
+    /// Sets what happens to requests whose key is not available because of a configuration mistake. The default is to
+    /// [reject](MissingKey::Reject) them. A request in which the client made the key
+    /// [invalid](crate::key::KeyError::invalid) is always rejected with 400.
+    #[must_use]
+    pub fn missing_key(self, missing: MissingKey) -> Self {
+        self.with_info(|info| info.missing = missing)
+    }
+
+    /// Sets the policy's name in header fields and bodies. The default is `default`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
+    /// the program, use [`try_name`](RateLimitLayer::try_name).
+    #[must_use]
+    #[track_caller]
+    pub fn name(self, name: &str) -> Self {
+        match self.try_name(name) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Sets the policy's name, or returns an error if `name` is not valid.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `name` is not 1 to 256 printable ASCII characters.
+    pub fn try_name(self, name: &str) -> Result<Self, PolicyNameError> {
+        let mut renamed = Ok(());
+        let layer = self.with_info(|info| renamed = info.names.rename(name));
+        renamed.map(|()| layer)
+    }
+}
+
+impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
+    /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is [`HttpResponder`]; use
+    /// [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
+    #[must_use]
+    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
+        RateLimitLayer { policies: self.policies, responder }
+    }
+
+    /// Returns how many requests had no key and how many callers were forbidden, over all clones of this layer. The
+    /// counters change while requests are served: use them for a dashboard, not for exact sums.
+    #[must_use]
+    pub fn key_stats(&self) -> KeyStats {
+        self.policies.infos[0].counters.counts()
+    }
+
+    /// Returns the limiter, to call it directly.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter<A, S> {
+        &self.policies.set.limiter
+    }
+}
+
+impl<Svc, K, A: Algorithm, C, R: Clone, S> Layer<Svc> for RateLimitLayer<K, A, C, R, S> {
+    type Service = RateLimit<Svc, Policy<K, A, C, S>, R>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.policies), self.responder.clone())
+    }
+}
+
+impl<K, A: Algorithm, C, R: Clone, S> Clone for RateLimitLayer<K, A, C, R, S> {
+    fn clone(&self) -> Self {
+        Self { policies: Arc::clone(&self.policies), responder: self.responder.clone() }
+    }
+}
+
+impl<K, A: Algorithm, C, R, S: Store<A>> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! The part of a policy that has the same type for all policies: its name, its switches and its counters.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::key_stats::KeyCounters;
+use super::policy_name::PolicyNames;
+use super::shadow::Shadow;
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::key::{KeyError, MissingKey, StoreKey};
+use crate::observe::Observer;
+use crate::store::BoxError;
+
+/// The name, the switches and the counters of one policy.
+pub struct PolicyInfo {
+    pub(in crate::middleware) names: PolicyNames,
+    pub(in crate::middleware) missing: MissingKey,
+    pub(in crate::middleware) shadow: Option<Shadow>,
+    /// `true` if a request can have another algorithm than the limiter's.
+    pub(in crate::middleware) is_tiered: bool,
+    /// Shared by all clones of the layer.
+    pub(in crate::middleware) counters: Arc<KeyCounters>,
+    observer: Observer,
+}
+
+impl PolicyInfo {
+    pub(in crate::middleware) fn new(algorithm: &impl Algorithm) -> Self {
+        Self {
+            names: PolicyNames::unnamed(algorithm),
+            missing: MissingKey::default(),
+            shadow: None,
+            is_tiered: false,
+            counters: Arc::default(),
+            observer: Observer::default(),
+        }
+    }
+
+    pub(in crate::middleware) fn name(&self) -> &str {
+        self.names.first().name()
+    }
+
+    /// Returns whether shadow mode is on.
+    #[inline]
+    pub(in crate::middleware) fn is_in_shadow(&self) -> bool {
+        self.shadow.as_ref().is_some_and(Shadow::is_on)
+    }
+
+    /// Returns whether a request is admitted if the store cannot decide it.
+    pub(in crate::middleware) fn admits_on_store_error(&self) -> bool {
+        self.is_in_shadow()
+    }
+
+    /// Counts and logs a request without a valid key. Returns the key that it is charged to instead, or `None` if it is
+    /// not limited.
+    #[cold]
+    pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
+        if error.is_forbidden() {
+            self.counters.record_forbidden();
+            return Err(error);
+        }
+        if error.is_invalid() {
+            self.counters.count_invalid();
+            self.observer.invalid_key(self.name(), &error);
+            return Err(error);
+        }
+        self.counters.record_missing(self.missing);
+        self.observer.key_error(self.name(), &error, self.missing);
+        match self.missing {
+            MissingKey::Reject => Err(error),
+            MissingKey::Shared => Ok(Some(StoreKey::Missing)),
+            MissingKey::Pass => Ok(None),
+        }
+    }
+
+    /// Counts and logs a denial in shadow mode.
+    #[cold]
+    pub(super) fn record_shadow_denial(&self, denial: &Decision) {
+        self.shadow.iter().for_each(Shadow::count);
+        self.observer.shadow(self.name(), denial);
+    }
+
+    pub(in crate::middleware) fn log_denial(&self, decision: &Decision) {
+        if decision.never_fits() {
+            self.observer.unsatisfiable_cost(self.name());
+        }
+    }
+
+    pub(in crate::middleware) fn log_wait(&self, decision: &Decision) {
+        self.observer.waited(self.name(), decision);
+    }
+
+    pub(in crate::middleware) fn log_store_error(&self, error: &BoxError) {
+        self.observer.store_error(self.name(), error);
+    }
+}
+
+/// A clone logs each kind of mistake once again.
+impl Clone for PolicyInfo {
+    fn clone(&self) -> Self {
+        Self {
+            names: self.names.clone(),
+            missing: self.missing,
+            shadow: self.shadow.clone(),
+            is_tiered: self.is_tiered,
+            counters: Arc::clone(&self.counters),
+            observer: Observer::default(),
+        }
+    }
+}
+
+impl fmt::Debug for PolicyInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyInfo").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
