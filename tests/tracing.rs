@@ -312,6 +312,23 @@ async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
 }
 
 #[tokio::test]
+async fn a_cost_that_exceeds_a_limit_of_calls_in_progress_is_a_mistake() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(Global, Concurrency::per_key(2))
+        .cost(|request: &Http| request.uri().path().len() as u64);
+    let service = layer.layer(service_fn(hello));
+    let call = |path: &str| service.clone().oneshot(Request::get(path).body(Full::default()).unwrap());
+    let in_progress = call("/a").await.unwrap();
+    assert_eq!(in_progress.status(), 200);
+    assert_eq!(call("/a").await.unwrap().status(), 429);
+    assert_eq!(log.lines(), [""; 0], "it is only denied now");
+    assert_eq!(call("/abc").await.unwrap().status(), 429);
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("costs more"), "{line}");
+}
+
+#[tokio::test]
 async fn a_store_failure_is_logged_once_with_its_reason() {
     #[derive(Clone, Debug)]
     struct Down(TokenBucket);

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
 use super::policy::outcome::{Outcome, limited, reports, shadow_denial};
-use super::policy::set::{Decided, Policies, PolicySet, SettlePolicies, Verdict};
+use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
 use super::response::{Rejection, Responder, StoreError};
 use crate::store::Permit;
 
@@ -117,7 +117,7 @@ where
     R: Responder<Req, Res, Err>,
 {
     let rejection = match verdict {
-        Verdict::Decided(Decided { is_admitted: true, outcomes, permit }) => {
+        Verdict::Decided { is_admitted: true, outcomes, permit } => {
             if outcomes.as_ref().iter().any(Option::is_some) {
                 responder.on_admit(request, &reports(infos, outcomes.as_ref()));
             }
@@ -126,7 +126,7 @@ where
             }
             return Ok((outcomes, permit));
         }
-        Verdict::Decided(Decided { outcomes, .. }) => {
+        Verdict::Decided { outcomes, .. } => {
             limited(infos, outcomes.as_ref()).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
             responder.reject(request, Rejection::Limited(&reports(infos, outcomes.as_ref())))
         }
@@ -168,7 +168,7 @@ where
                         unreachable!("it calls once")
                     };
                     let verdict = policies.set.waited(&policies.infos, &request, waited);
-                    if let Verdict::Decided(Decided { is_admitted: true, outcomes, .. }) = &verdict {
+                    if let Verdict::Decided { is_admitted: true, outcomes, .. } = &verdict {
                         limited(&policies.infos, outcomes.as_ref())
                             .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
                     }

@@ -4,13 +4,15 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp, from_fn};
 use tower_throttle::middleware::{
@@ -337,4 +339,54 @@ fn debug_output_of_a_future_is_short() {
     fn is_future<F: Future>(_: &F) {}
     is_future(&future);
     assert_eq!(format!("{future:?}"), "ResponseFuture { .. }");
+}
+
+/// A responder that counts how often it is asked for the maximum wait of a request, and allows none.
+#[derive(Clone, Default)]
+struct Impatient(Arc<AtomicUsize>);
+
+impl<Req, Res, Err> Responder<Req, Res, Err> for Impatient {
+    type Response = Res;
+    type Error = Error<Err>;
+
+    fn max_wait(&self, _: &Req) -> Option<Duration> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Some(Duration::ZERO)
+    }
+
+    fn map_response(&self, _: &[PolicyReport<'_>], response: Res) -> Res {
+        response
+    }
+
+    fn map_error(&self, error: Err) -> Error<Err> {
+        Error::Inner(error)
+    }
+
+    fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Res, Error<Err>> {
+        ErrorResponder.reject(request, rejection)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_responder_is_asked_for_the_maximum_wait_only_if_requests_can_be_queued() {
+    let window = FixedWindow::new(Quota::per_hour(1));
+    let bucket = TokenBucket::new(Quota::per_hour(1));
+    let queue = bucket.clone().queue(9);
+    let tiers = Tiered::new(bucket.clone());
+    macro_rules! assert_asked {
+        ($layer:expr, $asks:expr) => {{
+            let asked = Impatient::default();
+            let service = $layer.responder(asked.clone()).layer(service_fn(shout));
+            assert!(service.clone().oneshot("ann".to_owned()).await.is_ok());
+            assert!(matches!(service.oneshot("ann".to_owned()).await, Err(Error::Limited(_))));
+            assert_eq!(asked.0.load(Ordering::SeqCst), $asks);
+        }};
+    }
+    assert_asked!(RateLimitLayer::new(by_user(), window.clone()), 0);
+    assert_asked!(RateLimitLayer::new(by_user(), bucket.clone()), 0);
+    assert_asked!(RateLimitLayer::new(by_user(), queue.clone()), 2);
+    assert_asked!(RateLimitLayer::new(by_user(), tiers).tier(move |_: &String, _| queue.clone()), 2);
+    let both = || RateLimitLayer::new(by_user(), window.clone());
+    assert_asked!(both().and(RateLimitLayer::new(Global, bucket.clone())), 0);
+    assert_asked!(both().and(RateLimitLayer::new(Global, bucket.queue(9))), 2);
 }

@@ -114,11 +114,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// Decides and counts, but admits every call, to show what the limit would do. nginx calls it dry run.
     ///
     /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request carries
-    /// the extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted (feature `tracing`).
-    /// Nothing is reported to callers. Denied calls are charged no more than without shadow mode. Once it is turned
-    /// [off](Shadow::set), the limit is enforced, and the units used until then count. Joined with other limits, it
-    /// neither denies nor delays a call, and decides after the others have admitted it. Requests without a valid key and
-    /// forbidden callers are still rejected. If the store fails, the call is admitted.
+    /// the extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted
+    /// (feature `tracing`). Nothing is reported to callers. Denied calls are charged no more than without shadow mode.
+    /// Once it is turned [off](Shadow::set), the limit is enforced, and the units used until then count. Joined with
+    /// other limits, it neither denies nor delays a call, and decides after the others have admitted it. Requests
+    /// without a valid key and forbidden callers are still rejected. If the store fails, the call is admitted.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;

@@ -82,9 +82,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// end.
     ///
     /// The header fields of a settled response describe the state after settling, if the store settles at once, as
-    /// [`MemoryStore`] does: they are read under the same lock. If a call is not settled, because the function returned
-    /// `None` or the call was rejected, they describe the state at the decision; so does the
-    /// [`Decision`](crate::Decision) in the request's extensions.
+    /// [`MemoryStore`](crate::store::MemoryStore) does: they are read under the same lock. If a call is not settled,
+    /// because the function returned `None` or the call was rejected, they describe the state at the decision; so does
+    /// the [`Decision`](crate::Decision) in the request's extensions.
     ///
     /// ```
     /// use axum::response::Response;

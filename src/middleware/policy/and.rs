@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
-use super::set::{Decided, JointPolicy, PolicyCount, PolicySet, Progress, SettlePolicies, Verdict};
+use super::set::{JointPolicy, PolicyCount, PolicySet, Progress, SettlePolicies, Verdict};
 use crate::key::KeyError;
-use crate::store::{self, AllDecisions, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
+use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
 
 /// Two policies, or more: each can be an `And` again. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -51,7 +51,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         }
     }
 
-    fn finish(&self, decided: &mut [Option<store::Decided>], outcomes: &mut Vec<Option<Outcome>>) {
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>) {
         let (first, second) = decided.split_at_mut(P::COUNT);
         self.0.finish(first, outcomes);
         self.1.finish(second, outcomes);
@@ -72,7 +72,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
 }
 
 impl<P, Q> And<P, Q> {
-    fn outcomes<Req>(&self, decided: &mut [Option<store::Decided>]) -> Vec<Option<Outcome>>
+    fn outcomes<Req>(&self, decided: &mut [Option<Decided>]) -> Vec<Option<Outcome>>
     where
         Self: JointPolicy<Req>,
     {
@@ -93,15 +93,15 @@ impl<P, Q> And<P, Q> {
     {
         let mut outcomes = self.outcomes(&mut decided);
         self.decide_shadows(infos, request, &mut outcomes, &mut permit);
-        Verdict::Decided(Decided { is_admitted: true, outcomes, permit })
+        Verdict::Decided { is_admitted: true, outcomes, permit }
     }
 
-    fn denied<Req>(&self, mut decided: Few<Option<store::Decided>>) -> Verdict<Vec<Option<Outcome>>>
+    fn denied<Req>(&self, mut decided: Few<Option<Decided>>) -> Verdict<Vec<Option<Outcome>>>
     where
         Self: JointPolicy<Req>,
     {
         let (outcomes, permit) = (self.outcomes(&mut decided), Permit::default());
-        Verdict::Decided(Decided { is_admitted: false, outcomes, permit })
+        Verdict::Decided { is_admitted: false, outcomes, permit }
     }
 }
 

@@ -6,10 +6,10 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::RequestOptions;
-use super::set::{Decided, JointPolicy, Progress, Verdict};
+use super::set::{JointPolicy, Progress, Verdict};
 use crate::algorithm::Algorithm;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
-use crate::store::{self, Few, JointRequest, Permit};
+use crate::store::{Decided, Few, JointRequest, Permit};
 
 impl<K, A: Algorithm, C> Policy<K, A, C> {
     /// Returns the key as [`key`](Self::key) does, without counting or logging: that has been done.
@@ -47,8 +47,8 @@ where
         Ok(())
     }
 
-    fn finish(&self, decided: &mut [Option<store::Decided>], outcomes: &mut Vec<Option<Outcome>>) {
-        outcomes.push(decided[0].take().map(|store::Decided { decision, algorithm, reservation }| {
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>) {
+        outcomes.push(decided[0].take().map(|Decided { decision, algorithm, reservation }| {
             let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
             self.outcome(decision, algorithm, reservation)
         }));
@@ -65,7 +65,7 @@ where
         if info.is_in_shadow()
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
-            && let Progress::Ready(Verdict::Decided(Decided { outcomes: [shadow], permit: held, .. })) =
+            && let Progress::Ready(Verdict::Decided { outcomes: [shadow], permit: held, .. }) =
                 self.decide_alone(info, request, &key, None)
         {
             *outcome = shadow;

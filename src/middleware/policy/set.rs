@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
-use crate::store::{self, BoxError, Few, JointRequest, Permit};
+use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
 /// The policies of a layer: what is known of each, in order, and the keys, limiters and options that decide.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ pub trait JointPolicy<Req>: PolicyCount {
     ) -> Result<(), KeyError>;
 
     /// Adds the outcome of each policy, from what was decided.
-    fn finish(&self, decided: &mut [Option<store::Decided>], outcomes: &mut Vec<Option<Outcome>>);
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>);
 
     /// Lets policies in shadow mode decide a request that the others have admitted, each on its own.
     fn decide_shadows(
@@ -119,16 +119,12 @@ pub enum Progress<O, W> {
 #[derive(Debug)]
 pub enum Verdict<O> {
     /// The policies decided.
-    Decided(Decided<O>),
+    Decided {
+        is_admitted: bool,
+        outcomes: O,
+        /// The permit of an admitted call that is in progress until its response has ended.
+        permit: Permit,
+    },
     KeyError(KeyError),
     StoreError(BoxError),
-}
-
-/// What the policies of a layer decided.
-#[derive(Debug)]
-pub struct Decided<O> {
-    pub(in crate::middleware) is_admitted: bool,
-    pub(in crate::middleware) outcomes: O,
-    /// The permit of an admitted call that is in progress until its response has ended.
-    pub(in crate::middleware) permit: Permit,
 }

@@ -6,7 +6,7 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::{RequestOptions, SettleResponse};
-use super::set::{Decided, PolicySet, Progress, SettlePolicies, Verdict};
+use super::set::{PolicySet, Progress, SettlePolicies, Verdict};
 use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -63,7 +63,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if in_shadow && !is_allowed {
             info.record_shadow_denial(&decision);
         }
-        Verdict::Decided(Decided { is_admitted: is_allowed || in_shadow, outcomes: [Some(outcome)], permit })
+        Verdict::Decided { is_admitted: is_allowed || in_shadow, outcomes: [Some(outcome)], permit }
     }
 }
 
@@ -87,11 +87,10 @@ where
         let info = &infos[0];
         match self.key(info, request) {
             Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait),
-            Ok(None) => Progress::Ready(Verdict::Decided(Decided {
-                is_admitted: true,
-                outcomes: [None],
-                permit: Permit::default(),
-            })),
+            Ok(None) => {
+                let permit = Permit::default();
+                Progress::Ready(Verdict::Decided { is_admitted: true, outcomes: [None], permit })
+            }
             Err(error) => Progress::Ready(Verdict::KeyError(error)),
         }
     }
