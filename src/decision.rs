@@ -28,6 +28,8 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
+    /// Set if the call may not wait in a queue either.
+    barred: bool,
     /// The index of the limit that is reported, of several.
     index: u8,
     limit: u64,
@@ -81,6 +83,7 @@ impl Decision {
             closed: false,
             table_full: false,
             unknown: false,
+            barred: false,
             index: 0,
             limit,
             remaining,
@@ -116,6 +119,17 @@ impl Decision {
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
+    }
+
+    /// Returns the same denial, for a call that may not wait in a queue either.
+    pub(crate) const fn with_barred(mut self) -> Self {
+        self.barred = true;
+        self
+    }
+
+    /// Returns whether the call was denied and may not wait in a queue either.
+    pub(crate) const fn is_barred(&self) -> bool {
+        self.barred
     }
 
     /// Returns the same admission, with the time until one more unit is available, in grains.

@@ -151,12 +151,14 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     /// Returns the caller's maximum wait, if `algorithm`, or the limiter's own, can queue calls.
     #[inline]
     fn max_wait(&self, algorithm: Option<&A>, max_wait: MaxWaitFn<'_>) -> Option<Duration> {
+        let holds_requests =
+            |algorithm: &A| algorithm.queue_config().is_some_and(|queue| queue.holds_requests());
         match algorithm {
-            Some(algorithm) if algorithm.holds_requests() => max_wait(),
+            Some(algorithm) if holds_requests(algorithm) => max_wait(),
             Some(_) => None,
             // Reading a replaced algorithm costs more than asking the caller.
             None if self.limiter.is_replaced() => max_wait(),
-            None if self.limiter.algorithm().holds_requests() => max_wait(),
+            None if holds_requests(&self.limiter.algorithm()) => max_wait(),
             None => None,
         }
     }

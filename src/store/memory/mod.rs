@@ -135,14 +135,7 @@ impl<A: Algorithm> MemoryStore<A> {
     ) -> Decision {
         let key = self.seed.fingerprint(key);
         let known = self.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
-            let before = algorithm.switch_tier(state, now);
-            let decision = algorithm.check(state, now, call.cost);
-            if let Some(before) = before
-                && !decision.is_allowed()
-            {
-                algorithm.restore_tier(state, now, before);
-            }
-            Some(decision)
+            Some(algorithm.check(state, now, call.cost))
         });
         match known {
             Some(decision) => decision,
@@ -231,22 +224,19 @@ impl<A: Algorithm> MemoryStore<A> {
             if algorithm.needs_release() {
                 return None;
             }
-            let before = algorithm.switch_tier(state, now);
-            let may_wait = call.may_wait || algorithm.holds_requests();
-            let decision = match algorithm.queueing().filter(|_| may_wait) {
+            let queue = algorithm.queue_config();
+            let may_wait = call.may_wait || queue.is_some_and(|queue| queue.holds_requests());
+            let decision = match queue.filter(|_| may_wait) {
                 None => Some(algorithm.check(state, now, call.cost)),
-                Some(queueing) => match QueueView::empty(queueing, state, &store.table.config.waiting)
-                    .decide(call.arrival(now, may_wait))
-                {
-                    Fate::Decided(decision) => Some(decision),
-                    Fate::Waits | Fate::Full => None,
-                },
+                Some(queue) => {
+                    let waiting = &store.table.config.waiting;
+                    let mut view = QueueView::empty(algorithm, queue, state, waiting);
+                    match view.decide(call.arrival(now, may_wait)) {
+                        Fate::Decided(decision) => Some(decision),
+                        Fate::Waits | Fate::Full => None,
+                    }
+                }
             };
-            if let Some(before) = before
-                && !decision.is_some_and(|decision| decision.is_allowed())
-            {
-                algorithm.restore_tier(state, now, before);
-            }
             if call.reserves {
                 charged_at = algorithm.last_update(state);
             }
@@ -270,11 +260,11 @@ impl<A: Algorithm> MemoryStore<A> {
         let store = context.store();
         let entered = store.decide(context, key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            let may_wait = call.may_wait || entry.algorithm.holds_requests();
+            let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             // Calls in progress are free when they end, and a closed limiter charges nothing.
-            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
-            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
+            let settles = call.reserves && !entry.algorithm().needs_release() && !entry.closed;
+            (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
         let Some((entered, location, holds, charged_at)) = entered else {
             return Acquired::Ready(store.reject(context, call));
@@ -340,7 +330,7 @@ impl<A: Algorithm> MemoryStore<A> {
         let released = store.table.with_used(context, key, call.algorithm, |entry, now| {
             // No more than it holds in flight itself: other keys' calls are not released.
             let (algorithm, cost) =
-                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
+                (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);
             (algorithm, cost)
         });
@@ -394,7 +384,6 @@ impl<A> Attempt<'_, A> {
 /// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
 fn default_max_waiting<A: Algorithm>(algorithm: &A) -> u64 {
     let min = MemoryStore::<A>::DEFAULT_MAX_QUEUED as u64;
-    let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
-    let chosen = algorithm.queueing().and_then(|queueing| queueing.queue_config(&state).explicit_capacity());
+    let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_capacity());
     chosen.map_or(min, |places| places.max(min))
 }
