@@ -35,7 +35,7 @@
 
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::semaphore::{Semaphore, SharedPermit};
-use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -158,6 +158,12 @@ impl Concurrency {
         self.total.as_ref().map_or(left, |total| left.min(total.available()))
     }
 
+    /// Returns whether a queued call can be admitted. It is already counted in the total. A cost above a limit that was
+    /// lowered is admitted alone.
+    fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
+        state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
+    }
+
     fn deny(&self, state: &ConcurrencyState, cost: u64) -> Decision {
         Decision::deny(self.limit(), self.left(state), None, 0).with_unknown_wait(cost <= self.limit())
     }
@@ -167,6 +173,8 @@ queue_methods!(Concurrency, "as many as the limit");
 
 impl Algorithm for Concurrency {
     type State = ConcurrencyState;
+
+    const UNDO_BY_COPY: bool = false;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> ConcurrencyState {
         ConcurrencyState { last: now, held: 0 }
@@ -238,100 +246,27 @@ impl Algorithm for Concurrency {
 
     fn reset_state(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
 
-    fn queueing(&self) -> Option<&dyn Queueing<ConcurrencyState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-impl Queueing<ConcurrencyState> for Concurrency {
-    fn queue_config(&self, _state: &ConcurrencyState) -> QueueConfig {
-        self.queue_config
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config.untimed())
     }
 
-    fn capacity(&self, _state: &ConcurrencyState) -> u64 {
-        self.limit()
+    /// Returns now if the call is ready: it is unknown when others will end.
+    fn ready_at(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Nanos> {
+        state.last = now;
+        self.is_due(state, cost).then_some(now)
     }
 
-    fn at_once(&self, _state: &ConcurrencyState) -> u64 {
-        self.limit()
-    }
-
-    fn fits(&self, _state: &ConcurrencyState, cost: u64) -> bool {
-        cost <= self.limit()
-    }
-
-    fn is_timed(&self) -> bool {
-        false
-    }
-
-    fn keeps_schedule(&self) -> bool {
-        true
-    }
-
-    fn turn(&self, state: &ConcurrencyState, cost: u64) -> Nanos {
-        if self.is_due(state, cost) { state.last } else { Nanos::MAX }
-    }
-
-    /// Queued calls are already counted in the total. A cost above a limit that was lowered is admitted alone.
-    fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
-        state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
-    }
-
-    fn leave(&self, state: &mut ConcurrencyState, _arrived: Nanos, cost: u64) {
+    fn admit_queued(&self, state: &mut ConcurrencyState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
+        let ready_at = self.ready_at(state, now, cost)?;
         state.held = state.held.saturating_add(cost);
+        Some(ready_at)
     }
 
-    fn follow(&self, state: &mut ConcurrencyState, arrived: Nanos, cost: u64) {
-        self.leave(state, arrived, cost);
-    }
-
-    fn unfollow(&self, state: &mut ConcurrencyState, cost: u64) -> bool {
-        state.held = state.held.saturating_sub(cost);
-        true
-    }
-
-    fn join(&self, cost: u64) -> Option<SharedPermit> {
+    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
         match &self.total {
             Some(total) => total.try_acquire(cost),
             None => Some(SharedPermit::default()),
         }
-    }
-
-    fn take(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Decision> {
-        Some(self.check(state, now, cost))
-    }
-
-    fn look(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Decision> {
-        Some(self.peek(state, now, cost))
-    }
-
-    fn passing(&self, state: &ConcurrencyState, _observed: Nanos) -> u64 {
-        self.left(state)
-    }
-
-    fn reset(&self, _state: &ConcurrencyState, _now: Nanos) -> u64 {
-        0
-    }
-
-    fn keep(&self, _state: &ConcurrencyState) -> Option<ConcurrencyState> {
-        None
-    }
-
-    fn end(&self, state: &mut ConcurrencyState, cost: u64) {
-        state.held = state.held.saturating_sub(cost);
-    }
-
-    fn time(&self, state: &ConcurrencyState) -> Nanos {
-        state.last
-    }
-
-    fn observe(&self, state: &mut ConcurrencyState, now: Nanos) -> Nanos {
-        state.last = now;
-        now
     }
 }

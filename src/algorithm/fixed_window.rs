@@ -27,8 +27,7 @@
 
 use crate::algorithm::clock_step::{ClockStep, step};
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::window_queue::impl_window_queue;
-use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -205,40 +204,16 @@ impl Algorithm for FixedWindow {
         self.quota.has_burst()
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<FixedWindowState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-impl Window for FixedWindow {
-    fn limit(&self) -> u64 {
-        self.quota.limit()
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config)
     }
 
-    fn left(&self, state: &FixedWindowState) -> u64 {
-        self.quota.limit() - state.count
-    }
-
-    fn reset_in(&self, state: &FixedWindowState) -> u64 {
-        match state.count {
-            0 => 0,
-            _ => self.quota.period_nanos() - state.age,
-        }
-    }
-
-    fn room_in(&self, state: &FixedWindowState, units: u64) -> u64 {
-        match units <= self.quota.limit() - state.count {
-            true => 0,
-            false if units > self.quota.limit() => u64::MAX,
-            false => self.quota.period_nanos() - state.age,
-        }
+    fn ready_at(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
+        let step = self.advance(state, now);
+        let fits = cost.min(self.quota.limit()) <= self.quota.limit() - state.count;
+        Some(if fits { now } else { now.saturating_add(self.rest(state, &step)) })
     }
 }
 
 queue_methods!(FixedWindow, "as many calls as the limit");
-impl_window_queue!(FixedWindow, FixedWindowState);

@@ -86,7 +86,6 @@ mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
 mod queue_config;
-mod queueing;
 mod quota_policy;
 mod rate;
 mod semaphore;
@@ -96,7 +95,6 @@ mod sliding_window;
 mod smooth;
 mod token_bucket;
 mod usage;
-mod window_queue;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -111,7 +109,6 @@ pub use concurrency::{Concurrency, ConcurrencyState};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use queue_config::{QueueConfig, QueueOverflow};
-pub use queueing::{Admission, Queueing};
 pub use quota_policy::{QuotaPolicy, QuotaUnit};
 pub use semaphore::SharedPermit;
 pub(crate) use semaphore::{QueueSlot, Semaphore};
@@ -126,7 +123,10 @@ pub use usage::Usage;
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
 /// `cost`, and must allow a cost of 0 without changing what the key may do. All values of a type must agree on whether
-/// there is a [`queueing`](Algorithm::queueing), and on whether calls [hold](Algorithm::needs_release) something.
+/// there is a [queue](Algorithm::queue_config), and on whether calls [hold](Algorithm::needs_release) something.
+///
+/// An algorithm that only decides implements the required methods. One that also queues calls adds
+/// [`queue_config`](Algorithm::queue_config).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -134,6 +134,14 @@ pub use usage::Usage;
 pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
+
+    /// Whether the latest admission of a queued call is undone by [restoring](Algorithm::restore) a copy of the state.
+    /// Set it to false if [`undo`](Algorithm::undo) is as exact, or a copy expensive.
+    const UNDO_BY_COPY: bool = true;
+
+    /// Whether a [projected](Algorithm::project) call can be removed from among others by a
+    /// [`refund`](Algorithm::refund) of its cost, exactly.
+    const ADDS_UP: bool = false;
 
     /// Returns the state, at `now`, of a fresh key, for a limiter created at `created_at`.
     ///
@@ -174,16 +182,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Switches `state` to this tier and returns the previous one if it differs. For [`Tiered`], whose state knows its
-    /// tier.
-    #[inline]
-    fn switch_tier(&self, _state: &mut Self::State, _now: Nanos) -> Option<Self> {
-        None
-    }
-
-    /// Undoes a [`switch_tier`](Algorithm::switch_tier), for a call that was denied.
-    fn restore_tier(&self, _state: &mut Self::State, _now: Nanos, _before: Self) {}
-
     /// Charges units that another tier has admitted, as far as there is room for them. For [`Tiered`].
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
@@ -218,17 +216,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         LockoutBuilder::new(self, duration)
     }
 
-    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is refused.
-    fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
-        None
-    }
-
-    /// Returns whether calls are queued that do not ask to wait: those of a layer.
-    #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queueing().is_some()
-    }
-
     /// Returns whether an admitted call holds something until it ends. Then it is [released](Algorithm::release) once,
     /// and so is its part of the [total](Algorithm::release_total) of all keys.
     #[inline]
@@ -261,6 +248,87 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Resets the state to `fresh`, except for the units that calls in progress hold.
     fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
         *state = fresh;
+    }
+
+    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is refused.
+    ///
+    /// All methods below are for queues. An algorithm that queues needs to implement this one only: by default, a
+    /// queued call is admitted when a [`check`](Algorithm::check) of it passes, at the time that a
+    /// [`peek`](Algorithm::peek) reports.
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        None
+    }
+
+    /// Returns the time at which the next queued call, of `cost`, can be admitted. `None` if it is unknown.
+    ///
+    /// A time in the past means that it can be admitted now, and [`Nanos::MAX`] a time beyond the end of time. A cost
+    /// that never fits is that of a call which was made with another algorithm: it is admitted when the whole limit is
+    /// available.
+    fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
+        let mut decision = self.peek(state, now, cost);
+        if decision.never_fits() {
+            decision = self.peek(state, now, decision.limit());
+        }
+        match decision.is_allowed() {
+            true => Some(now),
+            false => decision.retry_after().map(|wait| now.saturating_add(Nanos::from(wait).0)),
+        }
+    }
+
+    /// Charges the next queued call, of `cost`, that arrived at `arrived`, if it can be admitted at `now`. Returns the
+    /// time for which it was charged: by default `now`, for a bucket its scheduled time, though the timer was late.
+    ///
+    /// It counts no denial.
+    fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
+        let mut decision = self.check(state, now, cost);
+        if decision.never_fits() {
+            decision = self.check(state, now, decision.limit());
+        }
+        decision.is_allowed().then_some(now)
+    }
+
+    /// Charges a queued call to `state`, a copy, as if it were admitted at its scheduled time, which may be in the
+    /// future. Returns the clock reading with which the copy is to be asked from then on, at least `now`.
+    fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
+        let _ = self.admit_queued(state, ready_at, arrived, cost);
+        ready_at
+    }
+
+    /// Returns how many calls of cost 1 that arrive at `now`, one after another, would wait no longer than `max_wait`
+    /// nanoseconds, regardless of the number of places. Only for algorithms whose queued calls
+    /// [count as admitted](QueueConfig::counted).
+    fn queue_capacity(&self, _state: &mut Self::State, _now: Nanos, _max_wait: u64) -> u64 {
+        u64::MAX
+    }
+
+    /// Adjusts a decision that the queue has made on a call of `cost` before it is returned. `counts` is false for a
+    /// peek. For [`Lockout`], which counts denials.
+    #[inline]
+    fn report(
+        &self,
+        _state: &mut Self::State,
+        _now: Nanos,
+        _cost: u64,
+        _counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        decision
+    }
+
+    /// Reserves the share of a queued call of `cost` in the total of all keys, for algorithms whose queued calls count
+    /// there. Returns `None` if the total is reached.
+    #[inline]
+    fn reserve(&self, _cost: u64) -> Option<SharedPermit> {
+        Some(SharedPermit::default())
+    }
+
+    /// Undoes the latest admission of a queued call: restores the state `before`, at the time that is known by now.
+    fn restore(&self, state: &mut Self::State, before: Self::State) {
+        let now = self.last_update(state);
+        *state = before;
+        let _ = self.peek(state, now, 0);
     }
 }
 

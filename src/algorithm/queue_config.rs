@@ -4,7 +4,7 @@ use crate::clock::Nanos;
 
 /// The queue of a key: how many calls may wait, how long each, and what happens when the queue is full.
 ///
-/// For authors of algorithms: see [`Queueing::queue_config`](crate::algorithm::Queueing::queue_config). In any case,
+/// For authors of algorithms: see [`Algorithm::queue_config`](crate::algorithm::Algorithm::queue_config). In any case,
 /// [`max_queued`](crate::limiter::Builder::max_queued) bounds the queued calls of all keys together.
 ///
 /// ```
@@ -25,6 +25,14 @@ pub struct QueueConfig {
     enabled: bool,
     /// True if the capacity was given.
     explicit: bool,
+    /// True if only calls with priority wait; then `places` bounds their total cost.
+    priority_only: bool,
+    /// True if queued calls count as admitted.
+    counted: bool,
+    /// True if it is unknown when a call will be admitted.
+    untimed: bool,
+    /// True if a call cannot wait in this queue and in others at once.
+    exclusive: bool,
 }
 
 /// The call that is refused when a queue is full.
@@ -54,6 +62,10 @@ impl QueueConfig {
             bounded: false,
             enabled: false,
             explicit: false,
+            priority_only: false,
+            counted: false,
+            untimed: false,
+            exclusive: false,
         }
     }
 
@@ -87,8 +99,39 @@ impl QueueConfig {
         Self { overflow, ..self.for_all() }
     }
 
-    /// Returns the queue of two algorithms at once: the stricter of each setting.
-    pub(super) fn and(self, other: Self) -> Self {
+    /// Lets only calls with priority wait, up to a total cost of `units`.
+    #[must_use]
+    pub const fn priority_only(self, units: u64) -> Self {
+        Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
+    }
+
+    /// Counts queued calls as admitted: `limit` and `remaining` of a decision include the places of the queue. The
+    /// quota of the first [policy](crate::algorithm::Algorithm::for_each_policy) is the number of calls that an idle
+    /// key accepts at one instant.
+    #[must_use]
+    pub const fn counted(self) -> Self {
+        Self { counted: true, ..self }
+    }
+
+    /// Declares that it is unknown when a call will be admitted: calls are admitted when others end, and a wait that
+    /// becomes too long ends with a refusal.
+    #[must_use]
+    pub const fn untimed(self) -> Self {
+        Self { untimed: true, ..self }
+    }
+
+    /// Keeps calls from waiting in this queue and in that of another member of a tuple at once.
+    pub(super) const fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
+    }
+
+    /// Returns the queue of two algorithms at once: the stricter of each setting. `None` if they cannot be combined.
+    pub(super) fn and(self, other: Self) -> Option<Self> {
+        let exclusive = |queue: Self| queue.exclusive || queue.priority_only;
+        (!exclusive(self) && !exclusive(other)).then(|| self.stricter(other))
+    }
+
+    fn stricter(self, other: Self) -> Self {
         Self {
             places: self.places().min(other.places()),
             max_wait: self.max_wait.min(other.max_wait),
@@ -96,13 +139,40 @@ impl QueueConfig {
             overflow: if self.overflow == other.overflow { self.overflow } else { QueueOverflow::RejectNew },
             enabled: self.enabled && other.enabled,
             explicit: self.explicit || other.explicit,
+            priority_only: false,
+            counted: false,
+            untimed: self.untimed || other.untimed,
+            exclusive: false,
         }
     }
 
-    /// Returns how many calls may wait. `u64::MAX` if only the maximum for all keys together bounds them.
+    /// Returns how many calls without priority may wait. `u64::MAX` if only the maximum for all keys together bounds
+    /// them.
     #[must_use]
     pub const fn places(&self) -> u64 {
-        if self.bounded { self.places } else { u64::MAX }
+        match (self.priority_only, self.bounded) {
+            (true, _) => 0,
+            (false, true) => self.places,
+            (false, false) => u64::MAX,
+        }
+    }
+
+    /// Returns the maximum total cost of queued calls with priority, if only those wait.
+    pub(crate) const fn priority_units(&self) -> Option<u64> {
+        if self.priority_only { Some(self.places) } else { None }
+    }
+
+    pub(crate) const fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    pub(crate) const fn is_timed(&self) -> bool {
+        !self.untimed
+    }
+
+    /// Returns whether a denial may be counted by the algorithm itself, so that it must be asked before it is charged.
+    pub(crate) const fn is_exclusive(&self) -> bool {
+        self.exclusive
     }
 
     /// Returns how long a call may wait, in nanoseconds. `u64::MAX` if it waits as long as it takes.

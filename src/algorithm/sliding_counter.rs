@@ -32,8 +32,7 @@
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;
-use crate::algorithm::window_queue::impl_window_queue;
-use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -237,37 +236,16 @@ impl Algorithm for SlidingCounter {
         self.quota.has_burst()
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<SlidingCounterState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-impl Window for SlidingCounter {
-    fn limit(&self) -> u64 {
-        self.quota.limit()
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config)
     }
 
-    fn left(&self, state: &SlidingCounterState) -> u64 {
-        self.quota.limit() - self.estimate(state)
-    }
-
-    fn reset_in(&self, state: &SlidingCounterState) -> u64 {
-        self.reset(state, 0)
-    }
-
-    fn room_in(&self, state: &SlidingCounterState, units: u64) -> u64 {
-        match units <= self.quota.limit() - self.estimate(state) {
-            true => 0,
-            false if units > self.quota.limit() => u64::MAX,
-            false => self.until(state, units),
-        }
+    fn ready_at(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Option<Nanos> {
+        let (behind, cost) = (self.advance(state, now), cost.min(self.quota.limit()));
+        let fits = cost <= self.quota.limit() - self.estimate(state);
+        Some(if fits { now } else { now.saturating_add(self.until(state, cost).saturating_add(behind)) })
     }
 }
 
 queue_methods!(SlidingCounter, "as many calls as the limit");
-impl_window_queue!(SlidingCounter, SlidingCounterState);

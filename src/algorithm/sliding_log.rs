@@ -28,8 +28,7 @@ use std::collections::VecDeque;
 
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::window_queue::impl_window_queue;
-use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Usage, Window};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -193,6 +192,8 @@ impl SlidingLog {
 impl Algorithm for SlidingLog {
     type State = SlidingLogState;
 
+    const UNDO_BY_COPY: bool = false;
+
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingLogState {
         SlidingLogState { last: now, time: 0, total: 0, base: 0, hits: VecDeque::new() }
     }
@@ -278,55 +279,19 @@ impl Algorithm for SlidingLog {
         self.quota.has_burst()
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<SlidingLogState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-impl Window for SlidingLog {
-    fn limit(&self) -> u64 {
-        self.quota.limit()
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config)
     }
 
-    fn left(&self, state: &SlidingLogState) -> u64 {
-        self.quota.limit() - state.total
-    }
-
-    fn reset_in(&self, state: &SlidingLogState) -> u64 {
-        self.reset(state, 0)
-    }
-
-    fn withdraw(&self, state: &mut SlidingLogState, units: u64, charged_at: Nanos) {
-        if charged_at > state.last || state.last.saturating_since(charged_at) >= self.quota.period_nanos() {
-            return;
-        }
-        let units = units.min(state.total);
-        state.total -= units;
-        let cumulative = state.base.wrapping_add(state.total);
-        while let Some(newest) = state.hits.pop_back() {
-            let before = state.hits.back().map_or(state.base, |hit| hit.cumulative);
-            if before != cumulative && before.wrapping_sub(state.base) < state.total {
-                state.hits.push_back(Hit { cumulative, ..newest });
-            }
-            if before.wrapping_sub(state.base) <= state.total {
-                break;
-            }
-        }
-    }
-
-    fn room_in(&self, state: &SlidingLogState, units: u64) -> u64 {
-        match units.checked_sub(self.quota.limit() - state.total) {
-            None | Some(0) => 0,
-            _ if units > self.quota.limit() => u64::MAX,
-            Some(deficit) => self.until(state, deficit),
-        }
+    fn ready_at(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Option<Nanos> {
+        let behind = self.advance(state, now);
+        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total);
+        Some(now.saturating_add(match deficit {
+            0 => 0,
+            _ => self.until(state, deficit).saturating_add(behind),
+        }))
     }
 }
 
 queue_methods!(SlidingLog, "as many calls as the limit");
-impl_window_queue!(SlidingLog, SlidingLogState);

@@ -35,8 +35,7 @@ use std::mem;
 
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::window_queue::impl_window_queue;
-use crate::algorithm::{Algorithm, QueueConfig, Queueing, QuotaPolicy, Window};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -323,6 +322,8 @@ impl SlidingWindow {
 impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
+    const UNDO_BY_COPY: bool = false;
+
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
         self.empty(now)
     }
@@ -391,54 +392,19 @@ impl Algorithm for SlidingWindow {
         self.quota.has_burst()
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<SlidingWindowState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-impl Window for SlidingWindow {
-    fn limit(&self) -> u64 {
-        self.quota.limit()
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config)
     }
 
-    fn left(&self, state: &SlidingWindowState) -> u64 {
-        self.quota.limit() - state.total
-    }
-
-    fn reset_in(&self, state: &SlidingWindowState) -> u64 {
-        self.reset(state)
-    }
-
-    fn withdraw(&self, state: &mut SlidingWindowState, units: u64, charged_at: Nanos) {
-        if charged_at > state.last || state.last.saturating_since(charged_at) >= self.quota.period_nanos() {
-            return;
-        }
-        let mut left = units.min(state.total);
-        state.total -= left;
-        let given = left.min(state.open);
-        state.open -= given;
-        left -= given;
-        for age in 1..=self.slices {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            left -= given;
-        }
-    }
-
-    fn room_in(&self, state: &SlidingWindowState, units: u64) -> u64 {
-        match units.checked_sub(self.quota.limit() - state.total) {
-            None | Some(0) => 0,
-            _ if units > self.quota.limit() => u64::MAX,
-            Some(deficit) => self.free_after(state, deficit).0,
-        }
+    fn ready_at(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
+        let behind = self.advance(state, now);
+        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total);
+        Some(now.saturating_add(match deficit {
+            0 => 0,
+            _ => self.until(state, deficit).saturating_add(behind),
+        }))
     }
 }
 
 queue_methods!(SlidingWindow, "as many calls as the limit");
-impl_window_queue!(SlidingWindow, SlidingWindowState);

@@ -38,7 +38,7 @@
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
-use crate::algorithm::{Admission, Algorithm, QueueConfig, Queueing, QuotaPolicy};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -163,7 +163,8 @@ impl TokenBucket {
 
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
-        self.burst() - state.used - u64::from(state.part > 0)
+        // Queued calls may owe more than the bucket holds.
+        self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
     /// Returns the grains missing until `cost`, at most the burst, would fit.
@@ -180,6 +181,12 @@ impl TokenBucket {
     #[inline]
     fn missing(&self, state: &TokenBucketState) -> u128 {
         self.rate.units(state.used) + u128::from(state.part)
+    }
+
+    /// Returns the scheduled time of the next queued call, of `cost`. A call that costs more than the burst was made
+    /// with another limit: it is admitted when the bucket is full.
+    fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
+        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }
 
     /// Charges a call at its scheduled time. Tokens that arrive later than the state's own time are owed.
@@ -219,6 +226,8 @@ impl TokenBucket {
 impl Algorithm for TokenBucket {
     type State = TokenBucketState;
 
+    const ADDS_UP: bool = true;
+
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
         let used = if self.empty { self.burst() } else { 0 };
         let mut state = TokenBucketState { last: now, used, part: 0 };
@@ -253,6 +262,8 @@ impl Algorithm for TokenBucket {
     /// Gives back tokens, except those that have been refilled meanwhile.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
+        // No call was charged more than the burst, though queued calls may owe more than that together.
+        let cost = cost.min(self.burst());
         if cost > state.used {
             state.part = 0;
         }
@@ -304,94 +315,14 @@ impl Algorithm for TokenBucket {
         QuotaPolicy::refilled(self.burst(), self.rate)
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<TokenBucketState>> {
-        Some(self)
-    }
-
     #[inline]
-    fn holds_requests(&self) -> bool {
-        self.queue_config.holds_requests()
-    }
-}
-
-queue_methods!(TokenBucket, "as many calls as the burst");
-
-/// Calls are charged when their tokens are there, however late a timer is, so no token that arrives meanwhile is lost
-/// to a full bucket.
-impl Queueing<TokenBucketState> for TokenBucket {
-    fn queue_config(&self, _state: &TokenBucketState) -> QueueConfig {
-        self.queue_config
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config)
     }
 
-    fn capacity(&self, _state: &TokenBucketState) -> u64 {
-        self.burst()
-    }
-
-    fn at_once(&self, _state: &TokenBucketState) -> u64 {
-        self.burst()
-    }
-
-    fn fits(&self, _state: &TokenBucketState, cost: u64) -> bool {
-        cost <= self.burst()
-    }
-
-    fn keeps_schedule(&self) -> bool {
-        true
-    }
-
-    fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
-        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
-    }
-
-    /// A call that costs more than the burst was made with another limit: it is admitted when the bucket is full.
-    fn is_due(&self, state: &TokenBucketState, cost: u64) -> bool {
-        // Queued calls may owe more than the bucket holds.
-        self.until(state, cost.min(self.burst())) == 0
-    }
-
-    fn leave(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {
-        state.used += cost.min(self.available(state));
-    }
-
-    fn take(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Decision> {
-        Some(self.check(state, now, cost))
-    }
-
-    fn look(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Decision> {
-        Some(self.peek(state, now, cost))
-    }
-
-    fn passing(&self, state: &TokenBucketState, _observed: Nanos) -> u64 {
-        self.available(state)
-    }
-
-    fn reset(&self, state: &TokenBucketState, now: Nanos) -> u64 {
-        state.last.saturating_add(self.rate.nanos_of(self.missing(state))).saturating_since(now)
-    }
-
-    fn keep(&self, state: &TokenBucketState) -> Option<TokenBucketState> {
-        Some(state.clone())
-    }
-
-    /// Needed in a tuple with algorithms that keep no snapshot.
-    fn take_back(&self, state: &mut TokenBucketState, cost: u64, released: Nanos) {
-        self.undo(state, state.last, cost, released);
-    }
-
-    fn restore(&self, state: &mut TokenBucketState, before: TokenBucketState) {
-        // The bucket is as full as if the call had never been admitted.
-        let now = state.last;
-        *state = before;
+    fn ready_at(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Nanos> {
         self.advance(state, now);
-    }
-
-    fn time(&self, state: &TokenBucketState) -> Nanos {
-        state.last
-    }
-
-    fn observe(&self, state: &mut TokenBucketState, now: Nanos) -> Nanos {
-        self.advance(state, now);
-        state.last
+        Some(self.turn(state, cost))
     }
 
     /// Charges at the exact scheduled time instead of advancing to the rounded-up nanosecond: advancing would discard
@@ -400,34 +331,28 @@ impl Queueing<TokenBucketState> for TokenBucket {
     ///
     /// A scheduled time that is overdue by more than a few ticks is moved: the tokens of a longer stall fill the bucket
     /// at most.
-    fn depart(&self, state: &mut TokenBucketState, now: Nanos, _arrived: Nanos, cost: u64) -> Admission {
+    fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
         let ready_at = self.turn(state, cost);
         if ready_at > now || ready_at == Nanos::MAX {
-            self.observe(state, now);
+            self.advance(state, now);
             // The clock may have been set back; and at the end of time, only the state knows what is ready.
-            if !self.is_due(state, cost) {
-                return Admission::NotReady;
+            if self.until(state, cost.min(self.burst())) > 0 {
+                return None;
             }
         }
         let earliest = earliest_slot(now);
-        let is_late = ready_at < earliest;
-        if is_late {
-            self.observe(state, earliest);
+        if ready_at < earliest {
+            self.advance(state, earliest);
         }
         self.owe(state, cost);
-        if is_late { Admission::Late } else { Admission::OnSchedule }
+        Some(ready_at.max(earliest))
     }
 
-    fn follow(&self, state: &mut TokenBucketState, _arrived: Nanos, cost: u64) {
+    fn project(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Nanos {
+        let last = state.last;
         self.owe(state, cost);
-    }
-
-    fn unfollow(&self, state: &mut TokenBucketState, cost: u64) -> bool {
-        // A saturated count cannot be reduced.
-        let counted = state.used < u64::MAX && state.used >= cost;
-        if counted {
-            state.used -= cost;
-        }
-        counted
+        if state.last == last { now } else { state.last.max(now) }
     }
 }
+
+queue_methods!(TokenBucket, "as many calls as the burst");

@@ -31,6 +31,8 @@ pub struct Decision {
     unknown: bool,
     /// Set if `wait` is the window of an admission, even if it is 0.
     is_window: bool,
+    /// Set if the call may not wait in a queue either.
+    barred: bool,
     /// The index of the limit that is reported, of several.
     index: u8,
     limit: u64,
@@ -85,6 +87,7 @@ impl Decision {
             table_full: false,
             unknown: false,
             is_window: false,
+            barred: false,
             index: 0,
             limit,
             remaining,
@@ -120,6 +123,17 @@ impl Decision {
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
+    }
+
+    /// Returns the same denial, for a call that may not wait in a queue either.
+    pub(crate) const fn with_barred(mut self) -> Self {
+        self.barred = true;
+        self
+    }
+
+    /// Returns whether the call was denied and may not wait in a queue either.
+    pub(crate) const fn is_barred(&self) -> bool {
+        self.barred
     }
 
     /// Returns the same admission, with the time until one more unit is available, in grains.

@@ -14,7 +14,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has units
     /// available, in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A
     /// window with [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own
-    /// that has no [`queueing`](Algorithm::queueing), the call is decided at once, as by [`check`](RateLimiter::check).
+    /// that has no [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
     ///
     /// The number of queued calls, and the length of their wait, is bounded:
     ///

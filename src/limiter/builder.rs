@@ -92,7 +92,7 @@ impl<A: Algorithm> Builder<A> {
     /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)` bounds
     /// its queue.
     ///
-    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call costs 96 bytes here (a
+    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call costs 104 bytes here (a
     /// queue grows by doubling: count 100 to 200), and its future, its request and its connection.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.store.max_queued = Some(max_queued);

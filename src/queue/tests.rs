@@ -1,20 +1,23 @@
 use super::*;
-use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, QueueConfig};
+use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, QueueConfig, QuotaPolicy};
+use crate::decision::Decision;
 use crate::quota::Quota;
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
 
 #[test]
 fn a_waiter_costs_what_the_documentation_says() {
-    assert_eq!(size_of::<Waiter>(), 96);
+    assert_eq!(size_of::<Waiter<LeakyBucket>>(), 104);
 }
 
 struct Bench {
     bucket: LeakyBucket,
     state: LeakyBucketState,
-    queue: Queue<LeakyBucketState>,
+    queue: Queue<LeakyBucket>,
 }
 
 impl Bench {
@@ -30,7 +33,7 @@ impl Bench {
     fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
         self.release(at);
         let arrival = Arrival::new(Nanos(at), cost);
-        self.queue.try_enqueue(&self.bucket, &mut self.state, arrival, &mut Vec::new())
+        self.queue.try_enqueue(&self.bucket, None, &mut self.state, arrival, &mut Vec::new())
     }
 
     fn ticket(&mut self, at: u64, cost: u64) -> u64 {
@@ -52,8 +55,8 @@ impl Bench {
         self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
     }
 
-    fn cancel(&mut self, ticket: u64) {
-        self.queue.cancel(&self.bucket, &mut self.state, ticket, &mut Vec::new());
+    fn cancel(&mut self, at: u64, ticket: u64) {
+        self.queue.cancel(&self.bucket, &mut self.state, Nanos(at), ticket, &mut Vec::new());
     }
 
     fn passes(&mut self, at: u64, ticket: u64) -> bool {
@@ -92,7 +95,7 @@ fn waiters_behind_a_cancelled_one_move_up() {
     let mut bench = Bench::new(ten_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-    bench.cancel(second);
+    bench.cancel(0, second);
     assert!(bench.passes(100 * MS, first));
     assert!(bench.passes(200 * MS, third));
 }
@@ -103,7 +106,7 @@ fn an_unobserved_release_gives_its_slot_back() {
     assert!(bench.decided(0).is_allowed());
     let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
     bench.release(100 * MS);
-    bench.cancel(first);
+    bench.cancel(100 * MS, first);
     assert!(bench.passes(100 * MS, second));
 }
 
@@ -113,7 +116,7 @@ fn a_slot_is_not_given_back_once_another_has_followed() {
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
     bench.release(2 * MS);
-    bench.cancel(first);
+    bench.cancel(2 * MS, first);
     assert!(bench.passes(2 * MS, second));
     assert!(!bench.passes(3 * MS - 1, third));
     assert!(bench.passes(3 * MS, third));
@@ -187,55 +190,64 @@ fn without_a_queue_no_call_waits() {
 
 /// An algorithm that admits a call each nanosecond and, like a window, is late for all once it is late for one.
 /// Counts the admissions, real or simulated.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Gate {
-    leaves: Cell<usize>,
+    leaves: Arc<AtomicUsize>,
 }
 
 /// The time, and the time of the next admission.
 type Times = (Nanos, Nanos);
 
-impl Queueing<Times> for Gate {
-    fn queue_config(&self, _: &Times) -> QueueConfig {
-        QueueConfig::enabled(100_000)
+impl Gate {
+    /// Returns the number of admissions since the last call.
+    fn take(&self) -> usize {
+        self.leaves.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Algorithm for Gate {
+    type State = Times;
+
+    fn new_state(&self, _: Nanos, now: Nanos) -> Times {
+        (now, now)
     }
 
-    fn capacity(&self, _: &Times) -> u64 {
-        100_001
-    }
-
-    fn at_once(&self, _: &Times) -> u64 {
-        1
-    }
-
-    fn turn(&self, (now, next): &Times, _: u64) -> Nanos {
-        *now.max(next)
-    }
-
-    fn is_due(&self, (now, next): &Times, _: u64) -> bool {
-        next <= now
-    }
-
-    fn leave(&self, (now, next): &mut Times, _: Nanos, cost: u64) {
-        self.leaves.set(self.leaves.get() + 1);
-        *next = now.saturating_add(cost);
-    }
-
-    fn passing(&self, times: &Times, _: Nanos) -> u64 {
-        u64::from(self.is_due(times, 1))
-    }
-
-    fn keep(&self, times: &Times) -> Option<Times> {
-        Some(*times)
-    }
-
-    fn time(&self, (now, _): &Times) -> Nanos {
+    fn last_update(&self, (now, _): &Times) -> Nanos {
         *now
     }
 
-    fn observe(&self, (now, _): &mut Times, later: Nanos) -> Nanos {
+    fn check(&self, times: &mut Times, later: Nanos, cost: u64) -> Decision {
+        let decision = self.peek(times, later, cost);
+        if decision.is_allowed() && cost > 0 {
+            self.leaves.fetch_add(1, Ordering::Relaxed);
+            times.1 = later.saturating_add(cost);
+        }
+        decision
+    }
+
+    fn peek(&self, (now, next): &mut Times, later: Nanos, cost: u64) -> Decision {
         *now = later;
-        later
+        let wait = next.saturating_since(later);
+        match wait == 0 || cost == 0 {
+            true => Decision::allow(1, u64::from(wait == 0), wait),
+            false => Decision::deny(1, 0, Some(wait), wait),
+        }
+    }
+
+    fn refund(&self, _: &mut Times, _: Nanos, _: u64) {}
+
+    fn migrate(&self, _: &mut Times, _: &Self, _: Nanos) {}
+
+    fn is_fresh(&self, _: &Times, _: Nanos) -> bool {
+        false
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::new(100_001, Duration::from_nanos(100_001))
+    }
+
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(QueueConfig::enabled(100_000))
     }
 }
 
@@ -247,42 +259,42 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
         let (gate, mut state) = (Gate::default(), (Nanos(0), Nanos(0)));
         let mut queue = Queue::new(Semaphore::new(100_000));
         let mut wake = Vec::new();
-        let mut enter = |queue: &mut Queue<Times>, state: &mut Times, now| {
+        let mut enter = |queue: &mut Queue<Gate>, state: &mut Times, now| {
             queue.release(&gate, state, Nanos(now), &mut wake);
-            match queue.try_enqueue(&gate, state, Arrival::new(Nanos(now), 1), &mut wake) {
+            match queue.try_enqueue(&gate, None, state, Arrival::new(Nanos(now), 1), &mut wake) {
                 Enqueued::Queued(ticket) => ticket,
                 Enqueued::Decided(_) => 0,
             }
         };
         let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
-        assert_eq!(gate.leaves.get() as u64, length + 1, "each once, real or simulated");
+        assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
         // One call is released each ten nanoseconds: ten times as late as it might have been.
         for late in 1..20 {
-            let before = gate.leaves.take();
             enter(&mut queue, &mut state, late * 10);
-            assert!(gate.leaves.get() <= 2, "{before}: one leaves, one arrives: {}", gate.leaves.get());
+            let admissions = gate.take();
+            assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
         // Released calls that have not observed it are cancelled, one after another: the next is released
         // instead.
         for ticket in &next_ticket[1..20] {
-            gate.leaves.take();
-            queue.cancel(&gate, &mut state, *ticket, &mut Vec::new());
+            queue.cancel(&gate, &mut state, Nanos(200), *ticket, &mut Vec::new());
             queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());
-            assert!(gate.leaves.get() <= 2, "one released for one cancelled: {}", gate.leaves.get());
+            let admissions = gate.take();
+            assert!(admissions <= 2, "one released for one cancelled: {admissions}");
         }
         // A call that needs its exact wait recomputes the projection, once.
-        gate.leaves.take();
+        gate.take();
         let arrival = Arrival { max_wait: 1, ..Arrival::new(Nanos(200), 1) };
         assert!(matches!(
-            queue.try_enqueue(&gate, &mut state, arrival, &mut Vec::new()),
+            queue.try_enqueue(&gate, None, &mut state, arrival, &mut Vec::new()),
             Enqueued::Decided(_)
         ));
-        assert!(gate.leaves.take() as u64 >= length - 40);
+        assert!(gate.take() as u64 >= length - 40);
         assert!(matches!(
-            queue.try_enqueue(&gate, &mut state, arrival, &mut Vec::new()),
+            queue.try_enqueue(&gate, None, &mut state, arrival, &mut Vec::new()),
             Enqueued::Decided(_)
         ));
-        assert!(gate.leaves.take() <= 1, "and the next knows it");
+        assert!(gate.take() <= 1, "and the next knows it");
     }
 }

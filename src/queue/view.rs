@@ -1,32 +1,38 @@
 //! Decides what a queue means to a call: whether it is admitted, queued or denied, and what it reports.
 
-use std::borrow::Cow;
+use std::collections::VecDeque;
 
-use super::Queue;
-use crate::algorithm::{QueueConfig, QueueOverflow, Queueing, Semaphore};
+use super::waiter::{Projection, Waiter};
+use super::{Queue, queue_config};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, Semaphore};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The maximum number of iterations of the fixed-point search in `retry_by_eviction`.
-const MAX_ITERATIONS: usize = 8;
-
 /// A queue as seen by a call that arrives now.
 #[derive(Debug)]
-pub(crate) struct QueueView<'a, S> {
-    queueing: &'a dyn Queueing<S>,
-    state: &'a mut S,
+pub(crate) struct QueueView<'a, A: Algorithm> {
+    /// The algorithm of waiters that chose none.
+    pub(super) base: &'a A,
+    /// The algorithm of the call.
+    pub(super) algorithm: &'a A,
+    pub(super) config: QueueConfig,
+    pub(super) state: &'a mut A::State,
     /// The waiters ahead; `None` if there are none.
-    before: Option<Ahead<'a, S>>,
+    pub(super) before: Option<Ahead<'a, A>>,
     /// The waiters of all keys.
-    total: &'a Semaphore,
+    pub(super) total: &'a Semaphore,
 }
 
 /// The waiters ahead of a call.
 #[derive(Debug)]
-struct Ahead<'a, S> {
-    queue: &'a Queue<S>,
+pub(super) struct Ahead<'a, A: Algorithm> {
+    pub(super) waiters: &'a VecDeque<Waiter<A>>,
+    /// The time at which the schedule began anew.
+    pub(super) since: Nanos,
+    /// `None` if it is unknown when they will be admitted.
+    projection: Option<&'a mut Projection<A::State>>,
     /// The number of waiters at the front that are treated as released.
-    gone: usize,
+    pub(super) gone: usize,
     waiting: usize,
     /// The total cost of the others.
     ahead: u128,
@@ -55,8 +61,23 @@ impl Arrival {
     }
 
     /// Returns the call's maximum wait in a queue with that configuration, in nanoseconds.
-    pub(super) fn queue_config(&self, queue: QueueConfig) -> u64 {
+    pub(super) fn max_wait(&self, queue: QueueConfig) -> u64 {
         self.max_wait.min(queue.max_wait())
+    }
+
+    /// Returns whether the call would not wait too long, in a state that accounts for all calls ahead and is
+    /// asked with the clock reading `at`.
+    pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
+        let config = queue_config(algorithm);
+        let max_wait = self.max_wait(config);
+        if max_wait == u64::MAX || !config.is_timed() {
+            return true;
+        }
+        if config.is_counted() {
+            return algorithm.queue_capacity(state, self.now, max_wait) > 0;
+        }
+        let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
+        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
     }
 }
 
@@ -71,31 +92,38 @@ pub(crate) enum Fate {
 }
 
 enum Course {
-    Passes,
     Waits,
     Full,
     Refused,
 }
 
-impl<'a, S: Clone> QueueView<'a, S> {
+impl<'a, A: Algorithm> QueueView<'a, A> {
     /// Creates the view of an empty queue.
-    pub(crate) fn empty(queueing: &'a dyn Queueing<S>, state: &'a mut S, total: &'a Semaphore) -> Self {
-        Self { queueing, state, before: None, total }
+    #[inline]
+    pub(crate) fn empty(
+        algorithm: &'a A,
+        config: QueueConfig,
+        state: &'a mut A::State,
+        total: &'a Semaphore,
+    ) -> Self {
+        Self { base: algorithm, algorithm, config, state, before: None, total }
     }
 
-    /// Creates the view of a call behind all waiters but the first `gone`, which are treated as released. The
-    /// projection must exist.
+    /// Creates the view of a call of `algorithm` behind all waiters but the first `gone`, which are treated as
+    /// released. The projection must exist.
     pub(super) fn behind(
-        queueing: &'a dyn Queueing<S>,
-        state: &'a mut S,
-        queue: &'a Queue<S>,
+        base: &'a A,
+        algorithm: &'a A,
+        state: &'a mut A::State,
+        queue: &'a mut Queue<A>,
         gone: usize,
     ) -> Self {
-        let waiting = queue.waiting.len() - gone;
-        let left = queue.waiting.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
-        let before = Ahead { queue, gone, waiting, ahead: queue.ahead - left };
+        let Queue { waiting: waiters, ahead, projection, since, total, .. } = queue;
+        let left = waiters.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
+        let (waiting, since, ahead) = (waiters.len() - gone, *since, *ahead - left);
+        let before = Ahead { waiters, since, projection: projection.as_mut(), gone, waiting, ahead };
         let before = Some(before).filter(|before| before.waiting > 0);
-        Self { queueing, state, before, total: &queue.total }
+        Self { base, algorithm, config: queue_config(algorithm), state, before, total }
     }
 
     /// Replaces the number of waiters and their total cost with earlier ones.
@@ -110,85 +138,99 @@ impl<'a, S: Clone> QueueView<'a, S> {
         self.before.is_none()
     }
 
-    /// Returns the state after all waiters ahead have been admitted.
-    fn tail(&self) -> &S {
-        self.before.as_ref().and_then(|before| before.queue.tail.as_ref()).unwrap_or(self.state)
+    /// Returns the state after all waiters ahead have been released, and the clock reading to ask it with.
+    pub(super) fn tail(&mut self, now: Nanos) -> (&mut A::State, Nanos) {
+        match &mut self.before {
+            Some(Ahead { projection: Some(projection), .. }) => {
+                (&mut projection.state, projection.at.max(now))
+            }
+            _ => (self.state, now),
+        }
     }
 
-    /// Returns whether the call may wait and the total of all keys has a free place.
+    /// Returns whether a call that would wait has a free place in the total of all keys.
     fn may_wait(&self, arrival: Arrival) -> bool {
         arrival.may_wait && self.total.available() > 0
     }
 
-    fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         self.before.as_ref().map_or(0, |before| before.waiting as u64)
     }
 
-    fn ahead(&self) -> u128 {
+    pub(super) fn ahead(&self) -> u128 {
         self.before.as_ref().map_or(0, |before| before.ahead)
     }
 
     /// Decides a call, and charges its units if it is allowed.
+    #[inline]
     pub(crate) fn decide(&mut self, arrival: Arrival) -> Fate {
         let Arrival { now, cost, .. } = arrival;
-        let decision = match self.course(arrival) {
-            Course::Waits => return Fate::Waits,
-            Course::Full => return Fate::Full,
-            Course::Refused => return Fate::Decided(self.reject(arrival)),
-            Course::Passes => match self.queueing.take(self.state, now, cost) {
-                Some(decision) => self.behind_others(decision, now),
-                None => {
-                    if cost > 0 {
-                        let seen = self.queueing.observe(self.state, now);
-                        self.queueing.leave(self.state, seen, cost);
-                    }
-                    self.admitted_like(arrival)
-                }
+        let algorithm = self.algorithm;
+        let may_pass = cost == 0 || self.is_empty();
+        // A denial may be counted, though the call waits: then it is only looked at.
+        let decision = match may_pass && !self.config.is_exclusive() {
+            true => algorithm.check(self.state, now, cost),
+            false => match algorithm.peek(self.state, now, cost) {
+                peeked if may_pass && peeked.is_allowed() => algorithm.check(self.state, now, cost),
+                peeked => peeked,
             },
         };
-        Fate::Decided(self.queueing.answer(self.state, now, cost, true, decision))
+        if may_pass && decision.is_allowed() {
+            return Fate::Decided(self.admitted(decision, arrival));
+        }
+        match self.course(decision, arrival) {
+            Course::Waits => Fate::Waits,
+            Course::Full => Fate::Full,
+            Course::Refused => {
+                let rejection = self.rejection(decision, arrival);
+                Fate::Decided(algorithm.report(self.state, now, cost, true, rejection))
+            }
+        }
     }
 
     /// Returns what a call would report, without charging anything.
     pub(crate) fn preview(&mut self, arrival: Arrival) -> Fate {
         let Arrival { now, cost, .. } = arrival;
-        let decision = match self.course(arrival) {
-            Course::Waits => return Fate::Waits,
-            Course::Full => return Fate::Full,
-            Course::Refused => self.rejection(arrival),
-            Course::Passes => self.admitted_like(arrival),
-        };
-        Fate::Decided(self.queueing.answer(self.state, now, cost, false, decision))
+        let decision = self.algorithm.peek(self.state, now, cost);
+        if decision.is_allowed() && (cost == 0 || self.is_empty()) {
+            return Fate::Decided(self.admitted(decision, arrival));
+        }
+        match self.course(decision, arrival) {
+            Course::Waits => Fate::Waits,
+            Course::Full => Fate::Full,
+            Course::Refused => {
+                let rejection = self.rejection(decision, arrival);
+                Fate::Decided(self.algorithm.report(self.state, now, cost, false, rejection))
+            }
+        }
     }
 
-    fn course(&mut self, arrival: Arrival) -> Course {
-        let Arrival { now, cost, .. } = arrival;
-        let queueing = self.queueing;
-        queueing.observe(self.state, now);
-        if cost > 0 && (queueing.bars(self.state) || !queueing.fits(self.state, cost)) {
+    /// Returns what happens to a call that may not pass now. `decision` is that of the algorithm alone.
+    fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
+        let config = self.config;
+        if decision.is_barred() || decision.never_fits() || !arrival.may_wait {
             return Course::Refused;
         }
-        if cost == 0 || self.is_empty() && queueing.is_due(self.state, cost) {
-            return Course::Passes;
-        }
-        let config = queueing.queue_config(self.state);
-        if arrival.queue_config(config) == 0 && !queueing.is_timed() {
+        if arrival.max_wait(config) == 0 && !config.is_timed() {
             // The wait is unknown and `max_wait` is zero.
             return Course::Refused;
         }
         let is_full = config.places() > 0 && self.waiting() >= config.places();
-        if arrival.may_wait && is_full && queueing.lends(self.state).is_none() && self.drops_oldest() {
+        if is_full && self.drops_oldest() {
             // Whether it can then wait in time is checked later.
             return Course::Full;
         }
-        if !self.may_wait(arrival) || !queueing.in_time(self.tail(), cost, now, arrival.queue_config(config))
-        {
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(arrival.now);
+        if !arrival.is_in_time(algorithm, tail, at) || !self.may_wait(arrival) {
             return Course::Refused;
         }
-        match queueing.lends(self.state) {
+        match config.priority_units() {
             None if self.waiting() < config.places() => Course::Waits,
             None if config.places() > 0 => Course::Full,
-            Some(units) if arrival.priority && self.ahead() + u128::from(cost) <= u128::from(units) => {
+            Some(units)
+                if arrival.priority && self.ahead() + u128::from(arrival.cost) <= u128::from(units) =>
+            {
                 Course::Waits
             }
             _ => Course::Refused,
@@ -197,175 +239,123 @@ impl<'a, S: Clone> QueueView<'a, S> {
 
     /// Returns whether a new call evicts the oldest waiter if the queue is full.
     pub(crate) fn drops_oldest(&self) -> bool {
-        self.queueing.queue_config(self.state).overflow() == QueueOverflow::DropOldest
+        self.config.overflow() == QueueOverflow::DropOldest
     }
 
     /// Returns the decision for a call that would be denied.
     pub(crate) fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
-        let decision = self.rejection(arrival);
-        self.queueing.answer(self.state, arrival.now, arrival.cost, false, decision)
+        let Arrival { now, cost, .. } = arrival;
+        let decision = self.algorithm.peek(self.state, now, cost);
+        let rejection = self.rejection(decision, arrival);
+        self.algorithm.report(self.state, now, cost, false, rejection)
     }
 
     /// Returns the decision for a call that is denied, and counts the denial.
     pub(crate) fn reject(&mut self, arrival: Arrival) -> Decision {
-        let decision = self.rejection(arrival);
-        self.queueing.answer(self.state, arrival.now, arrival.cost, true, decision)
+        let Arrival { now, cost, .. } = arrival;
+        let decision = self.algorithm.peek(self.state, now, cost);
+        let rejection = self.rejection(decision, arrival);
+        self.algorithm.report(self.state, now, cost, true, rejection)
     }
 
     /// Returns the decision for a call that does not wait while others do: it must not overtake them.
-    pub(crate) fn deny_behind_queue(&self, arrival: Arrival) -> Decision {
+    pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
-        let queueing = self.queueing;
-        let fits = queueing.fits(self.state, cost);
-        let until =
-            (fits && queueing.is_timed()).then(|| queueing.turn(self.tail(), cost).saturating_since(now));
-        Decision::deny(queueing.at_once(self.state), 0, until, queueing.reset(self.tail(), now))
+        let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
+        let retry = (fits && self.config.is_timed()).then(|| self.turn(now, cost));
+        self.deny_behind_others(arrival, fits, retry)
+    }
+
+    fn deny_behind_others(&mut self, arrival: Arrival, fits: bool, retry: Option<u64>) -> Decision {
+        let Arrival { now, cost, .. } = arrival;
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        let last = algorithm.peek(tail, at, cost);
+        Decision::deny(last.limit(), 0, retry, reset_of(last, at, now))
             .with_unknown_wait(fits)
-            .with_index(queueing.bottleneck(self.tail(), cost))
+            .with_index(last.limit_index())
     }
 
+    /// Returns the decision that a call of cost 1 would have reported which was admitted now.
     pub(crate) fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
-        self.admitted_like(Arrival { priority, ..Arrival::new(now, 1) })
+        let arrival = Arrival { priority, ..Arrival::new(now, 1) };
+        let decision = self.algorithm.peek(self.state, now, 0);
+        self.admitted(decision, arrival)
     }
 
-    /// Returns the decision for an admitted call. `remaining` counts calls with the same priority and maximum
-    /// wait.
-    fn admitted_like(&mut self, arrival: Arrival) -> Decision {
-        let Arrival { now, priority, max_wait, .. } = arrival;
-        if let Some(decision) = self.queueing.look(self.state, now, 0) {
-            return self.behind_others(decision, now);
+    /// Adapts the algorithm's own `decision` on an admitted call to the queue. `remaining` counts calls with the
+    /// same priority and maximum wait.
+    #[inline]
+    fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let Arrival { now, cost, .. } = arrival;
+        match self.config.is_counted() {
+            true => {
+                let counted = self.counted_admission(decision, arrival);
+                self.algorithm.report(self.state, now, cost, false, counted)
+            }
+            false if self.is_empty() => decision,
+            false => decision.with_remaining_zero().with_min_reset(self.reset(now)),
         }
+    }
+
+    /// Returns the decision of an admitted call, where queued calls count as admitted.
+    fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let Arrival { now, priority, max_wait, .. } = arrival;
         let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
-        let reset = self.queueing.reset(self.tail(), now);
-        let remaining = self.remaining(arrival);
-        let decision = Decision::allow(self.limit(arrival), remaining, reset);
+        let reset = self.reset(now);
+        let remaining = self.remaining(decision, arrival);
+        let decision = Decision::allow(self.limit(decision), remaining, reset);
         match remaining {
             0 => decision.with_next(self.retry(arrival)),
             _ => decision,
         }
     }
 
-    /// Adapts the algorithm's own decision to the calls that wait.
-    fn behind_others(&self, decision: Decision, now: Nanos) -> Decision {
-        match self.is_empty() {
-            true => decision,
-            false => decision.with_remaining_zero().with_min_reset(self.queueing.reset(self.tail(), now)),
+    /// Adapts the algorithm's own `decision` on a denied call to the queue.
+    fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
+        let retry = (fits && is_timed).then(|| self.retry(arrival));
+        if self.config.is_counted() {
+            let reset = self.reset(arrival.now);
+            let remaining = self.remaining(decision, arrival);
+            return Decision::deny(self.limit(decision), remaining, retry, reset).with_unknown_wait(fits);
         }
-    }
-
-    fn rejection(&mut self, arrival: Arrival) -> Decision {
-        let Arrival { now, cost, .. } = arrival;
-        let fits = self.queueing.fits(self.state, cost);
-        let retry = (fits && self.queueing.is_timed()).then(|| self.retry(arrival));
-        if self.is_empty()
-            && let Some(decision) = self.queueing.look(self.state, now, cost)
-        {
+        match (self.is_empty(), is_timed) {
+            (false, _) => self.deny_behind_others(arrival, fits, retry),
+            (true, true) => decision.with_retry_after(retry),
             // Of several limits, one with unknown waits may have room: then the algorithm knows how long the
             // wait is.
-            return if self.queueing.is_timed() { decision.with_retry_after(retry) } else { decision };
+            (true, false) => decision,
         }
-        if self.queueing.look(self.state, now, 0).is_some() {
-            return self.deny_behind_queue(arrival).with_retry_after(retry);
-        }
-        let reset = self.queueing.reset(self.tail(), now);
-        Decision::deny(self.limit(arrival), self.remaining(arrival), retry, reset).with_unknown_wait(fits)
     }
 
-    /// Returns the number of units that the call may borrow, by its priority.
-    fn borrowable(&self, arrival: Arrival) -> u64 {
-        self.queueing.lends(self.state).filter(|_| arrival.priority).unwrap_or(0)
+    /// Returns the limit that counts queued calls. `decision` is that of the algorithm alone.
+    fn limit(&self, decision: Decision) -> u64 {
+        let most = decision.limit().saturating_add(self.total.limit());
+        self.algorithm.policy().quota.min(most)
     }
 
-    fn limit(&self, arrival: Arrival) -> u64 {
-        let most = self.queueing.at_once(self.state).saturating_add(self.total.limit());
-        self.queueing.capacity(self.state).saturating_add(self.borrowable(arrival)).min(most)
-    }
-
-    fn remaining(&mut self, arrival: Arrival) -> u64 {
-        let queueing = self.queueing;
-        let seen = queueing.observe(self.state, arrival.now);
-        let config = queueing.queue_config(self.state);
-        let at_once = if self.is_empty() { queueing.passing(self.state, seen) } else { 0 };
-        let taken = u64::try_from(self.ahead()).unwrap_or(u64::MAX);
-        let borrowable = self.borrowable(arrival).saturating_sub(taken);
-        let places = if queueing.lends(self.state).is_some() { 0 } else { config.places() };
-        let places = places.saturating_sub(self.waiting()).max(borrowable);
+    /// Returns the number of calls like `arrival` that would pass or wait now, one after another.
+    fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
+        let (algorithm, config) = (self.algorithm, self.config);
+        let at_once = if self.is_empty() { decision.remaining() } else { 0 };
+        let places = config.places().saturating_sub(self.waiting());
         let places = places.min(self.total.available()).saturating_add(at_once);
+        let (tail, _) = self.tail(arrival.now);
+        let in_time = algorithm.queue_capacity(tail, arrival.now, arrival.max_wait(config));
         // A call that is admitted immediately does not wait, however far the clock is behind.
-        places.min(queueing.room(self.tail(), arrival.now, arrival.queue_config(config)).max(at_once))
+        places.min(in_time.max(at_once))
     }
 
-    /// Returns the time until a new call finds a free place and a wait that is short enough, in nanoseconds.
-    fn retry(&self, arrival: Arrival) -> u64 {
-        let Arrival { now, cost, .. } = arrival;
-        let config = self.queueing.queue_config(self.state);
-        let turn = self.queueing.turn(self.tail(), cost).saturating_since(now);
-        // The release of the calls for other keys is unknown: their places stay taken.
-        let others = self.total.len().saturating_sub(self.waiting());
-        if !arrival.may_wait || others >= self.total.limit() {
-            return turn;
-        }
-        let has_room = |waiting: u64| others.saturating_add(waiting) < self.total.limit();
-        match self.queueing.lends(self.state) {
-            // Enough waiters have been released.
-            Some(units) if arrival.priority && cost <= units => {
-                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
-                let free = self.time_until_slot(now, |waiting, ahead| fits(ahead) && has_room(waiting));
-                free.max(turn.saturating_sub(arrival.queue_config(config)))
-            }
-            Some(_) => turn,
-            // Without a place to wait in, the call must be due.
-            None if config.places() == 0 => turn,
-            None => {
-                let early_enough = turn.saturating_sub(arrival.queue_config(config));
-                let free =
-                    self.time_until_slot(now, |waiting, _| waiting < config.places() && has_room(waiting));
-                self.retry_by_eviction(arrival, free).unwrap_or(early_enough.max(free))
-            }
-        }
+    /// Returns the time until the key is fresh, in nanoseconds.
+    fn reset(&mut self, now: Nanos) -> u64 {
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        reset_of(algorithm.peek(tail, at, 0), at, now)
     }
+}
 
-    /// Returns the time until the wait fits the call's maximum if the oldest waiter were evicted. `None` if a
-    /// place becomes `free` earlier.
-    ///
-    /// A waiter that the oldest has held back may be released as soon as the oldest is evicted: so the result
-    /// depends on the time of the eviction, and is found by iteration.
-    fn retry_by_eviction(&self, arrival: Arrival, free: u64) -> Option<u64> {
-        let is_full = self.waiting() >= self.queueing.queue_config(self.state).places();
-        let drops = is_full && self.drops_oldest() && !arrival.dropped && free > 0;
-        let before = self.before.as_ref().filter(|_| drops)?;
-        let others = before.gone + 1..before.queue.waiting.len();
-        let mut at = 0;
-        for _ in 0..MAX_ITERATIONS {
-            let mut state = self.state.clone();
-            self.queueing.observe(&mut state, arrival.now.saturating_add(at));
-            let tail = before.queue.after(self.queueing, &state, others.clone());
-            let turn = self.queueing.turn(&tail, arrival.cost).saturating_since(arrival.now);
-            let early_enough =
-                turn.saturating_sub(arrival.queue_config(self.queueing.queue_config(self.state)));
-            match early_enough {
-                _ if early_enough <= at => return Some(at),
-                _ if early_enough >= free => return None,
-                _ => at = early_enough,
-            }
-        }
-        None
-    }
-
-    /// Returns the time until enough waiters have been released that there is a place.
-    fn time_until_slot(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
-        let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
-        let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
-        let Queue { waiting: waiters, since, .. } = before.queue;
-        let (mut state, seen) = (Cow::Borrowed(&*self.state), self.queueing.time(self.state));
-        for waiter in waiters.iter().skip(before.gone) {
-            let turn = self.queueing.turn(&state, waiter.cost);
-            (waiting, ahead) = (waiting - 1, ahead - u128::from(waiter.cost));
-            if is_place(waiting, ahead) {
-                return turn.saturating_since(now);
-            }
-            self.queueing.follow(state.to_mut(), waiter.eligible_since(*since, seen), waiter.cost);
-        }
-        0
-    }
+/// Returns the time from `now` until a key is fresh that reported `decision` at `at`, in nanoseconds.
+fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
+    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -2,15 +2,17 @@
 
 use std::task::Waker;
 
-use crate::algorithm::{QueueSlot, SharedPermit};
+use crate::algorithm::{Algorithm, QueueSlot, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
 /// A call in the queue.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct Waiter<A> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
+    /// The algorithm that the call chose for itself: its tier.
+    pub(super) tier: Option<Box<A>>,
     pub(super) arrived: Nanos,
     /// The time at which the waiter is rejected if the time of its release is unknown.
     pub(super) deadline: Nanos,
@@ -22,7 +24,12 @@ pub(super) struct Waiter {
     pub(super) place: SharedPermit,
 }
 
-impl Waiter {
+impl<A> Waiter<A> {
+    /// Returns the algorithm that releases the waiter: its own, or else that of the limiter.
+    pub(super) fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
+        self.tier.as_deref().unwrap_or(base)
+    }
+
     /// Returns the time from which on the waiter is owed a slot: its arrival or the start of the schedule, and
     /// not later than `seen`, should the clock have been set back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
@@ -32,24 +39,26 @@ impl Waiter {
 
 /// A waiter that was removed from the queue before its release. Its places are free.
 #[derive(Debug)]
-pub(super) struct Evicted {
+pub(super) struct Evicted<A> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
+    pub(super) tier: Option<Box<A>>,
     pub(super) arrived: Nanos,
     pub(super) waker: Option<Waker>,
 }
 
-impl From<Waiter> for Evicted {
-    fn from(Waiter { ticket, cost, arrived, waker, .. }: Waiter) -> Self {
-        Self { ticket, cost, arrived, waker }
+impl<A> From<Waiter<A>> for Evicted<A> {
+    fn from(Waiter { ticket, cost, tier, arrived, waker, .. }: Waiter<A>) -> Self {
+        Self { ticket, cost, tier, arrived, waker }
     }
 }
 
 /// A call that was released or rejected and has not observed it yet.
 #[derive(Debug)]
-pub(super) struct Released {
+pub(super) struct Released<A> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
+    pub(super) tier: Option<Box<A>>,
     pub(super) decision: Decision,
     /// The time at which the call was charged, if it was admitted.
     pub(super) charged_at: Nanos,
@@ -62,8 +71,34 @@ pub(super) struct LastRelease<S> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) at: Nanos,
-    /// The state before the release, if it is kept.
+    /// The state before the release, if it was copied.
     pub(super) before: Option<S>,
+}
+
+/// The state after every waiter has been admitted at its scheduled time.
+#[derive(Clone, Debug)]
+pub(super) struct Projection<S> {
+    pub(super) state: S,
+    /// The reading of the clock with which the state is asked.
+    pub(super) at: Nanos,
+}
+
+impl<S> Projection<S> {
+    /// Adds a waiter at the end.
+    pub(super) fn add<A: Algorithm<State = S>>(&mut self, algorithm: &A, arrived: Nanos, cost: u64) {
+        self.at = algorithm.project(&mut self.state, self.at, arrived, cost).max(self.at);
+    }
+
+    /// Removes a waiter from among others, and returns whether that was possible: it is for algorithms whose
+    /// charges add up, unless time has passed for the waiters, as the others are then admitted sooner than at a
+    /// fixed distance.
+    pub(super) fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
+        let is_possible = A::ADDS_UP && self.at <= now;
+        if is_possible {
+            algorithm.refund(&mut self.state, self.at, cost);
+        }
+        is_possible
+    }
 }
 
 /// The outcome of a call that arrives at the queue.

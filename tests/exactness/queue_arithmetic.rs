@@ -114,7 +114,6 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
         let start = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - period, u64::MAX - 1, u64::MAX]);
         let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
         let algorithm = build(quota, Duration::from_nanos(max_wait));
-        let line = algorithm.queueing().expect("it queues");
         let mut state = algorithm.new_state(Nanos(start), Nanos(start));
         let mut exact = Exact::new(limit, period, start, most);
         let (mut now, mut since) = (start, start);
@@ -133,18 +132,20 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             // Not since a time that the clock, set back, has yet to show again.
             since = since.min(exact.last);
             let what = format!("sequence {seed}, step {step}, at {now}: {algorithm:?} {state:?} {exact:?}");
-            assert_eq!(line.observe(&mut state, Nanos(now)), Nanos(exact.last), "{what}");
+            let alone = algorithm.peek(&mut state, Nanos(now), 1);
+            assert_eq!(algorithm.last_update(&state), Nanos(exact.last), "{what}");
             // With no waiter, nothing is ahead.
-            let is_due = line.is_due(&state, 1);
+            let is_due = alone.is_allowed();
             let aheads = [0, 0, 1, 5, u128::from(u64::MAX), 5 * u128::from(u64::MAX)];
             let ahead = if is_due { 0 } else { random.one_of(&aheads) };
             let (mut tail, mut before) = (state.clone(), ahead);
             while before > 0 {
                 let cost = u64::try_from(before).unwrap_or(u64::MAX);
-                line.follow(&mut tail, Nanos(exact.last), cost);
+                let _ = algorithm.project(&mut tail, Nanos(now), Nanos(exact.last), cost);
                 before -= u128::from(cost);
             }
-            let (reported, due) = (line.turn(&tail, 1).0.max(exact.last), exact.turn(ahead));
+            let ready_at = algorithm.ready_at(&mut tail, Nanos(now), 1).unwrap();
+            let (reported, due) = (ready_at.0.max(exact.last), exact.turn(ahead));
             assert!(
                 reported >= due && reported - due <= late,
                 "turn {reported} for {due}, {ahead} ahead: {what}"
@@ -152,11 +153,11 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             assert!(!is_due || exact.next <= exact.now, "due too early: {what}");
             let overdue = &exact.now - &exact.next >= BigInt::from(late) * limit;
             assert!(is_due || !overdue, "not due in time: {what}");
-            let room = line.room(&tail, Nanos(now), max_wait);
+            let room = algorithm.queue_capacity(&mut tail, Nanos(now), max_wait);
             let patience = BigInt::from(max_wait) - behind;
             let (least, most) = (exact.room(ahead, &patience - late), exact.room(ahead, patience));
             // Calls that are admitted at once wait for nothing, even if the clock is behind.
-            let passing = line.passing(&state, Nanos(exact.last));
+            let passing = alone.remaining();
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
             let most = most.max(passing);
@@ -168,7 +169,7 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
                 // A call that has waited may be owed an earlier slot.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
                 let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);
-                line.leave(&mut state, Nanos(exact.last - owed), cost);
+                let _ = algorithm.project(&mut state, Nanos(now), Nanos(exact.last - owed), cost);
                 let arrived = &exact.now - BigInt::from(owed) * limit;
                 exact.leave(&arrived, cost.into());
             }

@@ -131,17 +131,16 @@ async fn acquire_and_check_report_the_same_reset() {
 fn a_queue_that_was_late_does_not_warm_a_cold_limiter() {
     let quota = Quota::per(7, Duration::from_nanos(74_937)).unwrap();
     let warming = Smooth::warming_up(quota, Duration::from_nanos(2_595_853)).cold_factor(1_000.0);
-    let line = warming.queueing().expect("it queues");
     let mut state = warming.new_state(Nanos::ZERO, Nanos::ZERO);
-    line.leave(&mut state, Nanos::ZERO, 2_425);
+    let _ = warming.project(&mut state, Nanos::ZERO, Nanos::ZERO, 2_425);
     for _ in 0..200 {
-        line.leave(&mut state, Nanos::ZERO, 1);
+        let _ = warming.project(&mut state, Nanos::ZERO, Nanos::ZERO, 1);
     }
     let later = Nanos(33_283_413);
-    line.observe(&mut state, later);
-    line.leave(&mut state, later, 2);
+    let _ = warming.peek(&mut state, later, 0);
+    let _ = warming.project(&mut state, later, later, 2);
     // In real arithmetic it is 34,135,469 and seven hundred-thousandths.
-    assert_eq!(line.turn(&state, 1), Nanos(34_135_470));
+    assert_eq!(warming.ready_at(&mut state, later, 1), Some(Nanos(34_135_470)));
 }
 
 /// A clock that is set back leaves a cold limiter as cold as it was, and the store where it is.

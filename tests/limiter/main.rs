@@ -8,6 +8,7 @@ mod decision_tables;
 mod flood;
 mod idle_then_burst;
 mod multi_key_threads;
+mod one_queue;
 mod panics;
 mod priority;
 mod refund;

@@ -18,11 +18,6 @@ static BROKEN: AtomicBool = AtomicBool::new(false);
 struct Fragile(Concurrency);
 type S = ConcurrencyState;
 
-impl Fragile {
-    fn inner(&self) -> &dyn Queueing<S> {
-        self.0.queueing().unwrap()
-    }
-}
 impl Algorithm for Fragile {
     type State = S;
     fn new_state(&self, b: Nanos, n: Nanos) -> S {
@@ -35,6 +30,7 @@ impl Algorithm for Fragile {
         self.0.check(s, n, c)
     }
     fn peek(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
+        assert!(!BROKEN.load(Ordering::SeqCst), "broken");
         self.0.peek(s, n, c)
     }
     fn refund(&self, s: &mut S, n: Nanos, c: u64) {
@@ -58,62 +54,14 @@ impl Algorithm for Fragile {
     fn in_flight(&self, s: &S) -> u64 {
         self.0.in_flight(s)
     }
-    fn queueing(&self) -> Option<&dyn Queueing<S>> {
-        Some(self)
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.0.queue_config()
     }
-}
-impl Queueing<S> for Fragile {
-    fn queue_config(&self, s: &S) -> QueueConfig {
-        self.inner().queue_config(s)
+    fn ready_at(&self, s: &mut S, n: Nanos, c: u64) -> Option<Nanos> {
+        self.0.ready_at(s, n, c)
     }
-    fn capacity(&self, s: &S) -> u64 {
-        self.inner().capacity(s)
-    }
-    fn at_once(&self, s: &S) -> u64 {
-        self.inner().at_once(s)
-    }
-    fn is_timed(&self) -> bool {
-        false
-    }
-    fn keeps_schedule(&self) -> bool {
-        true
-    }
-    fn turn(&self, s: &S, c: u64) -> Nanos {
-        self.inner().turn(s, c)
-    }
-    fn is_due(&self, s: &S, c: u64) -> bool {
-        self.inner().is_due(s, c)
-    }
-    fn leave(&self, s: &mut S, a: Nanos, c: u64) {
-        self.inner().leave(s, a, c);
-    }
-    fn follow(&self, s: &mut S, a: Nanos, c: u64) {
-        self.inner().follow(s, a, c);
-    }
-    fn take(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
-        self.inner().take(s, n, c)
-    }
-    fn look(&self, s: &mut S, n: Nanos, c: u64) -> Option<Decision> {
-        assert!(!BROKEN.load(Ordering::SeqCst), "broken");
-        self.inner().look(s, n, c)
-    }
-    fn passing(&self, s: &S, n: Nanos) -> u64 {
-        self.inner().passing(s, n)
-    }
-    fn reset(&self, _: &S, _: Nanos) -> u64 {
-        0
-    }
-    fn keep(&self, _: &S) -> Option<S> {
-        None
-    }
-    fn end(&self, s: &mut S, c: u64) {
-        self.inner().end(s, c);
-    }
-    fn time(&self, s: &S) -> Nanos {
-        self.inner().time(s)
-    }
-    fn observe(&self, s: &mut S, n: Nanos) -> Nanos {
-        self.inner().observe(s, n)
+    fn admit_queued(&self, s: &mut S, n: Nanos, a: Nanos, c: u64) -> Option<Nanos> {
+        self.0.admit_queued(s, n, a, c)
     }
 }
 

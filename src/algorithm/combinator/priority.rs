@@ -32,8 +32,8 @@
 use std::fmt::Debug;
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, Lockout, QueueConfig, Queueing, QuotaPolicy, SlidingCounter, SlidingLog,
-    SlidingWindow, Tiered, Usage,
+    Algorithm, FixedWindow, Lockout, QueueConfig, QuotaPolicy, SlidingCounter, SlidingLog, SlidingWindow,
+    Tiered, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -70,32 +70,8 @@ pub struct Priority<A> {
     units: u64,
 }
 
-/// A window that knows when it has room. Implemented by this crate's windows only.
-pub trait Window: Algorithm + sealed::Sealed {
-    /// Returns the limit.
-    #[doc(hidden)]
-    fn limit(&self) -> u64;
-
-    /// Returns the number of units left at the state's own time.
-    #[doc(hidden)]
-    fn left(&self, state: &Self::State) -> u64;
-
-    /// Returns the time until all units are available, from the state's own time on, in nanoseconds.
-    #[doc(hidden)]
-    fn reset_in(&self, state: &Self::State) -> u64;
-
-    /// Removes the newest units, which were charged at `taken`.
-    #[doc(hidden)]
-    fn withdraw(&self, state: &mut Self::State, units: u64, taken: Nanos) {
-        let seen = self.last_update(state);
-        self.undo(state, seen, units, taken);
-    }
-
-    /// Returns the time until `units` fit, from the state's own time on, in nanoseconds; `u64::MAX` if they
-    /// never do.
-    #[doc(hidden)]
-    fn room_in(&self, state: &Self::State, units: u64) -> u64;
-}
+/// A window that calls with priority may borrow from. Implemented by this crate's windows only.
+pub trait Window: Algorithm + sealed::Sealed {}
 
 mod sealed {
     pub trait Sealed {}
@@ -104,7 +80,7 @@ mod sealed {
 /// An algorithm that treats calls with priority differently from others.
 ///
 /// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples have no calls with priority.
-/// Implement it for an algorithm of your own whose queue [lends](Queueing::lends).
+/// Implement it for an algorithm of your own whose queue is for calls with [priority only](QueueConfig::priority_only).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
     label = "priority has no effect here",
@@ -131,7 +107,7 @@ impl<A: Window> Priority<A> {
 
     fn new(algorithm: A, percent: u8) -> Self {
         assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
-        let units = u128::from(algorithm.limit()) * u128::from(percent) / 100;
+        let units = u128::from(algorithm.policy().quota) * u128::from(percent) / 100;
         // At most the limit.
         Self { algorithm, units: units as u64 }
     }
@@ -140,6 +116,8 @@ impl<A: Window> Priority<A> {
 /// Decides as the window does.
 impl<A: Window> Algorithm for Priority<A> {
     type State = A::State;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> A::State {
         self.algorithm.new_state(created_at, now)
@@ -191,81 +169,18 @@ impl<A: Window> Algorithm for Priority<A> {
         self.algorithm.ignores_burst()
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<A::State>> {
-        Some(self)
-    }
-}
-
-impl<A: Window> Priority<A> {
-    fn inner(&self) -> &dyn Queueing<A::State> {
-        match self.algorithm.queueing() {
-            Some(queueing) => queueing,
-            None => unreachable!("a window has a queue"),
-        }
-    }
-}
-
-/// A queue for calls with priority: the window's, bounded by the share.
-impl<A: Window> Queueing<A::State> for Priority<A> {
-    /// Returns that of the window, without any place for a call that has no priority.
-    fn queue_config(&self, state: &A::State) -> QueueConfig {
-        self.inner().queue_config(state).queue(0)
+    /// Returns the queue of the window, for calls with priority only.
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(|queue| queue.priority_only(self.units))
     }
 
-    fn capacity(&self, state: &A::State) -> u64 {
-        self.inner().capacity(state)
+    fn ready_at(&self, state: &mut A::State, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.ready_at(state, now, cost)
     }
 
-    fn at_once(&self, state: &A::State) -> u64 {
-        self.inner().at_once(state)
-    }
-
-    fn fits(&self, state: &A::State, cost: u64) -> bool {
-        self.inner().fits(state, cost)
-    }
-
-    fn lends(&self, _state: &A::State) -> Option<u64> {
-        Some(self.units)
-    }
-
-    fn is_plain(&self) -> bool {
-        false
-    }
-
-    fn turn(&self, state: &A::State, cost: u64) -> Nanos {
-        self.inner().turn(state, cost)
-    }
-
-    fn is_due(&self, state: &A::State, cost: u64) -> bool {
-        self.inner().is_due(state, cost)
-    }
-
-    fn leave(&self, state: &mut A::State, arrived: Nanos, cost: u64) {
-        self.inner().leave(state, arrived, cost);
-    }
-
-    fn passing(&self, state: &A::State, seen: Nanos) -> u64 {
-        self.inner().passing(state, seen)
-    }
-
-    fn reset(&self, state: &A::State, now: Nanos) -> u64 {
-        self.inner().reset(state, now)
-    }
-
-    fn keep(&self, state: &A::State) -> Option<A::State> {
-        self.inner().keep(state)
-    }
-
-    fn take_back(&self, state: &mut A::State, cost: u64, released: Nanos) {
-        self.inner().take_back(state, cost, released);
-    }
-
-    fn time(&self, state: &A::State) -> Nanos {
-        self.inner().time(state)
-    }
-
-    fn observe(&self, state: &mut A::State, now: Nanos) -> Nanos {
-        self.inner().observe(state, now)
+    fn admit_queued(&self, state: &mut A::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.admit_queued(state, now, arrived, cost)
     }
 }
 
@@ -273,6 +188,7 @@ macro_rules! priority {
     ($($window:ty)+) => {
         $(
             impl sealed::Sealed for $window {}
+            impl Window for $window {}
 
             impl $window {
                 /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait

@@ -43,7 +43,7 @@ use std::time::Duration;
 use self::slot::Slot;
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
-use crate::algorithm::{Admission, Algorithm, QueueConfig, QueueOverflow, Queueing, QuotaPolicy};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -145,6 +145,33 @@ impl LeakyBucket {
         Slot::NOW.sooner(self.rate.grains(state.last.saturating_since(instant)))
     }
 
+    /// Returns the time of `slot`, rounded up to the nanosecond; [`Nanos::MAX`] if it is beyond the end of time.
+    fn instant(&self, state: &LeakyBucketState, slot: Slot) -> Nanos {
+        if slot.is_saturated() {
+            return Nanos::MAX;
+        }
+        if slot.is_due() {
+            let (past, _) = div_rem(slot.overdue(), self.rate.limit);
+            return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
+        }
+        state.last.saturating_add(self.rate.nanos_of(slot.until()))
+    }
+
+    /// Advances the state to `now`, and returns the key's own time after that. If the clock was set back, the schedule
+    /// moves back with it.
+    #[inline]
+    fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
+        let step = step(state.last, now, self.quota.period_nanos());
+        state.next = state.next.sooner(self.rate.grains(step.elapsed));
+        state.last = step.last_update(now);
+        state.last
+    }
+
+    /// Charges a call that arrived at `arrived` at the next slot.
+    fn charge(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
+        state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
+    }
+
     /// Returns the grains until the next slot is due and the clock has caught up with the key's time.
     fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
         self.until(state, now).max(self.rate.grains(state.last.saturating_since(now)))
@@ -168,6 +195,8 @@ impl LeakyBucket {
 impl Algorithm for LeakyBucket {
     type State = LeakyBucketState;
 
+    const ADDS_UP: bool = true;
+
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> LeakyBucketState {
         LeakyBucketState { last: now, next: Slot::NOW }
     }
@@ -181,21 +210,21 @@ impl Algorithm for LeakyBucket {
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let observed = self.observe(state, now);
         let now = now.min(observed);
-        let idle = self.is_due(state, 1);
+        let idle = state.next.is_due();
         if cost == 0 {
             return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
         }
         if !idle {
             return self.deny(state, now);
         }
-        self.leave(state, observed, cost);
+        self.charge(state, observed, cost);
         let until = self.until(state, now);
         self.rate.allow(1, 0, until, until)
     }
 
     fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let now = now.min(self.observe(state, now));
-        let idle = self.is_due(state, 1);
+        let idle = state.next.is_due();
         match idle || cost == 0 {
             true => self.rate.allow(1, u64::from(idle), self.reset(state, now), 0),
             false => self.deny(state, now),
@@ -242,121 +271,60 @@ impl Algorithm for LeakyBucket {
 
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
-        self.observe(&mut state, now) == now && self.is_due(&state, 1)
+        self.observe(&mut state, now) == now && state.next.is_due()
     }
 
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::refilled(self.capacity, self.rate)
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<LeakyBucketState>> {
-        Some(self)
-    }
-}
-
-impl Queueing<LeakyBucketState> for LeakyBucket {
-    fn queue_config(&self, _state: &LeakyBucketState) -> QueueConfig {
-        self.queue_config
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config.counted())
     }
 
-    fn capacity(&self, _state: &LeakyBucketState) -> u64 {
-        self.capacity
-    }
-
-    fn at_once(&self, _state: &LeakyBucketState) -> u64 {
-        1
-    }
-
-    fn keeps_schedule(&self) -> bool {
-        true
-    }
-
-    fn turn(&self, state: &LeakyBucketState, _cost: u64) -> Nanos {
-        if state.next.is_saturated() {
-            return Nanos::MAX;
-        }
-        if state.next.is_due() {
-            let (past, _) = div_rem(state.next.overdue(), self.rate.limit);
-            return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
-        }
-        state.last.saturating_add(self.rate.nanos_of(state.next.until()))
-    }
-
-    fn is_due(&self, state: &LeakyBucketState, _cost: u64) -> bool {
-        state.next.is_due()
+    fn ready_at(&self, state: &mut LeakyBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
+        self.observe(state, now);
+        Some(self.instant(state, state.next))
     }
 
     /// Admits the call at its slot, unless that is overdue by more than a few ticks: then the schedule moves.
-    fn depart(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
+    fn admit_queued(
+        &self,
+        state: &mut LeakyBucketState,
+        now: Nanos,
+        arrived: Nanos,
+        cost: u64,
+    ) -> Option<Nanos> {
         let observed = self.observe(state, now);
-        if !self.is_due(state, cost) {
-            return Admission::NotReady;
+        if !state.next.is_due() {
+            return None;
         }
-        let slot = state.next.max(self.slot(state, arrived));
         let earliest = self.slot(state, earliest_slot(observed));
-        state.next = slot.max(earliest).later(self.rate.units(cost));
-        if slot < earliest { Admission::Late } else { Admission::OnSchedule }
+        let slot = state.next.max(self.slot(state, arrived)).max(earliest);
+        state.next = slot.later(self.rate.units(cost));
+        Some(self.instant(state, slot))
     }
 
-    fn leave(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
+    fn project(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        self.charge(state, arrived, cost);
+        // A slot that is saturated cannot be moved back.
+        if state.next.is_saturated() { Nanos::MAX } else { now }
     }
 
-    fn follow(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        self.leave(state, arrived, cost);
-    }
-
-    /// Any simulated admission can be undone, since slots follow on each other without a gap.
-    fn unfollow(&self, state: &mut LeakyBucketState, cost: u64) -> bool {
-        // A saturated slot cannot be moved back.
-        if state.next.is_saturated() {
-            return false;
-        }
-        state.next = state.next.sooner(self.rate.units(cost));
-        true
-    }
-
-    fn keep(&self, state: &LeakyBucketState) -> Option<LeakyBucketState> {
-        Some(state.clone())
-    }
-
-    /// Needed in a tuple with algorithms that keep no snapshot.
-    fn take_back(&self, state: &mut LeakyBucketState, cost: u64, released: Nanos) {
-        self.undo(state, state.last, cost, released);
-    }
-
-    fn passing(&self, state: &LeakyBucketState, _observed: Nanos) -> u64 {
-        u64::from(self.is_due(state, 1))
-    }
-
-    fn room(&self, state: &LeakyBucketState, now: Nanos, wait: u64) -> u64 {
-        if wait == u64::MAX {
+    fn queue_capacity(&self, state: &mut LeakyBucketState, now: Nanos, max_wait: u64) -> u64 {
+        if max_wait == u64::MAX {
             return u64::MAX;
         }
+        self.observe(state, now);
         if state.next.is_saturated() {
             return 0;
         }
         let first = state.next.until();
         let behind = self.rate.grains(state.last.saturating_since(now));
-        let latest = self.rate.grains(wait).checked_sub(behind);
+        let latest = self.rate.grains(max_wait).checked_sub(behind);
         let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
         let (intervals, _) = div_rem(spare, self.rate.period);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
-    }
-
-    fn in_time(&self, state: &LeakyBucketState, _cost: u64, now: Nanos, wait: u64) -> bool {
-        self.room(state, now, wait) > 0
-    }
-
-    fn time(&self, state: &LeakyBucketState) -> Nanos {
-        state.last
-    }
-
-    fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
-        // If the clock was set back, the schedule moves back with it.
-        let step = step(state.last, now, self.quota.period_nanos());
-        state.next = state.next.sooner(self.rate.grains(step.elapsed));
-        state.last = step.last_update(now);
-        state.last
     }
 }

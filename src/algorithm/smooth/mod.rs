@@ -52,7 +52,7 @@ use self::stored_permits::{FRACTION_BITS, StoredPermits};
 use self::wide_math::mul_div_ceil;
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::rate::{Rate, div_rem};
-use crate::algorithm::{Admission, Algorithm, QueueConfig, QueueOverflow, Queueing, QuotaPolicy};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -150,8 +150,8 @@ impl Smooth {
     fn measured(mut self) -> Self {
         self.max_stored = self.stored_permits.max_stored();
         self.at_once = self.burst_of(self.max_stored);
-        let full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.max_stored };
-        let in_time = self.room(&full, Nanos::ZERO, self.queue_config.max_wait());
+        let mut full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.max_stored };
+        let in_time = self.queue_capacity(&mut full, Nanos::ZERO, self.queue_config.max_wait());
         self.capacity = self.at_once.saturating_add(self.queue_config.places()).min(in_time);
         self
     }
@@ -222,14 +222,54 @@ impl Smooth {
         self.rate.limit == 1
     }
 
+    /// Returns the scheduled time of the next call, rounded up to the nanosecond.
+    fn turn(&self, state: &SmoothState) -> Nanos {
+        ceil(self.exact(state.next))
+    }
+
+    /// Returns whether the next call can be admitted at the state's own time.
+    fn is_due(&self, state: &SmoothState) -> bool {
+        self.exact(state.next) <= fine(state.last)
+    }
+
+    /// Charges a call that arrived at `arrived` at its scheduled time.
+    fn charge(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
+        self.catch_up(state, arrived);
+        let time = self.withdraw(&mut state.stored, u128::from(cost));
+        state.next = state.next.saturating_add(time).min(MAX_FIXED);
+    }
+
+    /// Advances the state to `now`, and returns the key's own time after that.
+    fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
+        let step = step(state.last, now, self.quota.period_nanos());
+        if step.set_back > 0 {
+            // The schedule moves back with the clock; the idle time until then is stored first.
+            let last = state.last;
+            self.catch_up(state, last);
+            state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
+        }
+        state.last = step.last_update(now);
+        state.last
+    }
+
+    /// Returns how many calls of cost 1 pass at once, one after another.
+    fn passing(&self, state: &SmoothState, observed: Nanos) -> u64 {
+        if !self.is_due(state) {
+            return 0;
+        }
+        let mut state = state.clone();
+        self.catch_up(&mut state, observed);
+        self.burst_of(state.stored)
+    }
+
     fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
-        self.turn(state, 1).saturating_since(now)
+        self.turn(state).saturating_since(now)
     }
 
     /// Returns the scheduled time of a call with `units` ahead of it.
     fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
         if units == 0 {
-            return self.turn(state, 1);
+            return self.turn(state);
         }
         let (mut state, last) = (state.clone(), state.last);
         self.catch_up(&mut state, last);
@@ -238,7 +278,10 @@ impl Smooth {
     }
 
     /// Returns the time until the key is fresh.
-    fn full(&self, state: &SmoothState, now: Nanos) -> u64 {
+    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
+        let mut state = state.clone();
+        let last = state.last;
+        self.catch_up(&mut state, last);
         ceil(state.next.saturating_add(self.stored_permits.until(self.max_stored - state.stored)))
             .saturating_since(now)
     }
@@ -286,12 +329,12 @@ impl Algorithm for Smooth {
 
     fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let observed = self.observe(state, now);
-        let passes = self.is_due(state, 1);
+        let passes = self.is_due(state);
         if cost > 0 && !passes {
             return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
         }
         if cost > 0 {
-            self.leave(state, observed, cost);
+            self.charge(state, observed, cost);
         }
         let remaining = self.passing(state, observed);
         let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
@@ -336,8 +379,8 @@ impl Algorithm for Smooth {
     /// Moves the next scheduled time at least to where it would be if the call was admitted now.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
-        match self.is_due(state, 1) {
-            true if cost > 0 => self.leave(state, observed, cost),
+        match self.is_due(state) {
+            true if cost > 0 => self.charge(state, observed, cost),
             _ => {
                 state.next =
                     state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
@@ -361,73 +404,49 @@ impl Algorithm for Smooth {
         let mut state = state.clone();
         let observed = self.observe(&mut state, now);
         self.catch_up(&mut state, observed);
-        observed == now && self.is_due(&state, 1) && state.stored == self.max_stored
+        observed == now && self.is_due(&state) && state.stored == self.max_stored
     }
 
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::refilled(self.capacity, self.rate)
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<SmoothState>> {
-        Some(self)
-    }
-}
-
-impl Queueing<SmoothState> for Smooth {
-    fn queue_config(&self, _state: &SmoothState) -> QueueConfig {
-        self.queue_config
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config.counted())
     }
 
-    fn capacity(&self, _state: &SmoothState) -> u64 {
-        self.capacity
-    }
-
-    fn at_once(&self, _state: &SmoothState) -> u64 {
-        self.at_once
-    }
-
-    fn keeps_schedule(&self) -> bool {
-        true
-    }
-
-    fn turn(&self, state: &SmoothState, _cost: u64) -> Nanos {
-        ceil(self.exact(state.next))
-    }
-
-    fn is_due(&self, state: &SmoothState, _cost: u64) -> bool {
-        self.exact(state.next) <= fine(state.last)
+    fn ready_at(&self, state: &mut SmoothState, now: Nanos, _cost: u64) -> Option<Nanos> {
+        self.observe(state, now);
+        Some(self.turn(state))
     }
 
     /// Admits the call at its scheduled time, unless that is overdue by more than a few ticks: then the schedule moves.
     /// A stall stores nothing.
-    fn depart(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Admission {
+    fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         let observed = self.observe(state, now);
-        if !self.is_due(state, cost) {
-            return Admission::NotReady;
+        if !self.is_due(state) {
+            return None;
         }
         self.catch_up(state, arrived.min(observed));
-        let (ready_at, earliest) = (state.next, fine(earliest_slot(observed)));
-        state.next = ready_at.max(earliest);
-        self.leave(state, Nanos::ZERO, cost);
-        if ready_at < earliest { Admission::Late } else { Admission::OnSchedule }
+        state.next = state.next.max(fine(earliest_slot(observed)));
+        let ready_at = self.turn(state);
+        self.charge(state, Nanos::ZERO, cost);
+        Some(ready_at)
     }
 
-    fn leave(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
-        self.catch_up(state, arrived);
-        let time = self.withdraw(&mut state.stored, u128::from(cost));
-        state.next = state.next.saturating_add(time).min(MAX_FIXED);
-    }
-
-    fn follow(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
-        self.leave(state, arrived, cost);
+    fn project(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        self.charge(state, arrived, cost);
+        now
     }
 
     /// Found by binary search: a later call is not admitted sooner.
-    fn room(&self, state: &SmoothState, now: Nanos, wait: u64) -> u64 {
-        if wait == u64::MAX {
+    fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
+        if max_wait == u64::MAX {
             return u64::MAX;
         }
-        let latest = now.saturating_add(wait).min(Nanos(u64::MAX - 1));
+        self.observe(state, now);
+        let latest = now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
         let (mut fit, mut beyond) = (0, u64::MAX);
         while fit < beyond {
             let middle = fit + (beyond - fit) / 2;
@@ -437,46 +456,5 @@ impl Queueing<SmoothState> for Smooth {
             }
         }
         fit
-    }
-
-    fn time(&self, state: &SmoothState) -> Nanos {
-        state.last
-    }
-
-    fn keep(&self, state: &SmoothState) -> Option<SmoothState> {
-        Some(state.clone())
-    }
-
-    /// Needed in a tuple with algorithms that keep no snapshot.
-    fn take_back(&self, state: &mut SmoothState, cost: u64, released: Nanos) {
-        self.undo(state, state.last, cost, released);
-    }
-
-    fn passing(&self, state: &SmoothState, observed: Nanos) -> u64 {
-        if !self.is_due(state, 1) {
-            return 0;
-        }
-        let mut state = state.clone();
-        self.catch_up(&mut state, observed);
-        self.burst_of(state.stored)
-    }
-
-    fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
-        let step = step(state.last, now, self.quota.period_nanos());
-        if step.set_back > 0 {
-            // The schedule moves back with the clock; the idle time until then is stored first.
-            let last = state.last;
-            self.catch_up(state, last);
-            state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
-        }
-        state.last = step.last_update(now);
-        state.last
-    }
-
-    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
-        let mut state = state.clone();
-        let last = state.last;
-        self.catch_up(&mut state, last);
-        self.full(&state, now)
     }
 }

@@ -60,7 +60,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let algorithm = options.algorithm.as_ref();
         let mut attempt = Attempt::with(options.cost, algorithm, options.has_priority);
         if let Some(max_wait) = max_wait
-            && algorithm.map_or_else(|| self.queues(), Algorithm::holds_requests)
+            && algorithm.map_or_else(|| self.queues(), holds_requests)
         {
             attempt = attempt.with_max_wait(max_wait);
         }
@@ -70,7 +70,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     /// Returns whether the limiter's algorithm queues requests.
     #[inline]
     fn queues(&self) -> bool {
-        self.limiter.algorithm().holds_requests()
+        holds_requests(&*self.limiter.algorithm())
     }
 
     /// Returns the outcome of a decision by `algorithm`, or by the limiter's own.
@@ -96,6 +96,12 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
             Cow::Owned(replacement) => Some(quotas(&replacement)),
         }
     }
+}
+
+/// Returns whether requests wait in the algorithm's queue.
+#[inline]
+fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
+    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
 impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {

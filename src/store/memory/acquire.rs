@@ -30,22 +30,19 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
             if algorithm.needs_release() {
                 return None;
             }
-            let before = algorithm.switch_tier(state, now);
-            let may_wait = call.may_wait || algorithm.holds_requests();
-            let decision = match algorithm.queueing().filter(|_| may_wait) {
+            let queue = algorithm.queue_config();
+            let may_wait = call.may_wait || queue.is_some_and(|queue| queue.holds_requests());
+            let decision = match queue.filter(|_| may_wait) {
                 None => Some(algorithm.check(state, now, call.cost)),
-                Some(queueing) => match QueueView::empty(queueing, state, &context.table.config.waiting)
-                    .decide(call.arrival(now, may_wait))
-                {
-                    Fate::Decided(decision) => Some(decision),
-                    Fate::Waits | Fate::Full => None,
-                },
+                Some(queue) => {
+                    let waiting = &context.table.config.waiting;
+                    let mut view = QueueView::empty(algorithm, queue, state, waiting);
+                    match view.decide(call.arrival(now, may_wait)) {
+                        Fate::Decided(decision) => Some(decision),
+                        Fate::Waits | Fate::Full => None,
+                    }
+                }
             };
-            if let Some(before) = before
-                && !decision.is_some_and(|decision| decision.is_allowed())
-            {
-                algorithm.restore_tier(state, now, before);
-            }
             if call.reserves {
                 charged_at = algorithm.last_update(state);
             }
@@ -67,11 +64,11 @@ impl<A: Algorithm> MemoryStore<A> {
         let context = &self.context;
         let entered = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            let may_wait = call.may_wait || entry.algorithm.holds_requests();
+            let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             // Calls in progress are free when they end, and a closed limiter charges nothing.
-            let settles = call.reserves && !entry.algorithm.needs_release() && !entry.closed;
-            (entered, location, holds, settles.then(|| entry.algorithm.last_update(entry.state)))
+            let settles = call.reserves && !entry.algorithm().needs_release() && !entry.closed;
+            (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
         let Some((entered, location, holds, charged_at)) = entered else {
             return Acquired::Ready(context.reject(call), Reservation::default());

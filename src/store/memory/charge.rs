@@ -52,7 +52,7 @@ impl<A: Algorithm> MemoryCharge<A> {
             } else if actual > *cost {
                 entry.charge_saturating(now, actual - cost);
             }
-            let may_wait = entry.algorithm.holds_requests();
+            let may_wait = entry.holds_requests();
             entry.preview(Arrival { priority: *priority, may_wait, ..Arrival::new(now, 0) }).decision()
         };
         let table = &context.table;

@@ -6,14 +6,17 @@ use super::config::{OnClose, StoreConfig};
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::shard::Queues;
-use crate::algorithm::{Algorithm, Queueing};
+use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Queue, QueueView};
 
 pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
-    pub(super) algorithm: &'a A,
+    /// The algorithm of the limiter.
+    pub(super) base: &'a A,
+    /// The algorithm that the call chose for itself.
+    pub(super) tier: Option<&'a A>,
     /// The settings that apply to all keys.
     pub(super) config: &'a StoreConfig,
     pub(super) closed: bool,
@@ -49,44 +52,46 @@ impl Preview {
 
 /// A queue that is not empty, beside the state it draws on.
 struct QueuedEntry<'a, A: Algorithm> {
-    queueing: &'a dyn Queueing<A::State>,
-    queue: &'a mut Queue<A::State>,
+    base: &'a A,
+    queue: &'a mut Queue<A>,
     state: &'a mut A::State,
     wake: &'a mut Vec<Waker>,
 }
 
 impl<A: Algorithm> QueuedEntry<'_, A> {
     fn release(&mut self, now: Nanos) {
-        self.queue.release(self.queueing, self.state, now, self.wake);
+        self.queue.release(self.base, self.state, now, self.wake);
     }
 }
 
-impl<A: Algorithm> KeyEntry<'_, A> {
+impl<'a, A: Algorithm> KeyEntry<'a, A> {
+    /// Returns the algorithm of the call.
+    pub(super) fn algorithm(&self) -> &'a A {
+        self.tier.unwrap_or(self.base)
+    }
+
     /// Charges `cost` units if they are available and no call waits for them.
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
-        let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
-        let check = |entry: &mut Self| match entry.queued_entry() {
-            Some(queued_entry) if queued_entry.queue.has_waiters() && cost > 0 => {
-                let blocked = queued_entry
-                    .queue
-                    .view(queued_entry.queueing, queued_entry.state, now)
-                    .deny_behind_queue(arrival);
-                queued_entry.queueing.answer(queued_entry.state, now, cost, true, blocked)
+        let algorithm = self.algorithm();
+        self.between_releases(now, |entry| match entry.queued_entry() {
+            Some(queued) if queued.queue.has_waiters() && cost > 0 => {
+                let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
+                let mut view = queued.queue.view(queued.base, algorithm, queued.state, now);
+                let blocked = view.deny_behind_queue(arrival);
+                algorithm.report(queued.state, now, cost, true, blocked)
             }
-            _ => {
-                let decision = entry.algorithm.check(entry.state, now, cost);
+            Some(queued) => {
+                let decision = algorithm.check(queued.state, now, cost);
                 if cost > 0 && decision.is_allowed() {
-                    entry.commit_release();
+                    queued.queue.commit_release();
                 }
-                let may_wait =
-                    entry.queued_entry().is_some_and(|queued_entry| queued_entry.queue.has_waiters());
-                if may_wait { decision.with_remaining_zero() } else { decision }
+                if queued.queue.has_waiters() { decision.with_remaining_zero() } else { decision }
             }
-        };
-        self.with_tier(now, check, Decision::is_allowed)
+            None => algorithm.check(entry.state, now, cost),
+        })
     }
 
     /// Returns what [`check`](KeyEntry::check) would report. A peek releases no waiter.
@@ -94,24 +99,20 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
-        let queue = self.queues.and_then(|queues| queues.get_mut(&self.key));
-        let (Some(queueing), Some(queue)) = (self.algorithm.queueing(), queue) else {
-            return self.algorithm.peek(self.state, now, cost);
+        let (base, algorithm) = (self.base, self.algorithm());
+        let Some(queue) = self.queues.and_then(|queues| queues.get_mut(&self.key)) else {
+            return algorithm.peek(self.state, now, cost);
         };
         let mut state = self.state.clone();
-        // Waiters are released with the tier that they arrived with.
-        let gone = queue.simulate_due(queueing, &mut state, now);
-        let waited_in = gone < queue.waiting();
-        if let Some(_before) = self.algorithm.switch_tier(&mut state, now) {
-            queue.invalidate();
-        }
-        match (waited_in, cost) {
-            (false, _) => self.algorithm.peek(&mut state, now, cost),
-            (true, 0) => self.algorithm.peek(&mut state, now, 0).with_remaining_zero(),
+        let gone = queue.simulate_due(base, &mut state, now);
+        match (gone < queue.waiting(), cost) {
+            (false, _) => algorithm.peek(&mut state, now, cost),
+            (true, 0) => algorithm.peek(&mut state, now, 0).with_remaining_zero(),
             (true, _) => {
                 let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
-                let blocked = queue.view_after(queueing, &mut state, now, gone).deny_behind_queue(arrival);
-                queueing.answer(&mut state, now, cost, false, blocked)
+                let mut view = queue.view_after(base, algorithm, &mut state, now, gone);
+                let blocked = view.deny_behind_queue(arrival);
+                algorithm.report(&mut state, now, cost, false, blocked)
             }
         }
     }
@@ -122,35 +123,30 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return Enqueued::Decided(decision);
         }
-        let enter = |entry: &mut Self| {
-            let Some(queueing) = entry.algorithm.queueing() else {
-                return Enqueued::Decided(entry.algorithm.check(entry.state, now, cost));
-            };
+        let (base, tier, algorithm) = (self.base, self.tier, self.algorithm());
+        let Some(config) = algorithm.queue_config() else {
+            return Enqueued::Decided(algorithm.check(self.state, now, cost));
+        };
+        self.between_releases(now, |entry| {
+            let waiting = &entry.config.waiting;
             let Some(queues) = &mut entry.queues else {
                 // Calls are not queued in a shared bucket: its keys have no order.
                 let arrival = Arrival { may_wait: false, ..arrival };
-                return Enqueued::Decided(
-                    match QueueView::empty(queueing, entry.state, &entry.config.waiting).decide(arrival) {
-                        Fate::Decided(decision) => decision,
-                        Fate::Waits | Fate::Full => unreachable!("it does not wait"),
-                    },
-                );
-            };
-            let waiting = &entry.config.waiting;
-            match queues.get_mut(&entry.key) {
-                Some(queue) => queue.try_enqueue(queueing, entry.state, arrival, entry.wake),
-                None => match QueueView::empty(queueing, entry.state, waiting).decide(arrival) {
+                return match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
-                    _ => {
-                        let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
-                        queue.try_enqueue(queueing, entry.state, arrival, entry.wake)
-                    }
-                },
+                    Fate::Waits | Fate::Full => unreachable!("it does not wait"),
+                };
+            };
+            if let Some(queue) = queues.get_mut(&entry.key) {
+                return queue.try_enqueue(base, tier, entry.state, arrival, entry.wake);
             }
-        };
-        self.with_tier(now, enter, |entered| match entered {
-            Enqueued::Decided(decision) => decision.is_allowed(),
-            Enqueued::Queued(_) => true,
+            match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
+                Fate::Decided(decision) => Enqueued::Decided(decision),
+                Fate::Waits | Fate::Full => {
+                    let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
+                    queue.try_enqueue(base, tier, entry.state, arrival, entry.wake)
+                }
+            }
         })
     }
 
@@ -160,15 +156,18 @@ impl<A: Algorithm> KeyEntry<'_, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return Preview::of(decision);
         }
-        let preview = |entry: &mut Self| {
-            let Some(queueing) = entry.algorithm.queueing() else {
-                return Preview::of(entry.algorithm.peek(entry.state, now, cost));
-            };
+        let (base, algorithm) = (self.base, self.algorithm());
+        let Some(config) = algorithm.queue_config() else {
+            return Preview::of(algorithm.peek(self.state, now, cost));
+        };
+        self.between_releases(now, |entry| {
             let may_wait = arrival.may_wait && entry.queues.is_some();
             let arrival = Arrival { may_wait, ..arrival };
-            let mut view = match entry.queued_entry() {
-                Some(queued_entry) => queued_entry.queue.view(queued_entry.queueing, queued_entry.state, now),
-                None => QueueView::empty(queueing, entry.state, &entry.config.waiting),
+            let waiting = &entry.config.waiting;
+            let queue = entry.queues.as_mut().and_then(|queues| queues.get_mut(&entry.key));
+            let mut view = match queue {
+                Some(queue) => queue.view(base, algorithm, entry.state, now),
+                None => QueueView::empty(algorithm, config, entry.state, waiting),
             };
             match view.preview(arrival) {
                 Fate::Decided(decision) => Preview::of(decision),
@@ -177,8 +176,12 @@ impl<A: Algorithm> KeyEntry<'_, A> {
                 Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
                 Fate::Full => Preview::of(view.preview_rejection(arrival)),
             }
-        };
-        self.with_tier(now, preview, |_| false)
+        })
+    }
+
+    /// Returns whether calls are queued that do not ask to wait: those of a layer.
+    pub(super) fn holds_requests(&self) -> bool {
+        self.algorithm().queue_config().is_some_and(|queue| queue.holds_requests())
     }
 
     /// Returns the location of the key.
@@ -191,75 +194,41 @@ impl<A: Algorithm> KeyEntry<'_, A> {
 
     /// Returns the algorithm, if an admitted call of `cost` holds something until it is released.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
-        let holds = cost > 0 && self.algorithm.needs_release() && !self.closed;
-        holds.then(|| self.algorithm.clone())
+        let holds = cost > 0 && self.algorithm().needs_release() && !self.closed;
+        holds.then(|| self.algorithm().clone())
     }
 
     /// Returns the decision for a call if the limiter is closed.
     fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close {
             _ if !self.closed || cost == 0 => None,
-            OnClose::Reject => Some(Decision::closed(self.algorithm.policy().quota)),
-            OnClose::Allow => Some(self.algorithm.peek(self.state, now, 0)),
+            OnClose::Reject => Some(Decision::closed(self.algorithm().policy().quota)),
+            OnClose::Allow => Some(self.algorithm().peek(self.state, now, 0)),
         }
     }
 
-    /// Runs `ask` under the call's tier: releases due waiters first and restores the previous tier if the call
-    /// is denied.
-    fn with_tier<R>(
-        &mut self,
-        now: Nanos,
-        ask: impl FnOnce(&mut Self) -> R,
-        is_admitted: impl FnOnce(&R) -> bool,
-    ) -> R {
+    /// Runs `ask`, and releases due waiters before and after.
+    fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
         self.release(now);
-        let before = self.algorithm.switch_tier(self.state, now);
-        if before.is_some() {
-            self.invalidate();
-        }
         let result = ask(self);
-        if let Some(before) = before {
-            self.invalidate();
-            match is_admitted(&result) {
-                // The last release was made with another tier.
-                true => self.commit_release(),
-                false => self.algorithm.restore_tier(self.state, now, before),
-            }
-        }
         self.release(now);
         result
     }
 
-    /// Discards the queue's projection, since the state changed to another tier.
-    fn invalidate(&mut self) {
-        if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.invalidate();
-        }
-    }
-
-    /// Makes earlier releases final: they can no longer be undone.
-    fn commit_release(&mut self) {
-        if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.commit_release();
-        }
-    }
-
     /// Polls a waiter. Also returns a waker that is no longer needed, to be dropped while no lock is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.with_queue(now, |queued_entry| {
-            queued_entry.queue.ask(queued_entry.queueing, queued_entry.state, now, ticket, waker)
-        })
+        self.with_queue(now, |queued| queued.queue.ask(queued.base, queued.state, now, ticket, waker))
     }
 
     /// Cancels a waiter. Returns its waker, to be dropped while no lock is held.
     pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
-        self.with_queue(now, |queued_entry| {
-            queued_entry.queue.cancel(queued_entry.queueing, queued_entry.state, ticket, queued_entry.wake)
+        self.with_queue(now, |queued| {
+            queued.queue.cancel(queued.base, queued.state, now, ticket, queued.wake)
         })
     }
 
     pub(super) fn refund(mut self, now: Nanos, cost: u64) {
-        let algorithm = self.algorithm;
+        let algorithm = self.algorithm();
         if cost == 0 {
             return;
         }
@@ -268,14 +237,14 @@ impl<A: Algorithm> KeyEntry<'_, A> {
 
     /// Undoes a charge of `cost` made at `taken`, as far as it still counts.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, taken: Nanos) {
-        let algorithm = self.algorithm;
+        let algorithm = self.algorithm();
         self.refund_with(now, |state| algorithm.undo(state, now, cost, taken));
     }
 
     /// Charges up to `cost` units, as far as they are available. None are if the key has a queue.
     pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
-            let room = self.algorithm.peek(self.state, now, 0).remaining();
+            let room = self.algorithm().peek(self.state, now, 0).remaining();
             let _ = self.check(now, cost.min(room));
         }
     }
@@ -292,15 +261,14 @@ impl<A: Algorithm> KeyEntry<'_, A> {
 
     /// Ends a call of `cost`.
     pub(super) fn end(self, now: Nanos, cost: u64) {
-        self.algorithm.release(self.state, now, cost);
-        self.on_released(now, cost);
+        self.algorithm().release(self.state, now, cost);
+        self.on_released(now);
     }
 
-    /// Releases the waiters that a call of `cost` has held back. The call itself was ended with its own
-    /// algorithm.
-    pub(super) fn on_released(mut self, now: Nanos, cost: u64) {
+    /// Releases the waiters that a call has held back. The call itself was ended with its own algorithm.
+    pub(super) fn on_released(mut self, now: Nanos) {
         if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.end(queued_entry.queueing, cost);
+            queued_entry.queue.invalidate();
         }
         self.release(now);
     }
@@ -308,7 +276,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
     /// Rejects all waiters.
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
-        let refusal = Decision::closed(self.algorithm.policy().quota);
+        let refusal = Decision::closed(self.algorithm().policy().quota);
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.close(now, refusal, queued_entry.wake);
         }
@@ -344,7 +312,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
 
     fn queued_entry(&mut self) -> Option<QueuedEntry<'_, A>> {
         let queue = self.queues.as_mut()?.get_mut(&self.key)?;
-        Some(QueuedEntry { queueing: self.algorithm.queueing()?, queue, state: self.state, wake: self.wake })
+        Some(QueuedEntry { base: self.base, queue, state: self.state, wake: self.wake })
     }
 
     /// Releases all due waiters, and again after `change`.

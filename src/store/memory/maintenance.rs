@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use super::context::MemoryContext;
+use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::shard::{Shard, ShardConfig, Wakers, lock};
@@ -24,7 +25,7 @@ impl<A: Algorithm> Table<A> {
             if let Some(state) = states.get_mut(&key) {
                 // With the algorithm that admitted the call; waiters are released with the current one.
                 algorithm.release(state, now, cost);
-                self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now, cost);
+                self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now);
             }
         }
     }
@@ -88,8 +89,9 @@ impl<A: Algorithm> Table<A> {
             for (key, state) in states {
                 let wake = &mut wake;
                 self.entry(*key, shard_config, None, state, Some(&mut *queues), &mut *wake).release(now);
-                let entry = self.entry(*key, shard_config, Some(new), state, Some(queues), wake);
-                entry.replace_state(now, |state| new.migrate(state, &shard_config.algorithm, now));
+                let entry = self.entry(*key, shard_config, None, state, Some(queues), wake);
+                KeyEntry { base: new, ..entry }
+                    .replace_state(now, |state| new.migrate(state, &shard_config.algorithm, now));
             }
             let mut first = self.new_state(context, shard_config, &shard_config.algorithm, now);
             new.migrate(&mut first, &shard_config.algorithm, now);

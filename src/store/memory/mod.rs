@@ -33,7 +33,7 @@ use super::{
     Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReleaseStore, ReplaceAlgorithm, SettleStore,
 };
 use crate::algorithm::{Algorithm, Semaphore};
-use crate::clock::{AnyClock, Nanos};
+use crate::clock::AnyClock;
 use crate::decision::Decision;
 
 pub use config::{MemoryOptions, OnClose};
@@ -138,14 +138,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
         let context = &*self.context;
         let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
-            let before = algorithm.switch_tier(state, now);
-            let decision = algorithm.check(state, now, call.cost);
-            if let Some(before) = before
-                && !decision.is_allowed()
-            {
-                algorithm.restore_tier(state, now, before);
-            }
-            Some(decision)
+            Some(algorithm.check(state, now, call.cost))
         });
         match known {
             Some(decision) => decision,
@@ -190,7 +183,7 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
         let released = context.table.with_used(context, key, call.algorithm, |entry, now| {
             // No more than it holds in flight itself: other keys' calls are not released.
             let (algorithm, cost) =
-                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
+                (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);
             (algorithm, cost)
         });
@@ -233,7 +226,6 @@ impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
 /// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
 fn default_max_waiting<A: Algorithm>(algorithm: &A) -> u64 {
     let min = MemoryStore::<A>::DEFAULT_MAX_QUEUED as u64;
-    let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
-    let chosen = algorithm.queueing().and_then(|queueing| queueing.queue_config(&state).explicit_capacity());
+    let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_capacity());
     chosen.map_or(min, |places| places.max(min))
 }

@@ -14,7 +14,7 @@ use crate::queue::Queue;
 use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// The queues of the keys that have waiters.
-pub(super) type Queues<A> = HashMap<Fingerprint, Queue<<A as Algorithm>::State>, IdentityBuildHasher>;
+pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
 #[derive(Debug)]
 pub(super) struct Shard<A: Algorithm> {

@@ -232,7 +232,7 @@ impl<A: Algorithm> Table<A> {
         look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// Returns the entry of a locked key. The algorithm is `algorithm`, or else the limiter's.
+    /// Returns the entry of a locked key. The algorithm of the call is `algorithm`, or else the limiter's.
     pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,
@@ -242,8 +242,8 @@ impl<A: Algorithm> Table<A> {
         queues: Option<&'a mut Queues<A>>,
         wake: &'a mut Vec<Waker>,
     ) -> KeyEntry<'a, A> {
-        let algorithm = algorithm.unwrap_or(&shard_config.algorithm);
-        KeyEntry { key, algorithm, config: &self.config, closed: shard_config.closed, state, queues, wake }
+        let ShardConfig { algorithm: base, closed, .. } = shard_config;
+        KeyEntry { key, base, tier: algorithm, config: &self.config, closed: *closed, state, queues, wake }
     }
 
     /// Records that a key was removed that was fresh at `now`; it knew of no later reading, else it would not

@@ -91,11 +91,7 @@ impl<A: Algorithm> Keys<A> {
     /// Charges the call, or denies it. What it holds is released if the caller does not wait for the reply.
     fn charge(&mut self, call: Call<A>, jobs: &mpsc::UnboundedSender<Job<A>>) -> (Decision, Reservation) {
         let (decision, algorithm, charged_at) = self.with(&call, |algorithm, state, now| {
-            let before = algorithm.switch_tier(state, now);
             let decision = algorithm.check(state, now, call.cost);
-            if let Some(before) = before.filter(|_| !decision.is_allowed()) {
-                algorithm.restore_tier(state, now, before);
-            }
             (decision, algorithm.clone(), algorithm.last_update(state))
         });
         let (jobs, cost) = (jobs.clone(), call.cost);
@@ -167,7 +163,8 @@ impl<A: Algorithm> Store<A> for TaskStore<A> {
 
     /// A call that waits asks again when the task says that it would be admitted. Calls have no order.
     fn acquire(&self, key: String, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let may_wait = attempt.may_wait() || self.algorithm().holds_requests();
+        let holds_requests = self.algorithm().queue_config().is_some_and(|queue| queue.holds_requests());
+        let may_wait = attempt.may_wait() || holds_requests;
         let (store, call) = (self.clone(), Call::new(key, attempt));
         let mut left = attempt.max_wait().unwrap_or(Duration::MAX);
         Acquired::Pending(Box::pin(async move {

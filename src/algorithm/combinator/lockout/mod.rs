@@ -24,7 +24,6 @@
 //!
 //! **Cost.** 32 bytes more per key.
 
-mod queueing;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +31,8 @@ use std::time::Duration;
 
 use crate::algorithm::clock_step::step;
 use crate::algorithm::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, Queueing, QuotaPolicy, SlidingCounter, SlidingLog,
-    SlidingWindow, Smooth, TokenBucket, Usage,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueConfig, QuotaPolicy, SharedPermit, SlidingCounter,
+    SlidingLog, SlidingWindow, Smooth, TokenBucket, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -202,7 +201,7 @@ impl<A: Algorithm> Lockout<A> {
                     .with_unknown_wait(!decision.never_fits())
             }
         };
-        denied.with_index(decision.limit_index()).with_min_reset(rest)
+        denied.with_index(decision.limit_index()).with_min_reset(rest).with_barred()
     }
 
     /// Returns the decision for a cost of 0, which is allowed even during a lockout.
@@ -226,6 +225,9 @@ fn nanos(span: Duration) -> u64 {
 
 impl<A: Algorithm> Algorithm for Lockout<A> {
     type State = LockoutState<A::State>;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+    const ADDS_UP: bool = A::ADDS_UP;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
         let count = RejectionCount { last: now, left: 0, refusals: 0, age: 0 };
@@ -285,16 +287,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if count.refusals != SHARED {
             count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
         }
-    }
-
-    #[inline]
-    fn switch_tier(&self, state: &mut Self::State, now: Nanos) -> Option<Self> {
-        let algorithm = self.algorithm.switch_tier(&mut state.state, now)?;
-        Some(Self { algorithm, ..*self })
-    }
-
-    fn restore_tier(&self, state: &mut Self::State, now: Nanos, before: Self) {
-        self.algorithm.restore_tier(&mut state.state, now, before.algorithm);
     }
 
     /// Charges during a lockout as well: the call was admitted with another algorithm.
@@ -360,13 +352,59 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
-        self.algorithm.queueing().map(|_| self as &dyn Queueing<Self::State>)
+    /// Returns the queue of the inner algorithm, closed to keys that are locked out.
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    #[inline]
-    fn holds_requests(&self) -> bool {
-        self.algorithm.holds_requests()
+    fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.ready_at(&mut state.state, now, cost)
+    }
+
+    /// Admits calls that were queued before the lockout, too.
+    fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
+    }
+
+    fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        self.algorithm.project(&mut state.state, now, arrived, cost)
+    }
+
+    fn queue_capacity(&self, state: &mut Self::State, now: Nanos, max_wait: u64) -> u64 {
+        self.algorithm.queue_capacity(&mut state.state, now, max_wait)
+    }
+
+    fn report(
+        &self,
+        state: &mut Self::State,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        let mut count = state.count;
+        let behind = self.advance(&mut count, now);
+        if cost == 0 {
+            return self.zero_cost(&count, behind, decision);
+        }
+        if count.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut count);
+        }
+        let reported = self.reported(&count, behind, decision);
+        if counts {
+            state.count = count;
+        }
+        reported
+    }
+
+    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
+        self.algorithm.reserve(cost)
+    }
+
+    /// Keeps the denials that were counted since.
+    fn restore(&self, state: &mut Self::State, before: Self::State) {
+        self.algorithm.restore(&mut state.state, before.state);
     }
 }
 

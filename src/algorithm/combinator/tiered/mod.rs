@@ -20,12 +20,10 @@
 //! **Cost.** The algorithm's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were recently
 //! asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
 
-mod queueing;
-
 use std::iter;
 use std::mem;
 
-use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -40,7 +38,7 @@ use crate::decision::Decision;
 /// for all of them, as far as they have units left (what exceeds them is not owed): so moving a user to another
 /// tier neither resets it nor locks it out, and alternating between tiers gains nothing. A key keeps at most 32
 /// tiers; the one that becomes fresh first is evicted. A refund goes to the tier that was asked last. Queued
-/// calls of all tiers share one queue, which moves at the pace of the tier that admitted a call last.
+/// calls of all tiers share one queue, in the order of arrival; each leaves when its own tier admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -84,35 +82,17 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     pub const fn new(algorithm: A) -> Self {
         Self { algorithm }
     }
+}
 
-    #[inline]
-    fn switch_to(&self, state: &mut TieredState<A>, now: Nanos) {
-        if state.by != self.algorithm {
-            self.switch_slow(state, now);
-        }
-    }
-
-    #[cold]
-    fn switch_slow(&self, state: &mut TieredState<A>, now: Nanos) {
-        let known = state.other_tiers.iter().position(|(algorithm, _)| *algorithm == self.algorithm);
-        let mine = match known {
-            Some(at) => state.other_tiers.remove(at).1,
-            None => {
-                // From the tier that leaves the least: a small one cannot hold what a large one knows.
-                let mut mine = self.migrated(&state.by, &state.state, now);
-                for (by, other) in &state.other_tiers {
-                    let other = self.migrated(by, other, now);
-                    if other.1 < mine.1 {
-                        mine = other;
-                    }
-                }
-                mine.0
-            }
-        };
-        let before =
-            (mem::replace(&mut state.by, self.algorithm.clone()), mem::replace(&mut state.state, mine));
-        state.other_tiers.push(before);
-    }
+/// What to do with the state of a tier that was asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// Forget it, if it is a new one: nothing has changed.
+    Nothing,
+    /// Keep it, if there is a place for it.
+    State,
+    /// Keep it as that of the tier that was asked last.
+    Tier,
 }
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
@@ -123,9 +103,88 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         let left = self.algorithm.peek(&mut mine, now, 0).remaining();
         (mine, left)
     }
+
+    /// Returns the state for a tier that is new to the key: converted from the tier that leaves the least, since a small
+    /// one cannot hold what a large one has counted.
+    #[cold]
+    fn new_tier(&self, state: &TieredState<A>, now: Nanos) -> A::State {
+        let mut mine = self.migrated(&state.by, &state.state, now);
+        for (by, other) in &state.other_tiers {
+            let other = self.migrated(by, other, now);
+            if other.1 < mine.1 {
+                mine = other;
+            }
+        }
+        mine.0
+    }
+
+    /// Asks the state of this tier, which may be new to the key.
+    #[inline]
+    fn ask<R>(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        ask: impl FnOnce(&mut A::State) -> (R, Keep),
+    ) -> R {
+        match state.by == self.algorithm {
+            true => ask(&mut state.state).0,
+            false => self.ask_other(state, now, ask),
+        }
+    }
+
+    #[cold]
+    fn ask_other<R>(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        ask: impl FnOnce(&mut A::State) -> (R, Keep),
+    ) -> R {
+        let known = state.other_tiers.iter().position(|(algorithm, _)| *algorithm == self.algorithm);
+        let (result, keep, at) = match known {
+            Some(at) => {
+                let (result, keep) = ask(&mut state.other_tiers[at].1);
+                (result, keep, at)
+            }
+            None => {
+                let mut mine = self.new_tier(state, now);
+                let (result, keep) = ask(&mut mine);
+                let has_place = state.other_tiers.len() < MAX_TIERS - 1;
+                if keep == Keep::Nothing || keep == Keep::State && !has_place {
+                    return result;
+                }
+                state.other_tiers.push((self.algorithm.clone(), mine));
+                (result, keep, state.other_tiers.len() - 1)
+            }
+        };
+        if keep == Keep::Tier {
+            let (by, mine) = state.other_tiers.remove(at);
+            let before = (mem::replace(&mut state.by, by), mem::replace(&mut state.state, mine));
+            state.other_tiers.push(before);
+        }
+        result
+    }
+
+    /// Extends `reset_after` of a `decision` of this tier: the key is fresh once it is fresh for each tier.
+    fn reported(&self, state: &mut TieredState<A>, now: Nanos, decision: Decision) -> Decision {
+        let others = state.tiers_mut().filter(|(algorithm, _)| **algorithm != self.algorithm);
+        others.fold(decision, |reported, (algorithm, state)| {
+            reported.with_min_reset(Nanos::from(algorithm.peek(state, now, 0).reset_after()).0)
+        })
+    }
+
+    /// Asks the state of this tier for something that changes nothing.
+    fn look<R>(&self, state: &mut TieredState<A>, now: Nanos, look: impl FnOnce(&mut A::State) -> R) -> R {
+        self.ask(state, now, |mine| (look(mine), Keep::Nothing))
+    }
 }
 
 impl<A: Algorithm> TieredState<A> {
+    /// Returns each tier with its state, the one that was asked last first.
+    fn tiers_mut(&mut self) -> impl Iterator<Item = (&A, &mut A::State)> {
+        let other_tiers = self.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
+        iter::once((&self.by, &mut self.state)).chain(other_tiers)
+    }
+
     /// Charges what was used with one tier to the others, as far as they have units left.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
@@ -145,17 +204,12 @@ impl<A: Algorithm> TieredState<A> {
             self.other_tiers.remove(soonest);
         }
     }
-
-    /// Extends `reset_after`: the key is fresh once it is fresh for each tier.
-    fn reported(&mut self, now: Nanos, decision: Decision) -> Decision {
-        self.other_tiers.iter_mut().fold(decision, |reported, (algorithm, state)| {
-            reported.with_min_reset(Nanos::from(algorithm.peek(state, now, 0).reset_after()).0)
-        })
-    }
 }
 
 impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     type State = TieredState<A>;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TieredState<A> {
         TieredState {
@@ -170,39 +224,23 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.last_update(&state.state)
     }
 
+    /// Moves the key to this tier if the call is admitted. A denial may be counted by the tier, and is kept.
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
-        self.switch_to(state, now);
-        let decision = self.algorithm.check(&mut state.state, now, cost);
+        let decision = self.ask(state, now, |mine| {
+            let decision = self.algorithm.check(mine, now, cost);
+            (decision, if decision.is_allowed() { Keep::Tier } else { Keep::State })
+        });
         if decision.is_allowed() {
             state.count(now, cost);
         }
-        state.reported(now, decision)
+        self.reported(state, now, decision)
     }
 
-    #[inline]
-    fn switch_tier(&self, state: &mut TieredState<A>, now: Nanos) -> Option<Self> {
-        let before = (state.by != self.algorithm).then(|| Self::new(state.by.clone()));
-        self.switch_to(state, now);
-        before
-    }
-
-    /// Keeps what the tier has counted, if there is a place for it.
-    fn restore_tier(&self, state: &mut TieredState<A>, now: Nanos, before: Self) {
-        before.switch_to(state, now);
-        state.other_tiers.truncate(MAX_TIERS - 1);
-    }
-
-    /// Decides on a copy if the tier is another: a peek moves no key to another tier.
+    /// Moves no key to another tier.
     fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
-        if state.by == self.algorithm {
-            let decision = self.algorithm.peek(&mut state.state, now, cost);
-            return state.reported(now, decision);
-        }
-        let mut moved = state.clone();
-        self.switch_to(&mut moved, now);
-        let decision = self.algorithm.peek(&mut moved.state, now, cost);
-        moved.reported(now, decision)
+        let decision = self.look(state, now, |mine| self.algorithm.peek(mine, now, cost));
+        self.reported(state, now, decision)
     }
 
     fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
@@ -211,8 +249,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
         // To the tier that charged it. What was counted for the others stays: how much that was is not known.
-        let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
-        let mut all = iter::once((&state.by, &mut state.state)).chain(other_tiers);
+        let mut all = state.tiers_mut();
         if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
             algorithm.undo(state, now, cost, taken);
         }
@@ -221,7 +258,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     /// Converts the state of the default tier. Calls that choose the old algorithm keep its state.
     fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.algorithm {
-            return self.switch_to(state, now);
+            return self.ask(state, now, |_| ((), Keep::Tier));
         }
         let old = state.other_tiers.iter().find(|(algorithm, _)| *algorithm == from.algorithm);
         if let Some((algorithm, old)) = old
@@ -257,8 +294,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     /// Ends the call for each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
-        let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
-        for (algorithm, state) in iter::once((&state.by, &mut state.state)).chain(other_tiers) {
+        for (algorithm, state) in state.tiers_mut() {
             algorithm.release(state, now, cost);
         }
     }
@@ -268,10 +304,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             *state = fresh;
             return;
         }
-        let TieredState { by, state: mine, other_tiers } = state;
-        for (algorithm, state) in iter::once((&*by, mine))
-            .chain(other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state)))
-        {
+        for (algorithm, state) in state.tiers_mut() {
             let mut new = fresh.state.clone();
             algorithm.migrate(&mut new, &fresh.by, algorithm.last_update(state));
             algorithm.reset_state(state, new);
@@ -297,18 +330,71 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
-        let other_tiers = state.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
-        for (algorithm, state) in iter::once((&state.by, &mut state.state)).chain(other_tiers) {
+        for (algorithm, state) in state.tiers_mut() {
             algorithm.set_shared(state, shared);
         }
     }
 
-    fn queueing(&self) -> Option<&dyn Queueing<TieredState<A>>> {
-        self.algorithm.queueing().map(|_| self as &dyn Queueing<TieredState<A>>)
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    #[inline]
-    fn holds_requests(&self) -> bool {
-        self.algorithm.holds_requests()
+    fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.look(state, now, |mine| self.algorithm.ready_at(mine, now, cost))
+    }
+
+    fn admit_queued(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        arrived: Nanos,
+        cost: u64,
+    ) -> Option<Nanos> {
+        let admitted = self.ask(state, now, |mine| {
+            let admitted = self.algorithm.admit_queued(mine, now, arrived, cost);
+            (admitted, if admitted.is_some() { Keep::Tier } else { Keep::Nothing })
+        })?;
+        state.count(state.by.last_update(&state.state), cost);
+        Some(admitted)
+    }
+
+    fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        let project = |mine: &mut A::State| (self.algorithm.project(mine, now, arrived, cost), Keep::Tier);
+        let at = self.ask(state, now, project);
+        state.count(state.by.last_update(&state.state), cost);
+        at
+    }
+
+    fn queue_capacity(&self, state: &mut TieredState<A>, now: Nanos, max_wait: u64) -> u64 {
+        self.look(state, now, |mine| self.algorithm.queue_capacity(mine, now, max_wait))
+    }
+
+    fn report(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        self.ask(state, now, |mine| {
+            let reported = self.algorithm.report(mine, now, cost, counts, decision);
+            (reported, if counts { Keep::State } else { Keep::Nothing })
+        })
+    }
+
+    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
+        self.algorithm.reserve(cost)
+    }
+
+    /// Restores each tier by itself: tiers that were asked since stay.
+    fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
+        for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
+            let mut all = state.tiers_mut();
+            if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == tier) {
+                algorithm.restore(state, kept);
+            }
+        }
     }
 }

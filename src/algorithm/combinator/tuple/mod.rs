@@ -15,11 +15,10 @@
 //!
 //! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
 
-mod queueing;
-
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Queueing, QuotaPolicy, Usage};
+use crate::algorithm::clock_step::earliest_slot;
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -83,12 +82,6 @@ fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
 
-fn limits(algorithm: &impl Algorithm) -> usize {
-    let mut limits = 0;
-    algorithm.for_each_policy(&mut |_| limits += 1);
-    limits
-}
-
 /// Returns how many limits a member has, and the window of the one that `decision` reports.
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
     let (mut limits, mut window) = (0, None);
@@ -119,6 +112,8 @@ macro_rules! tuple {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]
         impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
             type State = ($($part::State,)+);
+
+            const UNDO_BY_COPY: bool = $($part::UNDO_BY_COPY)&&+;
 
             fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
                 ($(self.$at.new_state(created_at, now),)+)
@@ -228,14 +223,46 @@ macro_rules! tuple {
                 $(self.$at.ignores_burst())||+
             }
 
-            /// Returns a queue if each member has one that can be combined.
-            fn queueing(&self) -> Option<&dyn Queueing<Self::State>> {
-                let all = $(self.$at.queueing().is_some_and(|queueing| queueing.is_plain()))&&+;
-                all.then_some(self)
+            /// Returns a queue if each member has one that can be combined. Its waiters are released once all members
+            /// admit them.
+            fn queue_config(&self) -> Option<QueueConfig> {
+                let members = [$(self.$at.queue_config()?),+];
+                let [first, others @ ..] = members;
+                others.into_iter().try_fold(first, QueueConfig::and)
             }
 
-            fn holds_requests(&self) -> bool {
-                $(self.$at.holds_requests())&&+
+            fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
+                let mut latest = Nanos::ZERO;
+                $(latest = latest.max(self.$at.ready_at(&mut state.$at, now, cost)?);)+
+                Some(latest)
+            }
+
+            /// Admits by each member's schedule, but not before all members admit it, nor more than a few ticks ago.
+            fn admit_queued(
+                &self,
+                state: &mut Self::State,
+                now: Nanos,
+                arrived: Nanos,
+                cost: u64,
+            ) -> Option<Nanos> {
+                let ready_at = self.ready_at(state, now, cost)?;
+                let seen = self.last_update(state);
+                if ready_at > seen {
+                    return None;
+                }
+                let due = ready_at.max(arrived).max(earliest_slot(seen)).min(seen);
+                $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
+                Some(due)
+            }
+
+            fn reserve(&self, cost: u64) -> Option<SharedPermit> {
+                let mut permit = SharedPermit::default();
+                $(permit.merge(self.$at.reserve(cost)?);)+
+                Some(permit)
+            }
+
+            fn restore(&self, state: &mut Self::State, before: Self::State) {
+                $(self.$at.restore(&mut state.$at, before.$at);)+
             }
         }
     };

@@ -128,7 +128,7 @@ impl<A: Algorithm> ShardGuard<'_, A> {
         let queues = matches!(ask.location, Location::Own(_)).then_some(queues);
         let entry = self.context.table.entry(key, shard_config, algorithm, state, queues, &mut self.wake);
         let Ask { cost, priority, max_wait, .. } = ask;
-        let may_wait = entry.algorithm.holds_requests();
+        let may_wait = entry.holds_requests();
         let arrival = Arrival { priority, may_wait, max_wait, ..Arrival::new(self.now, cost) };
         change(entry, arrival)
     }
@@ -136,7 +136,7 @@ impl<A: Algorithm> ShardGuard<'_, A> {
 
 impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos {
-        self.with(ask, |entry, _| entry.algorithm.last_update(entry.state))
+        self.with(ask, |entry, _| entry.algorithm().last_update(entry.state))
     }
 
     /// Returns `false` for calls in progress, whose units are free when they end, and for a closed limiter,

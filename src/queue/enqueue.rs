@@ -1,0 +1,168 @@
+//! Calls that arrive at the queue.
+
+use std::task::Waker;
+
+use super::waiter::{Evicted, Projection, Waiter};
+use super::{Arrival, Enqueued, Fate, Queue, QueueView, queue_config};
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+
+impl<A: Algorithm> Queue<A> {
+    /// Decides a new call, or queues it: one that chose the algorithm `tier`, or else uses `base`. Due waiters must
+    /// have been [released](Queue::release).
+    pub(crate) fn try_enqueue(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        arrival: Arrival,
+        wake: &mut Vec<Waker>,
+    ) -> Enqueued {
+        let algorithm = tier.unwrap_or(base);
+        let Arrival { now, cost, .. } = arrival;
+        let config = queue_config(algorithm);
+        let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
+        let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
+        match waits && !config.is_exclusive() {
+            // It waits, however long that takes; or never fits.
+            true => self.ensure_approximate_projection(base, state, now, 0),
+            false => self.ensure_exact_projection(base, state, now, 0),
+        }
+        let mut view = QueueView::behind(base, algorithm, state, self, 0);
+        match view.decide(arrival) {
+            Fate::Decided(decision) => {
+                if decision.is_allowed() && cost > 0 {
+                    self.commit_release();
+                }
+                Enqueued::Decided(decision)
+            }
+            Fate::Full if view.drops_oldest() => self.evict_and_enqueue(base, tier, state, arrival, wake),
+            Fate::Full => Enqueued::Decided(view.reject(arrival)),
+            Fate::Waits => self.join(base, tier, state, arrival),
+        }
+    }
+
+    /// Queues a call in a full queue and rejects the oldest waiter, if the call can then wait.
+    fn evict_and_enqueue(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        arrival: Arrival,
+        wake: &mut Vec<Waker>,
+    ) -> Enqueued {
+        let (now, algorithm) = (arrival.now, tier.unwrap_or(base));
+        let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
+            return Enqueued::Decided(self.view(base, algorithm, state, now).reject(arrival));
+        };
+        let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
+        let oldest = Evicted::from(oldest);
+        let entered = self.join(base, tier, state, arrival);
+        let Enqueued::Queued(_) = entered else {
+            // The total of all keys is full, though this queue has a free place.
+            let place = oldest.tier.as_deref().unwrap_or(base).reserve(oldest.cost);
+            if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
+                let Evicted { ticket, cost, tier, arrived, waker } = oldest;
+                let waiter =
+                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _slot: slot, place };
+                self.ahead += u128::from(cost);
+                self.waiting.push_front(waiter);
+                self.projection = None;
+                return entered;
+            }
+            wake.extend(self.reject_evicted(base, state, oldest, now));
+            return entered;
+        };
+        wake.extend(self.reject_evicted(base, state, oldest, now));
+        wake.extend(self.head_waker(base, state, now));
+        entered
+    }
+
+    /// Rejects an evicted waiter. Its `retry_after` waits for a free place.
+    fn reject_evicted(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        gone: Evicted<A>,
+        now: Nanos,
+    ) -> Option<Waker> {
+        let arrival = Arrival { dropped: true, ..Arrival::new(now, gone.cost) };
+        let algorithm = gone.tier.as_deref().unwrap_or(base);
+        let refusal = self.view(base, algorithm, state, now).reject(arrival);
+        self.reject(gone, refusal, now)
+    }
+
+    /// Queues a call, if the total of all keys has a free place.
+    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
+        let Arrival { now, cost, .. } = arrival;
+        let algorithm = tier.unwrap_or(base);
+        let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
+            // As for a call that does not wait: it is unknown which queue moves first.
+            let arrival = Arrival { may_wait: false, ..arrival };
+            return Enqueued::Decided(self.view(base, algorithm, state, now).reject(arrival));
+        };
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        let ready_at = match &mut self.projection {
+            Some(projection) => {
+                let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
+                projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
+                ready_at
+            }
+            // It is the first, or it is unknown when calls will be admitted.
+            None => algorithm.ready_at(state, now, cost),
+        };
+        let ready_at = ready_at.unwrap_or(Nanos::MAX);
+        if self.waiting.is_empty() {
+            (self.ready_at, self.checked_at) = (Some(ready_at), Some(now));
+            self.seen = algorithm.last_update(state);
+        }
+        let config = queue_config(algorithm);
+        let deadline = match config.is_timed() {
+            true => Nanos::MAX,
+            false => now.saturating_add(arrival.max_wait(config)),
+        };
+        let (tier, wake_at) = (tier.cloned().map(Box::new), ready_at.min(deadline));
+        self.ahead += u128::from(cost);
+        self.waiting.push_back(Waiter {
+            ticket,
+            cost,
+            tier,
+            arrived: now,
+            deadline,
+            wake_at,
+            waker: None,
+            _slot: slot,
+            place,
+        });
+        Enqueued::Queued(ticket)
+    }
+
+    /// Removes the oldest waiter from the queue, if the new call can then wait in its place.
+    fn pop_oldest_if(
+        &mut self,
+        base: &A,
+        algorithm: &A,
+        state: &A::State,
+        arrival: Arrival,
+    ) -> Option<Waiter<A>> {
+        let now = arrival.now;
+        let oldest = self.waiting.front()?;
+        if queue_config(algorithm).is_timed() {
+            let mut projection = self.projection.clone().filter(|_| !self.is_stale);
+            let remove = |projection: &mut Projection<A::State>| {
+                projection.remove(oldest.algorithm(base), now, oldest.cost)
+            };
+            let mut projection = match projection.take_if(remove) {
+                Some(projection) => projection,
+                None => self.after(base, state, now, 1..self.waiting.len()),
+            };
+            if !arrival.is_in_time(algorithm, &mut projection.state, projection.at) {
+                return None;
+            }
+            self.projection = Some(projection);
+        }
+        (self.ready_at, self.ahead) = (None, self.ahead - u128::from(oldest.cost));
+        self.waiting.pop_front()
+    }
+}

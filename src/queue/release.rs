@@ -1,0 +1,194 @@
+//! The release of due waiters.
+
+use std::task::Waker;
+
+use super::waiter::{LastRelease, Released, Waiter};
+use super::{Arrival, PollTurn, Queue, QueueView, queue_config};
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+impl<A: Algorithm> Queue<A> {
+    /// Releases all due waiters.
+    pub(crate) fn release(&mut self, base: &A, state: &mut A::State, now: Nanos, wake: &mut Vec<Waker>) {
+        if self.is_known_to_wait(now) {
+            return;
+        }
+        let known = self.released.len();
+        let mut remaining = Vec::new();
+        while let Some(first) = self.waiting.front() {
+            let cost = first.cost;
+            let before = A::UNDO_BY_COPY.then(|| state.clone());
+            let arrived = first.arrived.max(self.since);
+            let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
+            self.observe_time(base.last_update(state));
+            let Some(at) = admitted else { break };
+            // If the first of them is on time, so are the others.
+            self.is_stale |= remaining.is_empty() && self.ready_at.is_none_or(|ready_at| at > ready_at);
+            let Some(Waiter { ticket, tier, arrived, place, waker, .. }) = self.waiting.pop_front() else {
+                break;
+            };
+            self.ahead -= u128::from(cost);
+            self.undo = Some(LastRelease { ticket, cost, at: self.seen, before });
+            remaining.push((self.waiting.len(), self.ahead));
+            let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
+            // A bucket need not bring its state up to `now` for that.
+            let charged_at = now.max(self.seen);
+            self.released.push_back(Released { ticket, cost, tier, decision, charged_at, place });
+            wake.extend(waker);
+        }
+        wake.extend(self.head_waker(base, state, now));
+        if !remaining.is_empty() {
+            self.decide_released(base, state, now, known, &remaining);
+        }
+    }
+
+    /// Returns whether no waiter can be due at `now`, as computed at an earlier access.
+    #[inline]
+    fn is_known_to_wait(&self, now: Nanos) -> bool {
+        match (self.checked_at, self.ready_at) {
+            (Some(checked_at), Some(ready_at)) => checked_at <= now && now < ready_at,
+            _ => false,
+        }
+    }
+
+    /// Simulates releasing all due waiters on `state`, a copy of the key's state. Returns their number.
+    pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
+        let mut left = 0;
+        for waiter in &self.waiting {
+            let arrived = waiter.arrived.max(self.since);
+            let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
+            let Some(at) = admitted else { break };
+            self.is_stale |= left == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
+            left += 1;
+        }
+        if base.last_update(state) < self.seen {
+            self.projection = None;
+        }
+        left
+    }
+
+    /// Computes when the first waiter is released. Returns its waker if that has moved forward.
+    pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
+        let first = self.waiting.front()?;
+        let ready_at = first.algorithm(base).ready_at(state, now, first.cost).unwrap_or(Nanos::MAX);
+        (self.ready_at, self.checked_at) = (Some(ready_at), Some(now));
+        self.observe_time(base.last_update(state));
+        let first = self.waiting.front()?;
+        first.waker.clone().filter(|_| first.wake_at > ready_at)
+    }
+
+    /// Updates the key's time to `seen`. If the clock was set back, no waiter counts as arrived later than now.
+    fn observe_time(&mut self, seen: Nanos) {
+        if seen < self.seen {
+            let back = self.seen.saturating_since(seen);
+            for waiter in &mut self.waiting {
+                waiter.arrived = waiter.arrived.min(seen);
+                waiter.deadline = earlier(waiter.deadline, back);
+                waiter.wake_at = earlier(waiter.wake_at, back);
+            }
+            self.since = self.since.min(seen);
+            self.projection = None;
+        }
+        self.seen = seen;
+    }
+
+    /// Decides what the calls that were just released report, each with the queue as it was left. The time
+    /// until the key is fresh comes from the projection as it is, exact or not: it is not recomputed for each
+    /// released call.
+    fn decide_released(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        known: usize,
+        remaining: &[(usize, u128)],
+    ) {
+        self.ensure_approximate_projection(base, state, now, 0);
+        for (at, (waiting, ahead)) in (known..).zip(remaining) {
+            let tier = self.released[at].tier.take();
+            let algorithm = tier.as_deref().unwrap_or(base);
+            let mut view = QueueView::behind(base, algorithm, state, self, 0).with(*waiting, *ahead);
+            let decision = view.admission(now, false);
+            // As for a call that costs nothing more: it is allowed, even if a lockout began meanwhile.
+            let decision = algorithm.report(state, now, 0, false, decision);
+            let released = &mut self.released[at];
+            let delay = released.decision.delay();
+            released.decision = decision.with_delay(Nanos::from(delay).0);
+            released.tier = tier;
+        }
+    }
+
+    /// Polls a waiter. Due waiters must have been [released](Queue::release).
+    ///
+    /// Also returns a waker that is no longer needed, to be dropped while no lock is held: dropping one may run
+    /// any code.
+    pub(crate) fn ask(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        ticket: u64,
+        waker: &Waker,
+    ) -> (PollTurn, Option<Waker>) {
+        if let Some(released) = self.take_released(ticket) {
+            self.undo.take_if(|undo| undo.ticket == ticket);
+            if released.decision.is_allowed() {
+                released.place.forget();
+            }
+            return (PollTurn::Ready(released.decision, released.charged_at), None);
+        }
+        let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
+        // The deadline is never reached if the time of the release is known.
+        if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
+            return self.time_out(base, state, now, at);
+        }
+        // The others keep their timers, unless a timer fired too early because the algorithm was replaced.
+        if at == 0 || self.waiting[at].wake_at <= self.seen.max(now) {
+            let ready_at = match at {
+                0 => self.ready_at,
+                _ if !queue_config(base).is_timed() => None,
+                _ => {
+                    let mut ahead = self.after(base, state, now, 0..at);
+                    let waiter = &self.waiting[at];
+                    waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost)
+                }
+            };
+            self.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(self.waiting[at].deadline);
+        }
+        let waiter = &mut self.waiting[at];
+        let spare = match &waiter.waker {
+            Some(known) if known.will_wake(waker) => None,
+            _ => waiter.waker.replace(waker.clone()),
+        };
+        (PollTurn::NotBefore(waiter.wake_at), spare)
+    }
+
+    /// Rejects a waiter that has reached its `max_wait`.
+    fn time_out(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        at: usize,
+    ) -> (PollTurn, Option<Waker>) {
+        let Some(waiter) = self.remove(base, now, at) else { unreachable!("it was found") };
+        let arrival = Arrival { may_wait: false, ..Arrival::new(now, waiter.cost) };
+        let decision = self.view(base, waiter.algorithm(base), state, now).reject(arrival);
+        let decision = decision.with_delay(now.saturating_since(waiter.arrived));
+        (PollTurn::Ready(decision, now), waiter.waker)
+    }
+
+    pub(super) fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
+        let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
+        self.released.remove(at)
+    }
+}
+
+/// Moves an instant back by `back`, as the clock was. `Nanos::MAX`, which means never, stays.
+fn earlier(instant: Nanos, back: u64) -> Nanos {
+    match instant {
+        Nanos::MAX => Nanos::MAX,
+        Nanos(instant) => Nanos(instant.saturating_sub(back)),
+    }
+}
