@@ -22,6 +22,7 @@
 //! Each waiter is released by the algorithm that it arrived with: its own tier, or else that of the limiter,
 //! which is passed as `base`.
 
+mod arrival;
 mod cancel;
 mod enqueue;
 mod release;
@@ -38,7 +39,8 @@ use self::waiter::{LastRelease, Projection, Released, Waiter};
 use crate::algorithm::{Algorithm, QueueConfig, Semaphore};
 use crate::clock::Nanos;
 
-pub(crate) use view::{Arrival, Fate, QueueView};
+pub(crate) use arrival::{Arrival, Fate};
+pub(crate) use view::QueueView;
 pub(crate) use waiter::{Enqueued, PollTurn};
 
 /// The waiters of one key, and the released calls that have not observed their release yet.

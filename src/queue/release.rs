@@ -11,7 +11,7 @@ use crate::decision::Decision;
 impl<A: Algorithm> Queue<A> {
     /// Releases all due waiters.
     pub(crate) fn release(&mut self, base: &A, state: &mut A::State, now: Nanos, wake: &mut Vec<Waker>) {
-        if self.is_known_to_wait(now) {
+        if self.is_known_to_wait(base, state, now) {
             return;
         }
         let known = self.released.len();
@@ -24,7 +24,9 @@ impl<A: Algorithm> Queue<A> {
             self.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
             // If the first of them is on time, so are the others.
-            self.is_stale |= remaining.is_empty() && self.ready_at.is_none_or(|ready_at| at > ready_at);
+            if remaining.is_empty() {
+                self.record_departure(base, at);
+            }
             let Some(Waiter { ticket, tier, arrived, place, waker, .. }) = self.waiting.pop_front() else {
                 break;
             };
@@ -44,17 +46,36 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Returns whether no waiter can be due at `now`, as computed at an earlier access.
+    ///
+    /// If so, the key does not observe `now`; it does if the clock is then set back.
     #[inline]
-    fn is_known_to_wait(&self, now: Nanos) -> bool {
-        match (self.checked_at, self.ready_at) {
-            (Some(checked_at), Some(ready_at)) => checked_at <= now && now < ready_at,
-            _ => false,
+    fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
+        let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
+        if now < checked_at {
+            let _ = base.peek(state, checked_at, 0);
+        }
+        let is_known = checked_at <= now && now < ready_at;
+        self.checked_at = is_known.then_some(now);
+        is_known
+    }
+
+    /// Records that the first waiter left at `at`: if that is late, those behind it are delayed.
+    fn record_departure(&mut self, base: &A, at: Nanos) {
+        if self.ready_at.is_none_or(|ready_at| at > ready_at) {
+            self.is_stale = true;
+            // The schedule of a bucket has moved, which is rare: the released calls are answered by the new one.
+            if A::ADDS_UP || queue_config(base).is_counted() {
+                self.projection = None;
+            }
         }
     }
 
     /// Simulates releasing all due waiters on `state`, a copy of the key's state. Returns their number.
     pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
         let mut left = 0;
+        if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
+            let _ = base.peek(state, checked_at, 0);
+        }
         for waiter in &self.waiting {
             let arrived = waiter.arrived.max(self.since);
             let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);

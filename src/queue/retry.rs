@@ -1,9 +1,11 @@
-//! The time after which a call that is denied finds a place in the queue.
+//! The times that a queue reports: until the key is fresh, and until a call that is denied finds a place.
 
-use super::view::{Arrival, QueueView};
+use super::arrival::Arrival;
+use super::view::QueueView;
 use super::waiter::Projection;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
+use crate::decision::Decision;
 
 /// The maximum number of iterations of the fixed-point search in `retry_by_eviction`.
 const MAX_ITERATIONS: usize = 8;
@@ -14,6 +16,13 @@ impl<A: Algorithm> QueueView<'_, A> {
         let algorithm = self.algorithm;
         let (tail, at) = self.tail(now);
         algorithm.ready_at(tail, at, cost).unwrap_or(Nanos::MAX).saturating_since(now)
+    }
+
+    /// Returns the time until the key is fresh, in nanoseconds.
+    pub(super) fn reset(&mut self, now: Nanos) -> u64 {
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        reset_of(algorithm.peek(tail, at, 0), at, now)
     }
 
     /// Returns the time until a new call finds a free place and a wait that is short enough, in nanoseconds.
@@ -94,4 +103,9 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
         0
     }
+}
+
+/// Returns the time from `now` until a key is fresh that reported `decision` at `at`, in nanoseconds.
+pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
+    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::arrival::{Arrival, Fate};
+use super::retry::reset_of;
 use super::waiter::{Projection, Waiter};
 use super::{Queue, queue_config};
 use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, Semaphore};
@@ -38,59 +40,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
     ahead: u128,
 }
 
-/// A call that arrives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    pub(crate) now: Nanos,
-    pub(crate) cost: u64,
-    pub(crate) priority: bool,
-    /// `true` if the call waits when the queue has a free place.
-    pub(crate) may_wait: bool,
-    /// The maximum wait of the call itself in nanoseconds, which the queue may shorten; `u64::MAX` if there is
-    /// none.
-    pub(crate) max_wait: u64,
-    /// Set for a waiter evicted by a newer call: its `retry_after` waits for a free place instead of evicting
-    /// again.
-    pub(crate) dropped: bool,
-}
-
-impl Arrival {
-    /// Creates a call that waits as long as the queue lets it.
-    pub(crate) fn new(now: Nanos, cost: u64) -> Self {
-        Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
-    }
-
-    /// Returns the call's maximum wait in a queue with that configuration, in nanoseconds.
-    pub(super) fn max_wait(&self, queue: QueueConfig) -> u64 {
-        self.max_wait.min(queue.max_wait())
-    }
-
-    /// Returns whether the call would not wait too long, in a state that accounts for all calls ahead and is
-    /// asked with the clock reading `at`.
-    pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
-        let config = queue_config(algorithm);
-        let max_wait = self.max_wait(config);
-        if max_wait == u64::MAX || !config.is_timed() {
-            return true;
-        }
-        if config.is_counted() {
-            return algorithm.queue_capacity(state, self.now, max_wait) > 0;
-        }
-        let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
-        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
-    }
-}
-
-/// The outcome of a call.
-#[derive(Debug)]
-pub(crate) enum Fate {
-    /// The call is allowed or denied immediately.
-    Decided(Decision),
-    Waits,
-    /// The call would wait if there were a free place.
-    Full,
-}
-
+/// What happens to a call that may not pass now.
 enum Course {
     Waits,
     Full,
@@ -346,16 +296,4 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         // A call that is admitted immediately does not wait, however far the clock is behind.
         places.min(in_time.max(at_once))
     }
-
-    /// Returns the time until the key is fresh, in nanoseconds.
-    fn reset(&mut self, now: Nanos) -> u64 {
-        let algorithm = self.algorithm;
-        let (tail, at) = self.tail(now);
-        reset_of(algorithm.peek(tail, at, 0), at, now)
-    }
-}
-
-/// Returns the time from `now` until a key is fresh that reported `decision` at `at`, in nanoseconds.
-fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
-    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -51,15 +51,19 @@ fn a_wait_is_exact_though_the_members_have_different_times() {
             clock.set(1_000 * MS);
             while limiter.check("key").is_allowed() {}
             clock.set(1_003 * MS - back);
+            let of_first = limiter.peek("key").retry_after().unwrap();
             let mut call = waits(limiter.acquire("key"));
             let refused = limiter.check("key");
-            assert_eq!(refused, limiter.peek_n("key", 1), "{algorithm:?}");
-            let wait = refused.retry_after().unwrap();
-            clock.advance(wait - NANOSECOND);
+            assert_eq!(refused, limiter.peek("key"), "{algorithm:?}");
+            // A waiter that leaves late would delay the others.
+            clock.advance(of_first - NANOSECOND);
+            assert_eq!(poll(&mut call), None, "{algorithm:?}, {back:?}: too late by a nanosecond");
+            clock.advance(NANOSECOND);
+            assert!(poll(&mut call).unwrap().is_allowed(), "{algorithm:?}, {back:?}: too early");
+            clock.advance(refused.retry_after().unwrap() - of_first - NANOSECOND);
             assert!(!limiter.check("key").is_allowed(), "{algorithm:?}, {back:?}: too late by a nanosecond");
             clock.advance(NANOSECOND);
             assert!(limiter.check("key").is_allowed(), "{algorithm:?}, {back:?}: too early");
-            assert!(poll(&mut call).unwrap().is_allowed());
         }
     }
     let (short, long) = (per(1, 10 * MS), per(3, 100 * MS));
@@ -82,7 +86,7 @@ fn a_waiter_that_leaves_late_delays_those_behind_it() {
     assert_eq!(limiter.check("key").retry_after(), Some(300 * MS));
     clock.advance(150 * MS);
     assert!(poll(&mut calls[0]).is_some());
-    assert_eq!(limiter.peek_n("key", 1).retry_after(), Some(200 * MS));
+    assert_eq!(limiter.peek("key").retry_after(), Some(200 * MS));
     assert_eq!(limiter.check("key").retry_after(), Some(200 * MS));
     clock.advance(100 * MS - NANOSECOND);
     assert!(poll(&mut calls[1]).is_none());
@@ -257,7 +261,7 @@ fn a_refusal_of_the_queue_counts_for_a_lockout() {
     assert!(limiter.check("key").is_allowed());
     let mut call = waits(limiter.acquire("key"));
     for _ in 0..5 {
-        let _ = limiter.peek_n("key", 1);
+        let _ = limiter.peek("key");
     }
     let refused = poll(&mut Box::pin(limiter.acquire("key"))).unwrap();
     assert_eq!(refused.retry_after(), Some(100 * MS));

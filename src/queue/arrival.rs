@@ -1,0 +1,59 @@
+//! Calls that arrive at a queue, and what becomes of them.
+
+use super::queue_config;
+use crate::algorithm::{Algorithm, QueueConfig};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// A call that arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) now: Nanos,
+    pub(crate) cost: u64,
+    pub(crate) priority: bool,
+    /// `true` if the call waits when the queue has a free place.
+    pub(crate) may_wait: bool,
+    /// The maximum wait of the call itself in nanoseconds, which the queue may shorten; `u64::MAX` if there is
+    /// none.
+    pub(crate) max_wait: u64,
+    /// Set for a waiter evicted by a newer call: its `retry_after` waits for a free place instead of evicting
+    /// again.
+    pub(crate) dropped: bool,
+}
+
+impl Arrival {
+    /// Creates a call that waits as long as the queue lets it.
+    pub(crate) fn new(now: Nanos, cost: u64) -> Self {
+        Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
+    }
+
+    /// Returns the call's maximum wait in a queue with that configuration, in nanoseconds.
+    pub(super) fn max_wait(&self, queue: QueueConfig) -> u64 {
+        self.max_wait.min(queue.max_wait())
+    }
+
+    /// Returns whether the call would not wait too long, in a state that accounts for all calls ahead and is
+    /// asked with the clock reading `at`.
+    pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
+        let config = queue_config(algorithm);
+        let max_wait = self.max_wait(config);
+        if max_wait == u64::MAX || !config.is_timed() {
+            return true;
+        }
+        if config.is_counted() {
+            return algorithm.queue_capacity(state, self.now, max_wait) > 0;
+        }
+        let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
+        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
+}
+
+/// The outcome of a call.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// The call is allowed or denied immediately.
+    Decided(Decision),
+    Waits,
+    /// The call would wait if there were a free place.
+    Full,
+}
