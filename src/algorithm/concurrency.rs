@@ -82,6 +82,7 @@ pub struct Concurrency {
 }
 
 /// The state of a key for [`Concurrency`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct ConcurrencyState {
     last: Nanos,

@@ -64,6 +64,7 @@ pub struct FixedWindow {
 }
 
 /// The state of a key for a [`FixedWindow`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct FixedWindowState {
     last: Nanos,

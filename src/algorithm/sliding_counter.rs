@@ -68,6 +68,7 @@ pub struct SlidingCounter {
 }
 
 /// The state of a key for a [`SlidingCounter`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingCounterState {
     last: Nanos,

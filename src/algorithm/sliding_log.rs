@@ -64,6 +64,7 @@ pub struct SlidingLog {
 }
 
 /// The state of a key for a [`SlidingLog`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingLogState {
     last: Nanos,

@@ -78,6 +78,7 @@ pub struct SlidingWindow {
 }
 
 /// The state of a key for a [`SlidingWindow`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingWindowState {
     last: Nanos,

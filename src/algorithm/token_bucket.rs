@@ -82,6 +82,7 @@ pub struct TokenBucket {
 }
 
 /// The state of a key for a [`TokenBucket`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TokenBucketState {
     last: Nanos,

@@ -22,7 +22,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
-    /// - else only by the [total of the limiter](Builder::max_queued), and there is no maximum wait. **One key may then
+    /// - else only by the [total of the limiter](crate::limiter::Builder::max_queued), and there is no maximum wait. **One key may then
     ///   use up that total**, and calls for other keys are denied if they would have to wait. If callers choose the
     ///   keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
     ///
@@ -108,7 +108,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
     ///
     /// This is only for algorithms that [have calls with priority](HasPriority): a window with
-    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`] and with a
+    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`](crate::algorithm::Tiered) and with a
     /// [lockout](crate::algorithm::Lockout). For others it does not compile:
     ///
     /// ```compile_fail,E0277

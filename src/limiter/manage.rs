@@ -48,7 +48,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Returns the number of calls that are queued now, for all keys together. Never above
-    /// [`max_queued`](Builder::max_queued).
+    /// [`max_queued`](crate::limiter::Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
         self.store.queued()
@@ -86,7 +86,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens are restored later |
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window has passed |
-    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`], the algorithm for calls without a tier is replaced; the tiers of other calls are up to the caller |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced; the tiers of other calls are up to the caller |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next scheduled time stays as many intervals away |
     ///
     /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000, of which one 64th at a
@@ -119,11 +119,11 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
 
 impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
-    /// [`on_close(OnClose::Allow)`](Builder::on_close), new calls are admitted uncounted instead.
+    /// [`on_close(OnClose::Allow)`](crate::limiter::Builder::on_close), new calls are admitted uncounted instead.
     ///
     /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
     /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
-    /// [is marked](Decision::is_closed), has no `retry_after`, and is not counted.
+    /// [is marked](crate::Decision::is_closed), has no `retry_after`, and is not counted.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -26,7 +26,7 @@
 //! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
 
 mod attempt;
-mod memory;
+pub(crate) mod memory;
 mod permit;
 mod reservation;
 
@@ -38,17 +38,14 @@ use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 
+pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
+pub(crate) use memory::{AllDecisions, JointOutcome, LimiterStats, OnClose, decide as decide_joint};
 #[doc(hidden)]
-pub use memory::MemoryOptions;
-pub(crate) use memory::{AllDecisions, JointOutcome, decide as decide_joint};
-pub use memory::{Decided, Few, JointRequest, JointWait};
-pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
+pub use memory::{Decided, Few, JointRequest, JointWait, KeyId, MemoryOptions, QueuedAcquire};
+pub use memory::{MemoryKey, MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
-
-/// The error of a store or a service, boxed.
-pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///

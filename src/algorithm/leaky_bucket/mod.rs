@@ -87,6 +87,7 @@ pub struct LeakyBucket {
 }
 
 /// The state of a key for a [`LeakyBucket`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct LeakyBucketState {
     last: Nanos,

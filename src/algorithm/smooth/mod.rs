@@ -108,6 +108,7 @@ pub struct Smooth {
 }
 
 /// The state of a key for [`Smooth`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SmoothState {
     last: Nanos,

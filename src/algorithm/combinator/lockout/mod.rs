@@ -109,6 +109,7 @@ pub struct Lockout<A> {
 }
 
 /// The state that a [`Lockout`] keeps for a key.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct LockoutState<S> {
     state: S,

@@ -34,7 +34,7 @@ use crate::decision::Decision;
 ///
 /// The algorithm given here is for calls that choose none. The choice is made by the layer
 /// ([`tier`](crate::middleware::RateLimitLayer::tier)) or by the caller of the limiter
-/// ([`check_by`](crate::limiter::RateLimiter::check_by)).
+/// ([`RateLimiter::tier`](crate::limiter::RateLimiter::tier)).
 ///
 /// A key that is asked with a tier for the first time starts with what it has used with others, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what it uses with any tier counts
@@ -61,6 +61,7 @@ pub struct Tiered<A> {
 }
 
 /// The state that a [`Tiered`] keeps for a key.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
     /// The tier that was asked last.
