@@ -1,37 +1,4 @@
-//! # Concurrency
-//!
-//! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
-//! server can take, whether they take a second each or an hour.
-//!
-//! **Naive answer.** Count up when a call arrives, and down when the handler returns.
-//!
-//! **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
-//! after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
-//! does not count down, until the count is full and stays so.
-//!
-//! **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
-//! dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
-//! number of permits that are held.
-//!
-//! ```text
-//!   2 per key
-//!
-//!   in progress   1   2       2       1   2
-//!                 ①───┼───────╯ body ends
-//!                     ②───────┼───────────╮
-//!                         ③ ✗             │
-//!                                 ④ ──────┴──
-//!                                 passes: ① is over
-//! ```
-//!
-//! **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
-//! that for all keys together.
-//!
-//! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
-//! all keys change.
-//!
-//! It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
-//! time to come back.
+//! The limit of calls in progress.
 
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::semaphore::{Semaphore, SharedPermit};
@@ -74,6 +41,41 @@ use crate::decision::Decision;
 /// drop(first);
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
+///
+/// # How it works
+///
+/// **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
+/// server can take, whether they take a second each or an hour.
+///
+/// **Naive answer.** Count up when a call arrives, and down when the handler returns.
+///
+/// **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
+/// after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
+/// does not count down, until the count is full and stays so.
+///
+/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
+/// dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
+/// number of permits that are held.
+///
+/// ```text
+///   2 per key
+///
+///   in progress   1   2       2       1   2
+///                 ①───┼───────╯ body ends
+///                     ②───────┼───────────╮
+///                         ③ ✗             │
+///                                 ④ ──────┴──
+///                                 passes: ① is over
+/// ```
+///
+/// **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
+/// that for all keys together.
+///
+/// **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
+/// all keys change.
+///
+/// It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
+/// time to come back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,

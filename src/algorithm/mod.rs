@@ -55,6 +55,23 @@
 //! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and).
 //! An algorithm can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
 //!
+//! ## Several limits on one key
+//!
+//! **Problem.** Ten a second, and a thousand a day.
+//!
+//! **Naive answer.** Two limiters, one after the other.
+//!
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a
+//! caller that has used up its day burns the second's budget as well, and what is reported to it is wrong.
+//! Charging and undoing is no better: others see the charge in between.
+//!
+//! **The idea.** Ask all of them first; charge all, or none. The key is locked meanwhile, so no call gets in
+//! between.
+//!
+//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
+//!
+//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+//!
 //! # Pictures
 //!
 //! Each page has a picture of its algorithm. The same calls arrive in all of them, and the limit is always 4 per
@@ -81,7 +98,6 @@
 //! its time continues from the new reading.
 
 mod clock_step;
-mod combinator;
 mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
@@ -96,6 +112,9 @@ mod smooth;
 mod token_bucket;
 mod usage;
 mod window_queue;
+
+// Last: rustdoc lists a type's methods by module, and its constructors come before `block_for` and `priority`.
+mod combinator;
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,28 +1,4 @@
-//! # Blocking after abuse
-//!
-//! **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
-//!
-//! **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
-//!
-//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
-//! for ever.
-//!
-//! **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
-//! lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
-//! of it, and change nothing.
-//!
-//! ```text
-//!   limit 2, block for 5 s after 3
-//!
-//!   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
-//!                   ├── 5 s ──────┤
-//!             1st ──┘ 3rd: "try again in 5 s"
-//! ```
-//!
-//! **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
-//! decision is that of the inner algorithm.
-//!
-//! **Cost.** 32 bytes more per key.
+//! Lockouts after too many denials.
 
 mod queueing;
 #[cfg(test)]
@@ -99,6 +75,32 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// # logins.reset("user:42");
 /// # assert!(logins.check("user:42").is_allowed());
 /// ```
+///
+/// # How it works
+///
+/// **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
+///
+/// **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
+///
+/// **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
+/// for ever.
+///
+/// **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
+/// lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
+/// of it, and change nothing.
+///
+/// ```text
+///   limit 2, block for 5 s after 3
+///
+///   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
+///                   ├── 5 s ──────┤
+///             1st ──┘ 3rd: "try again in 5 s"
+/// ```
+///
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
+/// decision is that of the inner algorithm.
+///
+/// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lockout<A> {
     algorithm: A,
