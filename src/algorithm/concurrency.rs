@@ -42,6 +42,10 @@ use crate::decision::Decision;
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
 ///
+/// With the same calls as in [every picture](crate::algorithm#pictures), each of which takes 0.6 s:
+///
+#[cfg_attr(doc, doc = include_str!("pictures/concurrency.svg"))]
+///
 /// # How it works
 ///
 /// **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a

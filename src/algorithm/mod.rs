@@ -74,8 +74,9 @@
 //!
 //! # Pictures
 //!
-//! Each page has a picture of its algorithm. The same calls arrive in all of them, and the limit is always 4 per
-//! second. From top to bottom:
+//! Most pages have a picture of their algorithm. The same calls arrive in all of them, in the phases that are named at the
+//! top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the limit for
+//! two seconds, a pause. The limit is always 4: per second, or for [`Concurrency`] at a time. From top to bottom:
 //!
 //! - The calls that arrive, from left to right. A dot passes, a cross is refused, and a ring has to wait.
 //! - The calls that pass, if calls wait. A triangle has waited.

@@ -76,6 +76,10 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// # assert!(logins.check("user:42").is_allowed());
 /// ```
 ///
+/// A fixed window with a lockout, and the same calls as in [every picture](crate::algorithm#pictures):
+///
+#[cfg_attr(doc, doc = include_str!("../../pictures/lockout.svg"))]
+///
 /// # How it works
 ///
 /// **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.

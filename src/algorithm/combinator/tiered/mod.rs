@@ -36,6 +36,10 @@ use crate::decision::Decision;
 /// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 995);
 /// ```
 ///
+/// A user whose calls are those of [every picture](crate::algorithm#pictures) pays for a larger token bucket for a while:
+///
+#[cfg_attr(doc, doc = include_str!("../../pictures/tiers.svg"))]
+///
 /// # How it works
 ///
 /// **Problem.** Free users get ten a minute, paying ones a thousand; a login costs more care than a search.
