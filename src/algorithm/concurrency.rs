@@ -145,6 +145,18 @@ impl Concurrency {
     /// # Panics
     ///
     /// Panics if `limit` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let limiter = RateLimiter::new(Concurrency::per_key(2).total(3));
+    /// let permits: Vec<_> = ["a", "a", "b"].map(|key| limiter.try_acquire_permit(key)).into_iter().collect();
+    /// assert!(permits.iter().all(Result::is_ok));
+    /// assert!(limiter.try_acquire_permit("b").is_err());
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn total(mut self, limit: u64) -> Self {

@@ -99,6 +99,14 @@ impl FixedWindow {
     /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter
     /// is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds,
     /// nor time the machine was suspended.
+    ///
+    /// ```
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::FixedWindow;
+    ///
+    /// // 1,000 a day, from midnight UTC to midnight UTC
+    /// let daily = FixedWindow::new(Quota::per_day(1_000)).aligned();
+    /// ```
     #[must_use]
     pub const fn aligned(mut self) -> Self {
         self.aligned = true;

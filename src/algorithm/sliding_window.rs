@@ -124,6 +124,17 @@ impl SlidingWindow {
     /// # Panics
     ///
     /// Panics if `n` is 0 or above 1,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::SlidingWindow;
+    ///
+    /// // a unit is free again at most 1 s, not 6 s, after its minute
+    /// let window = SlidingWindow::new(Quota::per_minute(100)).slices(60);
+    /// assert_eq!(window.slice_count(), 60);
+    /// ```
     #[must_use]
     pub const fn slices(self, n: usize) -> Self {
         assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");

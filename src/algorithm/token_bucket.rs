@@ -122,6 +122,14 @@ impl TokenBucket {
     ///
     /// A fresh key counts as idle since then, so its bucket has been filling until its first call. While it is not full,
     /// a refund cannot distinguish tokens that were charged from those missing at the start.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)).start_empty());
+    /// assert!(!limiter.check("user:42").is_allowed());
+    /// ```
     #[must_use]
     pub const fn start_empty(mut self) -> Self {
         self.empty = true;

@@ -69,6 +69,17 @@ impl<A: Algorithm> RateLimiter<A> {
 
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes one unit if it is available. Never waits.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
+    /// match limiter.check("user:42").retry_after() {
+    ///     None => println!("welcome"),
+    ///     Some(wait) => println!("try again in {wait:?}"),
+    /// }
+    /// ```
     #[inline]
     pub fn check<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
     where
@@ -80,6 +91,16 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes `cost` units if all are available, else none. Never waits.
     ///
     /// A cost that exceeds the limit is denied without a `retry_after`.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)));
+    /// assert_eq!(limiter.check_n("user:42", 8).remaining(), 2);
+    /// assert!(!limiter.check_n("user:42", 3).is_allowed());
+    /// assert!(limiter.check_n("user:42", 11).never_fits());
+    /// ```
     #[inline]
     pub fn check_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where
@@ -92,6 +113,15 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
     /// is.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 10);
+    /// assert_eq!(limiter.peek("user:42").remaining(), 10);
+    /// ```
     pub fn peek<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
     where
         S: KeyedStore<A, K>,
@@ -115,6 +145,20 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// # Errors
     ///
     /// Returns the denial.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let exports = RateLimiter::new(Concurrency::per_key(1));
+    /// let permit = exports.try_acquire_permit("user:42")?;
+    /// assert!(exports.try_acquire_permit("user:42").is_err());
+    /// drop(permit);
+    /// assert!(exports.try_acquire_permit("user:42").is_ok());
+    /// # Ok::<(), tower_throttle::store::Denied>(())
+    /// ```
     pub fn try_acquire_permit<K: ?Sized>(&self, key: &K) -> S::Reply<Result<Permit, Denied>>
     where
         S: KeyedStore<A, K>,
@@ -147,6 +191,16 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     }
 
     /// Resets the key, which is fresh afterwards. Its queued calls may be released at once, one by one.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// limiter.reset("user:42");
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// ```
     pub fn reset<K: ?Sized>(&self, key: &K) -> S::Reply<()>
     where
         S: KeyedStore<A, K>,

@@ -133,6 +133,15 @@ impl Smooth {
     ///
     /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
     /// 292 years.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::Smooth;
+    ///
+    /// // after a pause, the rate rises from 60 to 180 calls a minute within half a minute
+    /// let upstream = Smooth::warming_up(Quota::per_minute(180), Duration::from_secs(30));
+    /// ```
     #[must_use]
     pub fn warming_up(quota: Quota, warm_up: Duration) -> Self {
         let warm_up = Nanos::from(warm_up).0.min(i64::MAX as u64);

@@ -156,6 +156,16 @@ impl<A: Algorithm> Lockout<A> {
 
     /// Begins the lockout anew with each call that is denied during it: a client that retries in a loop stays
     /// out.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::FixedWindow;
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10).extend_on_retry();
+    /// assert_eq!((logins.duration(), logins.refusals()), (hour, 10));
+    /// ```
     #[must_use]
     pub fn extend_on_retry(self) -> Self {
         Self { extends: true, ..self }
