@@ -22,7 +22,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
-    /// - else only by the [total of the limiter](crate::limiter::Builder::max_queued), and there is no maximum wait. **One key may then
+    /// - else only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One key may then
     ///   use up that total**, and calls for other keys are denied if they would have to wait. If callers choose the
     ///   keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
     ///

@@ -53,7 +53,8 @@ impl<A: Algorithm> Builder<A> {
         Self { algorithm, clock: AnyClock::default(), store }
     }
 
-    /// Sets the store of the keys' state: any type that [makes one](MakeStore).
+    /// Sets the store of the keys' state: any type that [makes one](MakeStore). Call it before the options that this store
+    /// has; those of a store in memory that were set before have no effect.
     ///
     /// The options of a store in memory do not compile after it:
     ///

@@ -31,7 +31,7 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<A, K, W, S> {
-        Start { store: S, key: K, call: Call<A> },
+        Start { store: S, key: Option<K>, call: Call<A> },
         Waiting { #[pin] wait: W },
         Done,
     }
@@ -48,7 +48,7 @@ struct Call<A> {
 impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
     pub(super) fn new(store: S, key: S::Key, cost: u64) -> Self {
         let call = Call { cost, algorithm: None, priority: false, max_wait: Duration::MAX };
-        Self { stage: Stage::Start { store, key, call } }
+        Self { stage: Stage::Start { store, key: Some(key), call } }
     }
 
     /// Sets the maximum wait. Call it before the first poll.
@@ -85,7 +85,8 @@ impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
             let decided = match stage.as_mut().project() {
                 StageProj::Start { store, key, call } => {
                     let attempt = Attempt::with(call.cost, call.algorithm.as_ref(), call.priority);
-                    match store.acquire(key.clone(), attempt.wait().with_max_wait(call.max_wait)) {
+                    let Some(key) = key.take() else { unreachable!("it starts once") };
+                    match store.acquire(key, attempt.wait().with_max_wait(call.max_wait)) {
                         Acquired::Ready(decision, reservation) => Ok((decision, reservation)),
                         Acquired::Pending(wait) => {
                             stage.set(Stage::Waiting { wait });

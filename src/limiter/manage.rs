@@ -1,34 +1,12 @@
 //! Changes to a limiter as a whole, and what it counts.
 
-use std::hash::Hash;
-
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
-use crate::store::{Attempt, CloseStore, JointRequest, LimiterStats, MemoryKey, ReplaceAlgorithm};
+use crate::store::{
+    Attempt, CloseStore, JointRequest, KeyedStore, LimiterStats, MemoryKey, ReleaseStore, ReplaceAlgorithm,
+};
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
-    ///
-    /// This is for algorithms that [need a release](Algorithm::needs_release), and has no effect on others. It never
-    /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
-    /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
-    /// the algorithm with which it was taken. So take permits if an algorithm with a total may be
-    /// [replaced](RateLimiter::replace).
-    ///
-    /// ```
-    /// use tower_throttle::RateLimiter;
-    /// use tower_throttle::algorithm::Concurrency;
-    ///
-    /// let limiter = RateLimiter::new(Concurrency::per_key(1));
-    /// assert!(limiter.check("user:42").is_allowed());
-    /// assert!(!limiter.check("user:42").is_allowed());
-    /// limiter.release("user:42", 1);
-    /// assert!(limiter.check("user:42").is_allowed());
-    /// ```
-    pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.store.release(key, Attempt::new(cost));
-    }
-
     /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the table of keys was
     /// full.
     ///
@@ -48,7 +26,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Returns the number of calls that are queued now, for all keys together. Never above
-    /// [`max_queued`](crate::limiter::Builder::max_queued).
+    /// [`max_queued`](super::Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
         self.store.queued()
@@ -70,6 +48,33 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Returns a request for `call` that is decided together with others.
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         self.store.part(key, call)
+    }
+}
+
+impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
+    /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
+    ///
+    /// This is for algorithms that [need a release](Algorithm::needs_release), and has no effect on others. It never
+    /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
+    /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
+    /// the algorithm with which it was taken. So take permits if an algorithm with a total may be
+    /// [replaced](RateLimiter::replace).
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let limiter = RateLimiter::new(Concurrency::per_key(1));
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// assert!(!limiter.check("user:42").is_allowed());
+    /// limiter.release("user:42", 1);
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// ```
+    pub fn release<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.release(self.store.key(key), Attempt::new(cost))
     }
 }
 
@@ -119,7 +124,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
 
 impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
-    /// [`on_close(OnClose::Allow)`](crate::limiter::Builder::on_close), new calls are admitted uncounted instead.
+    /// [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are admitted uncounted instead.
     ///
     /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
     /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial

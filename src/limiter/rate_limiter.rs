@@ -35,11 +35,15 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 /// `acquire` and `acquire_permit` then yield a `Result`, too. A forgotten `.await` does not compile:
 ///
 /// ```compile_fail,E0599
-/// use tower_throttle::RateLimiter;
-/// use tower_throttle::algorithm::TokenBucket;
-/// use tower_throttle::store::{CheckStore, KeyedStore};
-///
-/// async fn serve(limiter: RateLimiter<TokenBucket, impl CheckStore<TokenBucket> + KeyedStore<TokenBucket, str>>) {
+/// # use std::{future::Future, pin::Pin};
+/// # use tower_throttle::algorithm::TokenBucket;
+/// # use tower_throttle::store::{CheckStore, KeyedStore};
+/// # use tower_throttle::{Decision, RateLimiter};
+/// # type Reply = Pin<Box<dyn Future<Output = Result<Decision, std::io::Error>> + Send>>;
+/// # type Limiter<S> = RateLimiter<TokenBucket, S>;
+/// async fn serve<S>(limiter: Limiter<S>)
+/// # where S: KeyedStore<TokenBucket, str> + CheckStore<TokenBucket, Reply<Decision> = Reply>
+/// {
 ///     if limiter.check("user:42").is_allowed() {
 ///         // serve
 ///     }
@@ -214,6 +218,11 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     #[must_use]
     pub fn with_store(store: S) -> Self {
         Self { store, algorithm: PhantomData }
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &S {
+        &self.store
     }
 
     /// Returns the present algorithm.

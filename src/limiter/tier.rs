@@ -1,17 +1,15 @@
-use crate::algorithm::{Algorithm, Tiered};
-use crate::decision::Decision;
-use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryKey, MemoryStore, Permit};
+use std::fmt;
+use std::time::Duration;
 
 use super::{Acquire, AcquirePermit, RateLimiter};
+use crate::algorithm::{Algorithm, HasPriority, Tiered};
+use crate::decision::Decision;
+use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, ReleaseStore, Store};
 
 /// A limiter with the algorithm of one tier. Created by [`RateLimiter::tier`].
 ///
 /// What a key uses in one tier counts in all of them. See [`Tiered`].
-#[derive(Debug)]
-pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>>
-where
-    S: CheckStore<Tiered<A>>,
-{
+pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
     limiter: &'a RateLimiter<Tiered<A>, S>,
     algorithm: Tiered<A>,
 }
@@ -29,6 +27,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> RateLimiter<Tiered<A>, 
     /// assert!(!limiter.check("user:42").is_allowed());
     /// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 98);
     /// ```
+    #[must_use]
     pub fn tier(&self, algorithm: &A) -> Tier<'_, A, S> {
         Tier { limiter: self, algorithm: Tiered::new(algorithm.clone()) }
     }
@@ -56,7 +55,15 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.store.peek(self.limiter.store.key(key), self.attempt(1))
+        self.peek_n(key, 1)
+    }
+
+    /// Returns what [`check_n`](Tier::check_n) would return now, without taking anything.
+    pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
+    where
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        self.limiter.store.peek(self.limiter.store.key(key), self.attempt(cost))
     }
 
     /// Takes one unit, waiting for it in the key's queue. See [`RateLimiter::acquire`], also for cancel safety and panics.
@@ -74,6 +81,31 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         S: KeyedStore<Tiered<A>, K>,
     {
         self.limiter.start_acquire(key, cost).with_algorithm(self.algorithm.clone())
+    }
+
+    /// Takes one unit, waiting for it at most `max_wait`. See [`RateLimiter::acquire_within`].
+    pub fn acquire_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> Acquire<Tiered<A>, S>
+    where
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        self.acquire_n_within(key, 1, max_wait)
+    }
+
+    /// Takes `cost` units, waiting for them at most `max_wait`. See [`RateLimiter::acquire_within`].
+    pub fn acquire_n_within<K: ?Sized>(&self, key: &K, cost: u64, max_wait: Duration) -> Acquire<Tiered<A>, S>
+    where
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        self.acquire_n(key, cost).with_max_wait(max_wait)
+    }
+
+    /// Takes `cost` units with priority. See [`RateLimiter::acquire_with_priority`].
+    pub fn acquire_with_priority<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<Tiered<A>, S>
+    where
+        A: HasPriority,
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        self.acquire_n(key, cost).with_priority()
     }
 
     /// Takes a permit. See [`RateLimiter::try_acquire_permit`].
@@ -101,15 +133,42 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         AcquirePermit::new(self.acquire(key))
     }
 
+    /// Takes a permit, waiting for it at most `max_wait`. See [`RateLimiter::acquire_permit_within`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial.
+    pub fn acquire_permit_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> AcquirePermit<Tiered<A>, S>
+    where
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        AcquirePermit::new(self.acquire_within(key, max_wait))
+    }
+
     fn attempt(&self, cost: u64) -> Attempt<'_, Tiered<A>> {
         Attempt::new(cost).with_algorithm(&self.algorithm)
     }
 }
 
-impl<A: Algorithm + PartialEq> Tier<'_, A> {
+impl<A: Algorithm + PartialEq, S: ReleaseStore<Tiered<A>>> Tier<'_, A, S> {
     /// Ends calls that [`check`](Tier::check) or [`acquire`](Tier::acquire) admitted in this tier. See
     /// [`RateLimiter::release`].
-    pub fn release<K: MemoryKey + ?Sized>(&self, key: &K, cost: u64) {
-        self.limiter.store.release(key, self.attempt(cost));
+    pub fn release<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
+    where
+        S: KeyedStore<Tiered<A>, K>,
+    {
+        self.limiter.store.release(self.limiter.store.key(key), self.attempt(cost))
+    }
+}
+
+impl<A: Algorithm + PartialEq, S: Store<Tiered<A>>> Clone for Tier<'_, A, S> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter, algorithm: self.algorithm.clone() }
+    }
+}
+
+impl<A: Algorithm + PartialEq, S: Store<Tiered<A>>> fmt::Debug for Tier<'_, A, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tier").field("algorithm", &self.algorithm).finish_non_exhaustive()
     }
 }

@@ -49,7 +49,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm: Some(algorithm), ..self }
     }
 
-    /// Asks for a [`Reservation`](crate::store::Reservation), so that the call can be settled.
+    /// Asks for a [`Reservation`](super::Reservation), so that the call can be settled.
     #[must_use]
     pub fn with_reservation(self) -> Self {
         Self { reserves: true, ..self }
@@ -79,7 +79,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))
     }
 
-    /// Returns whether the call asks for a [`Reservation`](crate::store::Reservation).
+    /// Returns whether the call asks for a [`Reservation`](super::Reservation).
     #[must_use]
     pub fn wants_reservation(&self) -> bool {
         self.reserves

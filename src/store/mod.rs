@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`Store`] and [`KeyedStore`] | layers, and [`RateLimiter::algorithm`](crate::limiter::RateLimiter::algorithm) |
 //! | [`CheckStore`] | `check`, `peek`, `refund`, `reset`, `acquire` and permits of a [`RateLimiter`](crate::limiter::RateLimiter) |
+//! | [`ReleaseStore`] | [`release`](crate::limiter::RateLimiter::release) |
 //! | [`SettleStore`] | [`RateLimitLayer::settle`](crate::middleware::RateLimitLayer::settle) |
 //! | [`ReplaceAlgorithm`] | [`replace`](crate::limiter::RateLimiter::replace) |
 //! | [`CloseStore`] | [`close`](crate::limiter::RateLimiter::close) |
@@ -53,7 +54,7 @@ pub use reservation::Reservation;
 /// their state, as those of a database client do.
 pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The identity of a key in this store. [`KeyedStore`] creates it.
-    type Key: Clone + Send + Sync + 'static;
+    type Key: Send + 'static;
 
     /// The error of a store that could not decide. A denial is no error.
     type Error: Into<BoxError>;
@@ -61,8 +62,9 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// A decision that comes later: from another machine, or after waiting in a queue. The reservation of a denied call is
     /// empty.
     ///
-    /// Cancel safety: a future that is dropped before it is ready must leave no call waiting for it, and either
-    /// has charged its units or has not.
+    /// Cancel safety: a future that is dropped before it is ready must leave no call waiting for it, and what it would
+    /// have held is released. A store that answers later may have charged the units of such a call, since its request
+    /// may have been sent; one that decides immediately has not.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
     /// Returns the present algorithm: borrowed if it is the one that the store was created with, owned if it has been
@@ -77,6 +79,9 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
     /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
     /// a [`Reservation::on_settle`], if this is a [`SettleStore`].
+    ///
+    /// If the attempt has [its own algorithm](Attempt::algorithm), the state is [switched](Algorithm::switch_tier) to it
+    /// before the call is decided, and [restored](Algorithm::restore_tier) if the call is denied.
     ///
     /// A cost of 0 is always allowed and charges nothing.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
@@ -97,7 +102,8 @@ pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
 /// A store that a [`RateLimiter`](crate::limiter::RateLimiter) can be asked through directly, without a layer.
 ///
 /// A store that decides immediately replies with the value itself: `Reply<T> = T`. One that answers later replies with a
-/// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`.
+/// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`. Nothing is known of the
+/// reply in code that is generic over the store.
 pub trait CheckStore<A: Algorithm>: Store<A> {
     /// The reply to a question that is answered with a `T`: the `T`, or a future of an [`Output`](CheckStore::Output).
     type Reply<T: Send + 'static>;
@@ -109,7 +115,7 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
     fn output<T>(result: Result<T, Self::Error>) -> Self::Output<T>;
 
     /// Charges the units that `attempt` costs to `key`, all or none. Never waits. What an admitted call holds stays held
-    /// until it is released by hand.
+    /// until it is [released](ReleaseStore::release).
     fn check(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
 
     /// Charges as [`check`](CheckStore::check) does, and returns a permit that holds the
@@ -128,6 +134,12 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
 
     /// Makes the key fresh.
     fn reset(&self, key: Self::Key) -> Self::Reply<()>;
+}
+
+/// A store in which calls can be ended that were admitted without a permit.
+pub trait ReleaseStore<A: Algorithm>: CheckStore<A> {
+    /// Ends calls that cost what `attempt` costs. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
+    fn release(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<()>;
 }
 
 /// A store that returns a [`Reservation::on_settle`] for each admitted call that asks for one.
@@ -173,6 +185,7 @@ pub struct StoreSettings<A> {
 
 /// A decision, or the future of one.
 #[derive(Debug)]
+#[must_use = "an admitted call that is dropped releases what it holds"]
 pub enum Acquired<W> {
     /// The call was decided immediately. The reservation of a denied call is empty.
     Ready(Decision, Reservation),

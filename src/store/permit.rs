@@ -35,16 +35,20 @@ impl Permit {
         self.0.forget();
     }
 
-    /// Merges two permits into one.
-    pub fn merge(&mut self, other: Self) {
-        let this = std::mem::take(&mut self.0);
-        self.0 = this.and(other.0);
+    /// Merges permits into one.
+    pub(crate) fn merged(permits: impl IntoIterator<Item = Self>) -> Self {
+        Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
+    }
+
+    /// Adds what another permit holds.
+    pub(crate) fn merge(&mut self, other: Self) {
+        *self = Self::merged([std::mem::take(self), other]);
     }
 
     /// Returns whether there is nothing to release.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        !self.0.is_permit()
     }
 }
 

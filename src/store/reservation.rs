@@ -1,5 +1,7 @@
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::decision::Decision;
 
 /// What an admitted call holds or was charged: a permit that is released at its end, or a charge that can be settled.
@@ -29,15 +31,20 @@ trait Charge: Send + Sync {
     /// Releases what the call holds.
     fn release(self: Box<Self>);
 
+    /// Keeps what the call holds.
+    fn forget(self: Box<Self>) {}
+
     /// Returns whether there is something to release.
     fn is_permit(&self) -> bool;
 }
+
+type Few<T> = SmallVec<[T; 2]>;
 
 struct OnRelease<F>(F);
 
 struct OnSettle<F>(F);
 
-struct Merged(Reservation, Reservation);
+struct Merged(Few<Reservation>);
 
 impl Reservation {
     /// Creates the reservation of a call in progress, which calls `release` when it is dropped or settled. For authors of
@@ -65,7 +72,9 @@ impl Reservation {
 
     /// Drops the reservation without releasing anything: the call stays in progress.
     pub fn forget(mut self) {
-        self.0 = None;
+        if let Some(charge) = self.0.take() {
+            charge.forget();
+        }
     }
 
     /// Returns whether there is nothing to release and nothing to settle.
@@ -79,11 +88,12 @@ impl Reservation {
         self.0.as_ref().is_some_and(|charge| charge.is_permit())
     }
 
-    /// Merges two reservations into one.
-    pub(super) fn and(mut self, mut other: Self) -> Self {
-        match (self.0.take(), other.0.take()) {
-            (Some(one), Some(other)) => Self(Some(Box::new(Merged(Self(Some(one)), Self(Some(other)))))),
-            (one, other) => Self(one.or(other)),
+    /// Merges several reservations into one.
+    pub(super) fn merged(mut all: Few<Self>) -> Self {
+        all.retain(|one| !one.is_empty());
+        match all.len() {
+            0 | 1 => all.pop().unwrap_or_default(),
+            _ => Self(Some(Box::new(Merged(all)))),
         }
     }
 }
@@ -129,19 +139,63 @@ impl<F: FnOnce(u64) -> Option<Decision> + Send + Sync> Charge for OnSettle<F> {
     }
 }
 
-/// If the release of one panics, the other is released all the same, as both are dropped.
 impl Charge for Merged {
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
-        let Self(one, other) = *self;
-        let _settled = one.settle(actual);
-        other.settle(actual)
+        self.0.into_iter().filter_map(|one| one.settle(actual)).last()
     }
 
+    /// If the release of one panics, the others are released all the same, as all are dropped.
     fn release(self: Box<Self>) {
         drop(self);
     }
 
+    fn forget(self: Box<Self>) {
+        self.0.into_iter().for_each(Reservation::forget);
+    }
+
     fn is_permit(&self) -> bool {
-        self.0.is_permit() || self.1.is_permit()
+        self.0.iter().any(Reservation::is_permit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn counted(count: &Arc<AtomicU32>) -> Reservation {
+        let count = Arc::clone(count);
+        Reservation::on_release(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn merged(all: impl IntoIterator<Item = Reservation>) -> Reservation {
+        Reservation::merged(all.into_iter().collect())
+    }
+
+    #[test]
+    fn a_merged_reservation_releases_all_when_dropped_and_none_when_forgotten() {
+        let count = Arc::new(AtomicU32::new(0));
+        merged([counted(&count), Reservation::default(), merged([counted(&count), counted(&count)])])
+            .forget();
+        assert_eq!(count.load(Ordering::Relaxed), 0);
+        drop(merged([counted(&count), counted(&count), counted(&count)]));
+        assert_eq!(count.load(Ordering::Relaxed), 3);
+        assert!(merged([counted(&count)]).settle(1).is_none());
+        assert_eq!(count.load(Ordering::Relaxed), 4);
+        assert!(merged([]).is_empty());
+    }
+
+    #[test]
+    fn all_are_released_if_one_panics() {
+        let count = Arc::new(AtomicU32::new(0));
+        let panics = Reservation::on_release(|| panic!("on release"));
+        let all = merged([counted(&count), panics, counted(&count)]);
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(all))).is_err());
+        assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 }

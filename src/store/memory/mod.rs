@@ -29,7 +29,9 @@ use self::context::MemoryContext;
 use self::fingerprint::Fingerprint;
 use self::location::shared_bits;
 use self::table::Table;
-use super::{Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, SettleStore};
+use super::{
+    Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReleaseStore, ReplaceAlgorithm, SettleStore,
+};
 use crate::algorithm::{Algorithm, Semaphore};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
@@ -112,23 +114,6 @@ impl<A: Algorithm> MemoryStore<A> {
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         JointRequest::new(&self.context, self.context.seed.fingerprint(key), call)
     }
-
-    /// Ends calls that were admitted without a permit.
-    pub(crate) fn release<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) {
-        let (context, cost) = (&*self.context, call.cost);
-        let key = context.seed.fingerprint(key);
-        let released = context.table.with_used(context, key, call.algorithm, |entry, now| {
-            // No more than it holds in flight itself: other keys' calls are not released.
-            let (algorithm, cost) =
-                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
-            entry.end(now, cost);
-            (algorithm, cost)
-        });
-        // A key that is not in the table holds nothing.
-        if let Some((algorithm, cost)) = released {
-            algorithm.release_total(cost);
-        }
-    }
 }
 
 impl<A: Algorithm, K: MemoryKey + ?Sized> KeyedStore<A, K> for MemoryStore<A> {
@@ -197,6 +182,23 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
 
     fn reset(&self, KeyId(key): KeyId) {
         self.context.table.reset(&self.context, key);
+    }
+}
+
+impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
+    fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
+        let (context, cost) = (&*self.context, call.cost);
+        let released = context.table.with_used(context, key, call.algorithm, |entry, now| {
+            // No more than it holds in flight itself: other keys' calls are not released.
+            let (algorithm, cost) =
+                (entry.algorithm.clone(), cost.min(entry.algorithm.in_flight(entry.state)));
+            entry.end(now, cost);
+            (algorithm, cost)
+        });
+        // A key that is not in the table holds nothing.
+        if let Some((algorithm, cost)) = released {
+            algorithm.release_total(cost);
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::{Concurrency, FixedWindow, SlidingWindow, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
 
+use crate::support::PolledByHand;
+
 const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test(start_paused = true)]
@@ -55,6 +57,28 @@ async fn permits_are_released_when_dropped_and_not_when_forgotten() -> Result<()
     // `check` holds its unit as well.
     assert!(limiter.check("a").await?.is_allowed());
     assert_eq!(limiter.peek("a").await?.remaining(), 0);
+    limiter.release("a", 1).await?;
+    assert_eq!(limiter.peek("a").await?.remaining(), 1);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_released_if_its_future_is_dropped_at_any_poll() -> Result<(), Gone> {
+    for polls in 0..3 {
+        let limiter = limiter(Concurrency::per_key(1));
+        let mut call = PolledByHand::new(limiter.acquire_permit("a"));
+        for _ in 0..polls {
+            if call.poll() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let taken = call.output.is_some();
+        assert_eq!(taken, polls == 2, "after {polls} polls");
+        drop(call);
+        tokio::task::yield_now().await;
+        assert_eq!(limiter.peek("a").await?.remaining(), 1, "after {polls} polls");
+    }
     Ok(())
 }
 

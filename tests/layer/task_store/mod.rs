@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, ReplaceAlgorithm, Reservation,
-    SettleStore, Store, StoreSettings,
+    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, ReleaseStore, ReplaceAlgorithm,
+    Reservation, SettleStore, Store, StoreSettings,
 };
 use tower_throttle::{Decision, RateLimiter};
 
@@ -34,6 +34,7 @@ pub(crate) struct Gone;
 #[derive(Clone, Debug)]
 pub(crate) struct TaskStore<A: Algorithm> {
     jobs: mpsc::UnboundedSender<Job<A>>,
+    clock: AnyClock,
     initial: A,
     replaced: Arc<RwLock<Option<A>>>,
 }
@@ -65,7 +66,8 @@ impl<A: Algorithm> MakeStore<A> for InTask {
     fn make_store(self, settings: StoreSettings<A>) -> Result<TaskStore<A>, Infallible> {
         let StoreSettings { algorithm, clock, .. } = settings;
         let (jobs, mut queue) = mpsc::unbounded_channel::<Job<A>>();
-        let store = TaskStore { jobs, initial: algorithm.clone(), replaced: Arc::default() };
+        let store =
+            TaskStore { jobs, clock: clock.clone(), initial: algorithm.clone(), replaced: Arc::default() };
         let created_at = clock.now();
         let mut keys = Keys { algorithm, clock, created_at, states: HashMap::new() };
         tokio::spawn(async move {
@@ -83,13 +85,43 @@ impl<A: Algorithm> Keys<A> {
         let algorithm = call.tier.as_ref().unwrap_or(&self.algorithm);
         let new_state = || algorithm.new_state(self.created_at, now);
         let state = self.states.entry(call.key.clone()).or_insert_with(new_state);
-        // A tier is kept in the state.
-        let before = algorithm.switch_tier(state, now);
-        let result = f(algorithm, state, now);
-        if let Some(before) = before {
-            algorithm.restore_tier(state, now, before);
-        }
-        result
+        f(algorithm, state, now)
+    }
+
+    /// Charges the call, or denies it. What it holds is released if the caller does not wait for the reply.
+    fn charge(&mut self, call: Call<A>, jobs: &mpsc::UnboundedSender<Job<A>>) -> (Decision, Reservation) {
+        let (decision, algorithm, charged_at) = self.with(&call, |algorithm, state, now| {
+            let before = algorithm.switch_tier(state, now);
+            let decision = algorithm.check(state, now, call.cost);
+            if let Some(before) = before.filter(|_| !decision.is_allowed()) {
+                algorithm.restore_tier(state, now, before);
+            }
+            (decision, algorithm.clone(), algorithm.last_update(state))
+        });
+        let (jobs, cost) = (jobs.clone(), call.cost);
+        let reservation = if !decision.is_allowed() || cost == 0 {
+            Reservation::default()
+        } else if algorithm.needs_release() {
+            Reservation::on_release(move || {
+                algorithm.release_total(cost);
+                let _ = jobs.send(Box::new(move |keys| {
+                    keys.with(&call, |algorithm, state, now| algorithm.release(state, now, cost));
+                }));
+            })
+        } else if call.settles {
+            Reservation::on_settle(move |actual| {
+                let _ = jobs.send(Box::new(move |keys| {
+                    keys.with(&call, |algorithm, state, now| match actual < cost {
+                        true => algorithm.undo(state, now, cost - actual, charged_at),
+                        false => algorithm.charge_saturating(state, now, actual - cost),
+                    });
+                }));
+                None
+            })
+        } else {
+            Reservation::default()
+        };
+        (decision, reservation)
     }
 }
 
@@ -109,44 +141,8 @@ impl<A: Algorithm> TaskStore<A> {
 
     /// Charges the call, or denies it.
     fn try_call(&self, call: Call<A>) -> BoxFuture<Result<(Decision, Reservation), Gone>> {
-        let store = self.clone();
-        Box::pin(async move {
-            let asked = call.clone();
-            let charge = move |keys: &mut Keys<A>| {
-                keys.with(&asked, |algorithm, state, now| {
-                    let decision = algorithm.check(state, now, asked.cost);
-                    (decision, algorithm.clone(), algorithm.last_update(state))
-                })
-            };
-            let (decision, algorithm, charged_at) = store.run(charge).await?;
-            let jobs = store.jobs.clone();
-            let cost = call.cost;
-            let reservation = if !decision.is_allowed() || cost == 0 {
-                Reservation::default()
-            } else if algorithm.needs_release() {
-                Reservation::on_release(move || {
-                    algorithm.release_total(cost);
-                    let release = move |keys: &mut Keys<A>| {
-                        keys.with(&call, |algorithm, state, now| algorithm.release(state, now, cost));
-                    };
-                    let _ = jobs.send(Box::new(release));
-                })
-            } else if call.settles {
-                Reservation::on_settle(move |actual| {
-                    let settle = move |keys: &mut Keys<A>| {
-                        keys.with(&call, |algorithm, state, now| match actual < cost {
-                            true => algorithm.undo(state, now, cost - actual, charged_at),
-                            false => algorithm.charge_saturating(state, now, actual - cost),
-                        });
-                    };
-                    let _ = jobs.send(Box::new(settle));
-                    None
-                })
-            } else {
-                Reservation::default()
-            };
-            Ok((decision, reservation))
-        })
+        let jobs = self.jobs.clone();
+        Box::pin(self.run(move |keys| keys.charge(call, &jobs)))
     }
 }
 
@@ -179,7 +175,7 @@ impl<A: Algorithm> Store<A> for TaskStore<A> {
                 let (decision, reservation) = store.try_call(call.clone()).await?;
                 match decision.retry_after().filter(|wait| may_wait && *wait <= left) {
                     Some(wait) => {
-                        tokio::time::sleep(wait).await;
+                        store.clock.sleep_until(store.clock.now().saturating_add(nanos(wait))).await;
                         left -= wait;
                     }
                     None => return Ok((decision, reservation)),
@@ -245,6 +241,19 @@ impl<A: Algorithm> CheckStore<A> for TaskStore<A> {
     }
 }
 
+impl<A: Algorithm> ReleaseStore<A> for TaskStore<A> {
+    fn release(&self, key: String, attempt: Attempt<'_, A>) -> Self::Reply<()> {
+        let call = Call::new(key, attempt);
+        Box::pin(self.run(move |keys| {
+            keys.with(&call, |algorithm, state, now| {
+                let cost = call.cost.min(algorithm.in_flight(state));
+                algorithm.release(state, now, cost);
+                algorithm.release_total(cost);
+            });
+        }))
+    }
+}
+
 impl<A: Algorithm> SettleStore<A> for TaskStore<A> {}
 
 impl<A: Algorithm> ReplaceAlgorithm<A> for TaskStore<A> {
@@ -266,6 +275,10 @@ impl fmt::Display for Gone {
 }
 
 impl std::error::Error for Gone {}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A, TaskStore<A>> {
     let built = RateLimiter::builder(algorithm).store(InTask).build();

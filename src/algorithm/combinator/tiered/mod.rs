@@ -14,7 +14,7 @@ use crate::decision::Decision;
 ///
 /// The algorithm given here is for calls that choose none. The choice is made by the layer
 /// ([`tier`](crate::middleware::RateLimitLayer::tier)) or by the caller of the limiter
-/// ([`RateLimiter::tier`](crate::limiter::RateLimiter::tier)).
+/// ([`tier`](crate::limiter::RateLimiter::tier)).
 ///
 /// A key that is asked with a tier for the first time starts with what it has used with others, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what it uses with any tier counts

@@ -78,9 +78,7 @@ impl JointWait {
 
     /// Returns the permits of all calls as one.
     pub(super) fn hold(&mut self) -> Permit {
-        let mut all = Permit::default();
-        self.permits.drain(..).flatten().for_each(|permit| all.merge(permit));
-        all
+        Permit::merged(self.permits.drain(..).flatten())
     }
 
     /// Returns the outcome of each part, once none waits.
