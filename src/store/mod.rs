@@ -27,7 +27,7 @@
 //! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
 
 mod attempt;
-mod memory;
+pub(crate) mod memory;
 mod permit;
 mod reservation;
 
@@ -39,18 +39,15 @@ use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 
+pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
+pub(crate) use memory::{AllDecisions, JointOutcome, LimiterStats, OnClose, decide as decide_joint};
+pub(crate) use memory::{Decided, Few, JointRequest, JointWait};
 #[doc(hidden)]
-pub use memory::MemoryOptions;
-pub(crate) use memory::{
-    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide as decide_joint,
-};
-pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
+pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
+pub use memory::{MemoryKey, MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
-
-/// The error of a store or a service, boxed.
-pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
