@@ -32,8 +32,9 @@ use std::time::Duration;
 use axum::{Router, routing::get};
 use tokio::net::TcpListener;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::error::QuotaError;
 use tower_throttle::key::PeerIp;
-use tower_throttle::{Quota, QuotaError, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer};
 
 const ADDRESS: &str = "127.0.0.1:3001";
 

@@ -1,10 +1,13 @@
 //! Errors of a configuration. A denial is never an error: it is a
-//! [`Decision`](crate::decision::Decision).
+//! [`Decision`](crate::Decision).
 
 use std::error::Error;
 use std::fmt;
 
-/// The error of a [`Quota`](crate::quota::Quota) that cannot be built.
+/// The error of a store or a service, boxed.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// The error of a [`Quota`](crate::Quota) that cannot be built.
 ///
 /// Its text names what was given and what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]

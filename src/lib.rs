@@ -87,19 +87,19 @@
 
 pub mod algorithm;
 pub mod clock;
-pub mod decision;
 pub mod error;
 pub mod guide;
 pub mod key;
 pub mod limiter;
 pub mod middleware;
-pub mod quota;
 pub mod store;
 
 #[cfg(feature = "axum")]
 mod axum;
+mod decision;
 mod observe;
 mod queue;
+mod quota;
 mod random;
 mod sync;
 #[cfg(feature = "tonic")]
@@ -113,8 +113,7 @@ struct Readme;
 #[cfg(feature = "axum")]
 pub use self::axum::MissingDecision;
 pub use decision::Decision;
-pub use error::QuotaError;
-pub use key::MissingKey;
-pub use limiter::RateLimiter;
+pub use limiter::rate_limiter::RateLimiter;
+#[doc(inline)]
 pub use middleware::{Error, ErrorResponder, HttpResponder, RateLimitLayer};
 pub use quota::Quota;

@@ -33,7 +33,7 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// let from_text: Quota = "100/min burst 20".parse()?;
 /// assert_eq!(API, from_text);
 /// assert_eq!(from_config.to_string(), "5 per 200ms");
-/// # Ok::<(), tower_throttle::QuotaError>(())
+/// # Ok::<(), tower_throttle::error::QuotaError>(())
 /// ```
 ///
 /// A limit of 0 does not compile in a `const`:

@@ -353,7 +353,7 @@ mod unix {
 
     use tokio::net::UnixListener;
     use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;
-    use tower_throttle::MissingKey;
+    use tower_throttle::key::MissingKey;
     use tower_throttle::key::Networks;
 
     use super::*;

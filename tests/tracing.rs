@@ -19,9 +19,11 @@ use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
     Tiered, TokenBucket,
 };
-use tower_throttle::key::{ClientIp, Extension, Global, Header, Networks, PeerIp, TrustedProxies};
+use tower_throttle::key::{
+    ClientIp, Extension, Global, Header, MissingKey, Networks, PeerIp, TrustedProxies,
+};
 use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 

@@ -19,7 +19,7 @@ pub(crate) struct Phase {
 
 pub(crate) const PHASES: [Phase; 6] = [
     Phase { name: "a trickle", until: 1_800 },
-    Phase { name: "3, then 5", until: 2_700 },
+    Phase { name: "two bursts", until: 2_700 },
     Phase { name: "a pause", until: 4_400 },
     Phase { name: "8 at once", until: 5_220 },
     Phase { name: "twice the limit", until: 7_180 },

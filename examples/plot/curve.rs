@@ -66,6 +66,25 @@ impl Curve {
         curve
     }
 
+    /// Creates the curve of what `read` returns at each millisecond, and before and after each call, which `call` makes.
+    pub(crate) fn replay(
+        clock: &ManualClock,
+        calls: &[Duration],
+        mut call: impl FnMut(Duration),
+        read: impl Fn(Duration) -> u64,
+    ) -> Self {
+        let (mut curve, mut calls) = (Self::default(), calls.iter().peekable());
+        for now in (0..=END).map(Duration::from_millis) {
+            clock.set(now);
+            curve.push(now, read(now));
+            while calls.next_if(|at| **at <= now).is_some() {
+                call(now);
+                curve.push(now, read(now));
+            }
+        }
+        curve
+    }
+
     /// Adds a value, as a step where whole units are added or removed.
     fn push(&mut self, at: Duration, value: u64) {
         let new = (small(at.as_millis()), small(value));

@@ -9,13 +9,21 @@ use tower_throttle::{Decision, Quota};
 
 use crate::arrivals::{QUOTA, arrivals};
 use crate::curve::{Curve, FINE};
+use crate::custom::{concurrency, lockout, tiers};
 use crate::workload::Workload;
+
+/// The sentence about the limit of most pictures.
+pub(crate) const PER_SECOND: &str = "The limit is 4 per second.";
 
 #[derive(Debug)]
 pub(crate) struct Scene {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// The sentence that says what the picture shows.
     pub(crate) title: &'static str,
+    /// The sentence that says what the limit is.
+    pub(crate) limit: &'static str,
+    /// True if the limit is that of each second, so that the last panel shows where it is exceeded.
+    pub(crate) is_per_second: bool,
     pub(crate) workload: Workload,
     pub(crate) inside: Inside,
 }
@@ -27,6 +35,8 @@ pub(crate) struct Inside {
     pub(crate) curve: Curve,
     /// A reference level and its name.
     pub(crate) level: (i32, &'static str),
+    /// The largest number on the axis.
+    pub(crate) max: i32,
 }
 
 impl Scene {
@@ -81,6 +91,9 @@ pub(crate) fn scenes() -> Vec<Scene> {
             |quota| Smooth::warming_up(quota, Duration::from_secs(1)),
             saved,
         ),
+        concurrency(),
+        lockout(),
+        tiers(),
     ]
 }
 
@@ -92,15 +105,16 @@ fn scene<A: Algorithm>(
 ) -> Scene {
     let workload = Workload::of(algorithm(QUOTA), &arrivals());
     let curve = Curve::inside(algorithm(FINE), &workload, read);
-    Scene { name, title, workload, inside: Inside { name: inside, curve, level } }
+    let inside = Inside { name: inside, curve, level, max: 4 };
+    Scene { name, title, limit: PER_SECOND, is_per_second: true, workload, inside }
 }
 
 fn leaky_bucket() -> Scene {
     let workload = Workload::of(LeakyBucket::new(QUOTA), &arrivals());
     let curve = Curve::of(&workload, Workload::queued);
-    let inside = Inside { name: "calls that wait", curve, level: (4, "4 places") };
-    let title = "Leaky bucket: bursts wait in line, and leave a quarter second apart";
-    Scene { name: "leaky_bucket", title, workload, inside }
+    let inside = Inside { name: "calls that wait", curve, level: (4, "4 places"), max: 4 };
+    let title = "Leaky bucket: bursts are queued, and pass a quarter second apart";
+    Scene { name: "leaky_bucket", title, limit: PER_SECOND, is_per_second: true, workload, inside }
 }
 
 fn used(decision: Decision) -> u64 {
@@ -118,6 +132,7 @@ fn saved(decision: Decision) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::custom::CALL;
 
     fn scene(name: &str) -> Scene {
         scenes().into_iter().find(|scene| scene.name == name).unwrap()
@@ -138,10 +153,19 @@ mod tests {
         assert!(gaps("leaky_bucket", 4_800).iter().all(|gap| *gap == 250));
         assert_eq!(gaps("smooth_bursty", 4_800)[..6], [0, 0, 0, 0, 250, 250]);
         assert_eq!(gaps("smooth_warming_up", 4_800)[..4], [625, 375, 250, 250]);
+        assert_eq!(scene("concurrency").workload.max_in_progress(CALL), 4);
+        assert_eq!(gaps("lockout", 4_800)[..5], [0, 0, 0, 2_000, 125]);
+        let passes = scene("tiers").workload.passes();
+        let at = |millis| passes.iter().filter(|pass| pass.as_millis() == millis).count();
+        assert_eq!([at(2_100), at(2_225), at(4_800)], [3, 5, 8]);
+        assert_eq!(gaps("tiers", 5_500)[..3], [250, 250, 250]);
     }
 
     #[test]
     fn titles_fit_in() {
-        assert!(scenes().iter().all(|scene| scene.title.len() < 70));
+        for scene in scenes() {
+            assert!(scene.title.len() < 70, "{}", scene.title);
+            assert!(scene.limit.len() + scene.workload.summary().len() < 100, "{}", scene.limit);
+        }
     }
 }

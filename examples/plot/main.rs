@@ -8,14 +8,16 @@
 //! redraws the pictures of the docs, in `src/algorithm/pictures`. Another folder: `cargo run --example plot --
 //! target/pictures`.
 //!
-//! The same calls are made in each picture, and the quota is always 4 per second. Nothing is simulated: a
+//! The same calls are made in each picture, and the limit is 4: per second, or at a time. Nothing is simulated: a
 //! [`RateLimiter`] decides, with a [`ManualClock`].
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
 
 mod arrivals;
+mod colors;
 mod curve;
+mod custom;
 mod figures;
 mod panel;
 mod picture;

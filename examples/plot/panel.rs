@@ -8,18 +8,15 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use crate::arrivals::END;
+use crate::colors::{FILL, INK, LINE, OVER};
 use crate::curve::Curve;
-use crate::symbols::{INK, Mark, write};
+use crate::symbols::{Mark, write};
 
 pub(crate) const LEFT: i32 = 34;
 pub(crate) const RIGHT: i32 = 748;
 
 /// The height of a mark in a column of calls.
 const ROW: i32 = 11;
-
-const LINE: RGBColor = RGBColor(0, 80, 140);
-const FILL: RGBColor = RGBColor(214, 230, 242);
-const OVER: RGBColor = RGBColor(240, 170, 110);
 
 pub(crate) struct Panel<'p, 'b> {
     root: &'p DrawingArea<SVGBackend<'b>, Shift>,

@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use crate::arrivals::{PHASES, QUOTA};
+use crate::colors::{BAND, GRID, PAPER};
 use crate::curve::Curve;
 use crate::figures::{Inside, Scene};
 use crate::panel::{LEFT, Panel, RIGHT, end};
@@ -21,9 +22,6 @@ const TOP: i32 = 100;
 /// The gap between two panels, for the lower one's name.
 const GAP: i32 = 30;
 const CURVE: i32 = 76;
-
-const BAND: RGBColor = RGBColor(245, 245, 245);
-const GRID: RGBColor = RGBColor(220, 220, 220);
 
 /// The mark of each call, at the millisecond it belongs to.
 struct Marks {
@@ -42,14 +40,14 @@ pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        root.fill(&WHITE)?;
+        root.fill(&PAPER)?;
         write(&root, scene.title, (LEFT, 18), HPos::Left, 16, FontStyle::Bold)?;
-        let line = format!("The limit is {} per second. {summary}", QUOTA.limit());
+        let line = format!("{} {summary}", scene.limit);
         write(&root, &line, (LEFT, 40), HPos::Left, 14, FontStyle::Normal)?;
         background(&root, bottom)?;
         calls(&root, &marks)?;
         inside(&root, &scene.inside, bottom - 2 * CURVE - GAP)?;
-        recent(&root, &scene.workload, bottom - CURVE)?;
+        recent(&root, scene, bottom - CURVE)?;
         let mut used = vec![Mark::Passes, Mark::Waits, Mark::Leaves, Mark::Refused];
         used.retain(|mark| marks.arrived.iter().chain(&marks.admitted).any(|(_, other)| other == mark));
         legend(&root, (LEFT + 6, bottom + 40), &used)?;
@@ -60,7 +58,7 @@ pub(crate) fn draw(scene: &Scene) -> Result<String, Box<dyn Error>> {
 
 fn calls(root: &DrawingArea<SVGBackend<'_>, Shift>, marks: &Marks) -> Result<(), Box<dyn Error>> {
     let height = Panel::height(highest(&marks.arrived));
-    let name = "calls that come (one above another: at the same instant)";
+    let name = "calls that arrive (one above another: at the same instant)";
     Panel::new(root, name, (TOP, height), 1)?.columns(&marks.arrived)?;
     if marks.admitted.is_empty() {
         return Ok(());
@@ -74,23 +72,25 @@ fn inside(
     inside: &Inside,
     top: i32,
 ) -> Result<(), Box<dyn Error>> {
-    let panel = Panel::new(root, inside.name, (top, CURVE), 5_000)?;
+    let panel = Panel::new(root, inside.name, (top, CURVE), 1_000 * (inside.max + 1))?;
     panel.curve(&inside.curve, i32::MAX)?;
     panel.level(1_000 * inside.level.0, inside.level.1)?;
-    panel.numbers(&[0, 2, 4])
+    panel.numbers(&[0, inside.max / 2, inside.max])
 }
 
-fn recent(
-    root: &DrawingArea<SVGBackend<'_>, Shift>,
-    workload: &Workload,
-    top: i32,
-) -> Result<(), Box<dyn Error>> {
-    let (limit, max) = (i32::try_from(QUOTA.limit())?, i32::try_from(workload.max_recent())?);
+fn recent(root: &DrawingArea<SVGBackend<'_>, Shift>, scene: &Scene, top: i32) -> Result<(), Box<dyn Error>> {
+    let curve = Curve::of(&scene.workload, Workload::recent);
+    if !scene.is_per_second {
+        let max = if scene.workload.max_recent() > 8 { 12 } else { 8 };
+        let panel = Panel::new(root, "passed within the last second", (top, CURVE), 1_000 * (max + 1))?;
+        panel.curve(&curve, i32::MAX)?;
+        return panel.numbers(&[0, max / 2, max]);
+    }
+    let (limit, max) = (i32::try_from(QUOTA.limit())?, i32::try_from(scene.workload.max_recent())?);
     let name = match max > limit {
         true => "passed within the last second (orange: above the limit)",
         false => "passed within the last second",
     };
-    let curve = Curve::of(workload, Workload::recent);
     let panel = Panel::new(root, name, (top, CURVE), 9_000)?;
     panel.curve(&curve, 1_000 * limit)?;
     panel.level(1_000 * limit, &format!("limit {limit}"))?;

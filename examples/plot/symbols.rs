@@ -6,12 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
-
-// From the palette by Okabe and Ito, some of them darker.
-const BLUE: RGBColor = RGBColor(0, 114, 178);
-const GREEN: RGBColor = RGBColor(0, 130, 95);
-const ORANGE: RGBColor = RGBColor(213, 94, 0);
+use crate::colors::{BLUE, GREEN, INK, ORANGE};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mark {

@@ -81,6 +81,20 @@ impl Workload {
         Self { calls }
     }
 
+    /// Makes a call at each of the given times. It passes if `check` returns true.
+    pub(crate) fn checked(
+        clock: &ManualClock,
+        arrivals: &[Duration],
+        mut check: impl FnMut(Duration) -> bool,
+    ) -> Self {
+        let call = |arrived: &Duration| {
+            clock.set(*arrived);
+            let fate = if check(*arrived) { Fate::Passed } else { Fate::Refused };
+            Call { arrived: *arrived, fate }
+        };
+        Self { calls: arrivals.iter().map(call).collect() }
+    }
+
     /// Returns the times at which calls passed, in order.
     pub(crate) fn passes(&self) -> Vec<Duration> {
         let mut passes: Vec<_> = self.calls.iter().filter_map(Call::admitted_at).collect();
@@ -90,7 +104,12 @@ impl Workload {
 
     /// Returns the number of calls that passed within the period that ends at `now`.
     pub(crate) fn recent(&self, now: Duration) -> u64 {
-        let counts = |admitted: &Duration| *admitted <= now && *admitted + PERIOD > now;
+        self.in_progress(now, PERIOD)
+    }
+
+    /// Returns the number of calls that are in progress at `now`, if each takes `duration`.
+    pub(crate) fn in_progress(&self, now: Duration, duration: Duration) -> u64 {
+        let counts = |admitted: &Duration| *admitted <= now && *admitted + duration > now;
         self.calls.iter().filter_map(Call::admitted_at).filter(counts).count() as u64
     }
 
@@ -104,6 +123,12 @@ impl Workload {
     /// Returns the maximum number of calls that passed within any one period.
     pub(crate) fn max_recent(&self) -> u64 {
         self.passes().into_iter().map(|now| self.recent(now)).max().unwrap_or(0)
+    }
+
+    /// Returns the maximum number of calls in progress, if each takes `duration`.
+    #[cfg(test)]
+    pub(crate) fn max_in_progress(&self, duration: Duration) -> u64 {
+        self.passes().into_iter().map(|now| self.in_progress(now, duration)).max().unwrap_or(0)
     }
 
     pub(crate) fn count(&self, what: impl Fn(Fate) -> bool) -> usize {

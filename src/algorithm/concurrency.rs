@@ -1,37 +1,4 @@
-//! # Concurrency
-//!
-//! **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
-//! server can take, whether they take a second each or an hour.
-//!
-//! **Naive answer.** Count up when a call arrives, and down when the handler returns.
-//!
-//! **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
-//! after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
-//! does not count down, until the count is full and stays so.
-//!
-//! **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
-//! dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
-//! number of permits that are held.
-//!
-//! ```text
-//!   2 per key
-//!
-//!   in progress   1   2       2       1   2
-//!                 ①───┼───────╯ body ends
-//!                     ②───────┼───────────╮
-//!                         ③ ✗             │
-//!                                 ④ ──────┴──
-//!                                 passes: ① is over
-//! ```
-//!
-//! **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
-//! that for all keys together.
-//!
-//! **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
-//! all keys change.
-//!
-//! It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
-//! time to come back.
+//! The limit of calls in progress.
 
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::semaphore::{Semaphore, SharedPermit};
@@ -74,6 +41,45 @@ use crate::decision::Decision;
 /// drop(first);
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
+///
+/// With the same calls as in [every picture](crate::algorithm#pictures), each of which takes 0.6 s:
+///
+#[cfg_attr(doc, doc = include_str!("pictures/concurrency.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
+/// server can take, whether they take a second each or an hour.
+///
+/// **Naive answer.** Count up when a call arrives, and down when the handler returns.
+///
+/// **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
+/// after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
+/// does not count down, until the count is full and stays so.
+///
+/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
+/// dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
+/// number of permits that are held.
+///
+/// ```text
+///   2 per key
+///
+///   in progress   1   2       2       1   2
+///                 ①───┼───────╯ body ends
+///                     ②───────┼───────────╮
+///                         ③ ✗             │
+///                                 ④ ──────┴──
+///                                 passes: ① is over
+/// ```
+///
+/// **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
+/// that for all keys together.
+///
+/// **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
+/// all keys change.
+///
+/// It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
+/// time to come back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
@@ -82,6 +88,7 @@ pub struct Concurrency {
 }
 
 /// The state of a key for [`Concurrency`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct ConcurrencyState {
     last: Nanos,
@@ -138,6 +145,18 @@ impl Concurrency {
     /// # Panics
     ///
     /// Panics if `limit` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let limiter = RateLimiter::new(Concurrency::per_key(2).total(3));
+    /// let permits: Vec<_> = ["a", "a", "b"].map(|key| limiter.try_acquire_permit(key)).into_iter().collect();
+    /// assert!(permits.iter().all(Result::is_ok));
+    /// assert!(limiter.try_acquire_permit("b").is_err());
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn total(mut self, limit: u64) -> Self {

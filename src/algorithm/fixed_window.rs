@@ -1,29 +1,4 @@
-//! # Fixed window
-//!
-//! **Problem.** "100 per hour", in the fewest words and bytes.
-//!
-//! **Naive answer.** Count; set the count to zero every hour, on the hour.
-//!
-//! **Where it breaks.** Every caller's budget comes back at the same instant, and they all call at once. A caller whose
-//! first call is at ten to the hour may spend two budgets in twenty minutes without meaning to.
-//!
-//! **The idea.** A window for each key: it begins with the first admitted call after the last window ended, and lasts
-//! one period. Or, on request ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
-//!
-//! ```text
-//!   limit 4        window          window
-//!              ├──────────────┤├──────────────┤
-//!   calls      ●            ●●● ●●●●  ✗  ✗
-//!                           └───────┘
-//!               seven in much less than a period: the boundary problem
-//! ```
-//!
-//! The picture is the price: around the edge between two windows, just under twice the limit can pass in one period.
-//! If that matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
-//!
-//! **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
-//!
-//! **Cost.** Constant time, no division, 24 bytes a key.
+//! The fixed window.
 
 use crate::algorithm::clock_step::{ClockStep, step};
 use crate::algorithm::queue_config::queue_methods;
@@ -53,9 +28,36 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_secs(1)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/fixed_window.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** "100 per hour", in the fewest words and bytes.
+///
+/// **Naive answer.** Count; set the count to zero every hour, on the hour.
+///
+/// **Where it breaks.** Every caller's budget comes back at the same instant, and they all call at once. A caller whose
+/// first call is at ten to the hour may spend two budgets in twenty minutes without meaning to.
+///
+/// **The idea.** A window for each key: it begins with the first admitted call after the last window ended, and lasts
+/// one period. Or, on request ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
+///
+/// ```text
+///   limit 4        window          window
+///              ├──────────────┤├──────────────┤
+///   calls      ●            ●●● ●●●●  ✗  ✗
+///                           └───────┘
+///               seven in much less than a period: the boundary problem
+/// ```
+///
+/// The picture is the price: around the edge between two windows, just under twice the limit can pass in one period.
+/// If that matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+///
+/// **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
+///
+/// **Cost.** Constant time, no division, 24 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
@@ -64,6 +66,7 @@ pub struct FixedWindow {
 }
 
 /// The state of a key for a [`FixedWindow`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct FixedWindowState {
     last: Nanos,
@@ -96,6 +99,14 @@ impl FixedWindow {
     /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter
     /// is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds,
     /// nor time the machine was suspended.
+    ///
+    /// ```
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::FixedWindow;
+    ///
+    /// // 1,000 a day, from midnight UTC to midnight UTC
+    /// let daily = FixedWindow::new(Quota::per_day(1_000)).aligned();
+    /// ```
     #[must_use]
     pub const fn aligned(mut self) -> Self {
         self.aligned = true;

@@ -55,10 +55,28 @@
 //! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and).
 //! An algorithm can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
 //!
+//! ## Several limits on one key
+//!
+//! **Problem.** Ten a second, and a thousand a day.
+//!
+//! **Naive answer.** Two limiters, one after the other.
+//!
+//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a
+//! caller that has used up its day burns the second's budget as well, and what is reported to it is wrong.
+//! Charging and undoing is no better: others see the charge in between.
+//!
+//! **The idea.** Ask all of them first; charge all, or none. The key is locked meanwhile, so no call gets in
+//! between.
+//!
+//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
+//!
+//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+//!
 //! # Pictures
 //!
-//! Each page has a picture of its algorithm. The same calls arrive in all of them, and the limit is always 4 per
-//! second. From top to bottom:
+//! Most pages have a picture of their algorithm. The same calls arrive in all of them, in the phases that are named at the
+//! top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the limit for
+//! two seconds, a pause. The limit is always 4: per second, or for [`Concurrency`] at a time. From top to bottom:
 //!
 //! - The calls that arrive, from left to right. A dot passes, a cross is refused, and a ring has to wait.
 //! - The calls that pass, if calls wait. A triangle has waited.
@@ -81,7 +99,6 @@
 //! its time continues from the new reading.
 
 mod clock_step;
-mod combinator;
 mod concurrency;
 mod fixed_window;
 mod leaky_bucket;
@@ -97,6 +114,9 @@ mod smooth;
 mod token_bucket;
 mod usage;
 mod window_queue;
+
+// Last: rustdoc lists a type's methods by module, and its constructors come before `block_for` and `priority`.
+mod combinator;
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -12,6 +12,7 @@ pub(crate) struct Semaphore {
 }
 
 /// The share of a call in one or more semaphores, released when dropped.
+#[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct SharedPermit {
     /// The count of each semaphore, and the share in it.

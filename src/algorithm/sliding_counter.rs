@@ -1,33 +1,4 @@
-//! # Sliding counter: two windows, weighted
-//!
-//! **Problem.** A window that slides, with two numbers per key.
-//!
-//! **Naive answer.** A fixed window; its count falls to zero at the edge, and twice the limit passes around it.
-//!
-//! **Where it breaks.** The calls of a moment before the edge are forgotten at the edge.
-//!
-//! **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e /
-//! period` of the current window gone, the sliding window still covers `1 - e / period` of the previous one:
-//!
-//! ```text
-//!            previous: 80            current: 30
-//!   ├───────────────────────────┼───────────────────────────┤
-//!              └──────────── sliding period ──────┘ now, e = 60 %
-//!                 estimate = 80 * 0.4 + 30 = 62
-//! ```
-//!
-//! The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should:
-//! just under twice the limit can pass within one period. Calls bunched at its *beginning* count for longer than they
-//! should: up to a period too long. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
-//! built rate limiting capable of scaling to millions of domains", 2017). Where that will not do, take a
-//! [`SlidingWindow`](crate::algorithm::SlidingWindow).
-//!
-//! A key's windows begin with the first call after it was idle.
-//!
-//! **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
-//! period`, in integers.
-//!
-//! **Cost.** Constant time, 32 bytes a key.
+//! The sliding counter: two windows, weighted.
 
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
@@ -58,9 +29,40 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/sliding_counter.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** A window that slides, with two numbers per key.
+///
+/// **Naive answer.** A fixed window; its count falls to zero at the edge, and twice the limit passes around it.
+///
+/// **Where it breaks.** The calls of a moment before the edge are forgotten at the edge.
+///
+/// **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e /
+/// period` of the current window gone, the sliding window still covers `1 - e / period` of the previous one:
+///
+/// ```text
+///            previous: 80            current: 30
+///   ├───────────────────────────┼───────────────────────────┤
+///              └──────────── sliding period ──────┘ now, e = 60 %
+///                 estimate = 80 * 0.4 + 30 = 62
+/// ```
+///
+/// The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should:
+/// just under twice the limit can pass within one period. Calls bunched at its *beginning* count for longer than they
+/// should: up to a period too long. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
+/// built rate limiting capable of scaling to millions of domains", 2017). Where that will not do, take a
+/// [`SlidingWindow`](crate::algorithm::SlidingWindow).
+///
+/// A key's windows begin with the first call after it was idle.
+///
+/// **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
+/// period`, in integers.
+///
+/// **Cost.** Constant time, 32 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
@@ -68,6 +70,7 @@ pub struct SlidingCounter {
 }
 
 /// The state of a key for a [`SlidingCounter`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingCounterState {
     last: Nanos,

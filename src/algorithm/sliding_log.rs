@@ -1,28 +1,4 @@
-//! # Sliding log
-//!
-//! **Problem.** Never more than `limit` in any period, and a unit is free again the very nanosecond its period is over.
-//!
-//! **Naive answer.** Write down when each call passed; count those within the last period.
-//!
-//! **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory:
-//! one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting all
-//! records for each call is work in proportion to the limit.
-//!
-//! **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
-//! old are dropped from the front, each once. The sum within the period is a difference of two totals, and "when
-//! are five more free?" is a binary search. Calls at the same instant share a record.
-//!
-//! ```text
-//!   records   ●1    ●2 ●4        ●5            ●6      (running totals)
-//!             ───────┼─────── period ──────────┼▶ now
-//!             base └── 6 - 1 = 5 units count ┘
-//! ```
-//!
-//! **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
-//! `limit`.
-//!
-//! **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
-//! bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
+//! The sliding log.
 
 use std::collections::VecDeque;
 
@@ -54,9 +30,35 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/sliding_log.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Never more than `limit` in any period, and a unit is free again the very nanosecond its period is over.
+///
+/// **Naive answer.** Write down when each call passed; count those within the last period.
+///
+/// **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory:
+/// one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting all
+/// records for each call is work in proportion to the limit.
+///
+/// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
+/// old are dropped from the front, each once. The sum within the period is a difference of two totals, and "when
+/// are five more free?" is a binary search. Calls at the same instant share a record.
+///
+/// ```text
+///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
+///             ───────┼─────── period ──────────┼▶ now
+///             base └── 6 - 1 = 5 units count ┘
+/// ```
+///
+/// **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
+/// `limit`.
+///
+/// **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
+/// bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
@@ -64,6 +66,7 @@ pub struct SlidingLog {
 }
 
 /// The state of a key for a [`SlidingLog`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingLogState {
     last: Nanos,

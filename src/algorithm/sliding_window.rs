@@ -1,35 +1,4 @@
-//! # Sliding window, in slices
-//!
-//! **Problem.** Never more than `limit` in *any* period, wherever it begins; but without a record of every call.
-//!
-//! **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum
-//! is "the last period".
-//!
-//! **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two
-//! slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window works like
-//! that.
-//!
-//! **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
-//! always covers a period, and up to one slice more. The limit is strict, and the price is that a unit comes
-//! back up to one slice late.
-//!
-//! ```text
-//!   period = 4 slices            now
-//!   ├────┬────┬────┬────┬────┬───┤
-//!   │ 2  │ 0  │ 3  │ 1  │ 0  │ 2 │  open slice
-//!   └────┴────┴────┴────┴────┴───┘
-//!     ↑    └─── closed, counted ─┘   all are counted until their last instant is one period old
-//!     forgotten
-//! ```
-//!
-//! A key's slices begin with the first call after it was idle, and that call is the last instant of its slice: so a
-//! lone burst is free again after exactly one period.
-//!
-//! **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period
-//! is in it.
-//!
-//! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
-//! moved on: at most `n` of them. 56 bytes a key, and 8 for each slice.
+//! The sliding window, in slices.
 
 use std::mem;
 
@@ -63,9 +32,42 @@ const MAX_SLICES: u64 = 1_000;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/sliding_window.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Never more than `limit` in *any* period, wherever it begins; but without a record of every call.
+///
+/// **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum
+/// is "the last period".
+///
+/// **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two
+/// slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window works like
+/// that.
+///
+/// **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
+/// always covers a period, and up to one slice more. The limit is strict, and the price is that a unit comes
+/// back up to one slice late.
+///
+/// ```text
+///   period = 4 slices            now
+///   ├────┬────┬────┬────┬────┬───┤
+///   │ 2  │ 0  │ 3  │ 1  │ 0  │ 2 │  open slice
+///   └────┴────┴────┴────┴────┴───┘
+///     ↑    └─── closed, counted ─┘   all are counted until their last instant is one period old
+///     forgotten
+/// ```
+///
+/// A key's slices begin with the first call after it was idle, and that call is the last instant of its slice: so a
+/// lone burst is free again after exactly one period.
+///
+/// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period
+/// is in it.
+///
+/// **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
+/// moved on: at most `n` of them. 56 bytes a key, and 8 for each slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -78,6 +80,7 @@ pub struct SlidingWindow {
 }
 
 /// The state of a key for a [`SlidingWindow`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SlidingWindowState {
     last: Nanos,
@@ -121,6 +124,17 @@ impl SlidingWindow {
     /// # Panics
     ///
     /// Panics if `n` is 0 or above 1,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::SlidingWindow;
+    ///
+    /// // a unit is free again at most 1 s, not 6 s, after its minute
+    /// let window = SlidingWindow::new(Quota::per_minute(100)).slices(60);
+    /// assert_eq!(window.slice_count(), 60);
+    /// ```
     #[must_use]
     pub const fn slices(self, n: usize) -> Self {
         assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");

@@ -1,39 +1,4 @@
-//! # Token bucket
-//!
-//! **Problem.** Allow bursts, but hold callers to a rate on average.
-//!
-//! **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
-//!
-//! **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a
-//! whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through too
-//! early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute
-//! for "1 per minute", or 1,006 at once for a burst of 1,000.
-//!
-//! **The idea.** Refill when a call arrives, by the tokens of the time since the last one; and count in a unit in
-//! which nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers
-//! (in lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
-//!
-//! ```text
-//!  tokens
-//!  burst 4 ─●      ╭──────────  never above the burst
-//!        3  │●    ╱   ↑ refills at limit / period
-//!        2  │ ●  ╱
-//!        1  │  ●╱
-//!        0 ─┴───●───────────── time
-//!           four at once, then one per period / limit
-//! ```
-//!
-//! The state is what is *missing*: `used` whole tokens and `part` grains of one more. A fresh key misses nothing, so
-//! the state of an idle key is zero and may be forgotten.
-//!
-//! **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
-//! period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
-//!
-//! **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no
-//! division at all.
-//!
-//! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
-//! state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
+//! The token bucket.
 
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::queue_config::queue_methods;
@@ -68,9 +33,46 @@ use crate::quota::Quota;
 /// assert!(!limiter.check_n("user:42", 15).is_allowed());
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/token_bucket.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Allow bursts, but hold callers to a rate on average.
+///
+/// **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
+///
+/// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a
+/// whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through too
+/// early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute
+/// for "1 per minute", or 1,006 at once for a burst of 1,000.
+///
+/// **The idea.** Refill when a call arrives, by the tokens of the time since the last one; and count in a unit in
+/// which nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers
+/// (in lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
+///
+/// ```text
+///  tokens
+///  burst 4 ─●      ╭──────────  never above the burst
+///        3  │●    ╱   ↑ refills at limit / period
+///        2  │ ●  ╱
+///        1  │  ●╱
+///        0 ─┴───●───────────── time
+///           four at once, then one per period / limit
+/// ```
+///
+/// The state is what is *missing*: `used` whole tokens and `part` grains of one more. A fresh key misses nothing, so
+/// the state of an idle key is zero and may be forgotten.
+///
+/// **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
+/// period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
+///
+/// **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no
+/// division at all.
+///
+/// A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
+/// state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
@@ -80,6 +82,7 @@ pub struct TokenBucket {
 }
 
 /// The state of a key for a [`TokenBucket`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TokenBucketState {
     last: Nanos,
@@ -117,6 +120,14 @@ impl TokenBucket {
     ///
     /// A fresh key counts as idle since then, so its bucket has been filling until its first call. While it is not full,
     /// a refund cannot distinguish tokens that were charged from those missing at the start.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)).start_empty());
+    /// assert!(!limiter.check("user:42").is_allowed());
+    /// ```
     #[must_use]
     pub const fn start_empty(mut self) -> Self {
         self.empty = true;

@@ -117,8 +117,10 @@ impl AnyClock {
     /// Panics with the default clock, outside a tokio runtime that has its timer enabled.
     pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
         match &self.0 {
-            Kind::Tokio(clock) => Sleep::Tokio { sleep: tokio::time::sleep_until(clock.instant(deadline)) },
-            Kind::Other(clock) => Sleep::Other { sleep: clock.sleep_until(deadline) },
+            Kind::Tokio(clock) => {
+                SleepKind::Tokio { sleep: tokio::time::sleep_until(clock.instant(deadline)) }.into()
+            }
+            Kind::Other(clock) => SleepKind::Other { sleep: clock.sleep_until(deadline) }.into(),
         }
     }
 }
@@ -137,13 +139,25 @@ impl<C: Clock> From<C> for AnyClock {
 
 pin_project! {
     /// A pending [`AnyClock::sleep_until`].
-    #[project = SleepProj]
+    #[doc(hidden)]
     #[must_use = "futures do nothing unless polled"]
-    pub enum Sleep {
-        #[doc(hidden)]
+    pub struct Sleep {
+        #[pin]
+        kind: SleepKind,
+    }
+}
+
+pin_project! {
+    #[project = SleepProj]
+    enum SleepKind {
         Tokio { #[pin] sleep: tokio::time::Sleep },
-        #[doc(hidden)]
         Other { sleep: Pin<Box<dyn Future<Output = ()> + Send>> },
+    }
+}
+
+impl From<SleepKind> for Sleep {
+    fn from(kind: SleepKind) -> Self {
+        Self { kind }
     }
 }
 
@@ -151,7 +165,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match self.project() {
+        match self.project().kind.project() {
             SleepProj::Tokio { sleep } => sleep.poll(cx),
             SleepProj::Other { sleep } => sleep.as_mut().poll(cx),
         }

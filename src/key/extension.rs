@@ -66,6 +66,18 @@ impl<T, F> Extension<T, F> {
 
     /// Gives all requests without the extension one shared key, which no request with the extension has: the same as
     /// `.or(`[`Global`]`)`.
+    ///
+    /// ```
+    /// use tower_throttle::key::Extension;
+    ///
+    /// #[derive(Clone)]
+    /// struct User {
+    ///     id: u64,
+    /// }
+    ///
+    /// // all requests of visitors who are not signed in have one budget together
+    /// let by_user = Extension::<User, _>::new(|user| user.id).or_shared();
+    /// ```
     #[must_use]
     pub fn or_shared(self) -> Or<Self, Global> {
         self.or(Global)

@@ -1,7 +1,7 @@
 use super::or::Or;
 
-/// Creates an extractor that takes the key of the first of several that finds one: signed-in users by id, others by
-/// address.
+/// Creates an extractor that takes the key of the first of two to five extractors that finds one: signed-in users by id,
+/// others by address.
 ///
 /// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
 /// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.
@@ -30,6 +30,7 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
     message = "`{Self}` is no tuple of two to five extractors",
     note = "write `first_of((first, second))`; for more, nest: `first_of((first, first_of((second, third))))`"
 )]
+#[doc(hidden)]
 pub trait ExtractorTuple {
     /// The nested extractor: the first of the tuple, or else the rest.
     type First;

@@ -31,6 +31,7 @@ where
 }
 
 /// An extractor made by [`from_fn`].
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct FromFn<F> {
     function: F,

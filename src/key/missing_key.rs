@@ -10,6 +10,17 @@ use crate::store::MemoryKey;
 /// [invalid](super::KeyError::invalid): a client's mistakes are always rejected. Each request without a key is
 /// [counted](crate::RateLimitLayer::key_stats), and the first of each kind is logged (feature `tracing`), with what to
 /// change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::key::{ClientIp, MissingKey, TrustedProxies};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// // while the proxy is being set up: requests without its header have one budget together
+/// let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1)?);
+/// let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_minute(100))).missing_key(MissingKey::Shared);
+/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
     /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body does not. This is the

@@ -55,6 +55,7 @@ impl<First, Second> Or<First, Second> {
 ///
 /// [`Or::first_key`] and [`Or::second_key`] build it by hand: the type of the absent part makes no difference to the
 /// hash.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrKey<First, Second> {
     /// The key of the first extractor.

@@ -140,6 +140,22 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// # Panics
     ///
     /// Panics as [`acquire`](RateLimiter::acquire) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_throttle::store::Denied> {
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let exports = RateLimiter::new(Concurrency::per_key(1));
+    /// let permit = exports.acquire_permit("user:42").await?;
+    /// // the next export of this user begins when this one ends
+    /// drop(permit);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_permit<K: ?Sized>(&self, key: &K) -> AcquirePermit<A, S>
     where
         S: KeyedStore<A, K>,

@@ -7,6 +7,21 @@ use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, Store
 ///
 /// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure that. With
 /// [`store`](Builder::store), they have no meaning, so they do not compile any more.
+///
+/// ```
+/// use tower_throttle::algorithm::LeakyBucket;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::limiter::OnClose;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::builder(LeakyBucket::new(Quota::per_second(10)))
+///     .clock(ManualClock::new())
+///     .max_keys(1_000_000)
+///     .max_queued(500)
+///     .on_close(OnClose::Allow)
+///     .build();
+/// assert!(limiter.is_empty());
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<A, M = MemoryOptions> {

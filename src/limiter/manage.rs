@@ -128,7 +128,7 @@ impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     ///
     /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
     /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
-    /// [is marked](crate::decision::Decision::is_closed), has no `retry_after`, and is not counted.
+    /// [is marked](crate::Decision::is_closed), has no `retry_after`, and is not counted.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -44,13 +44,15 @@ pub use body::ResponseBody;
 pub use drain::Drain;
 pub use formats::FieldNames;
 pub use future::ResponseFuture;
+#[doc(no_inline)]
 pub use layer::RateLimitLayer;
 pub use layers::Layers;
-pub use policy::Policy;
 pub use policy::key_stats::KeyStats;
 pub use policy::request_options::UnitCost;
 pub use policy::shadow::{Shadow, ShadowDenied};
+#[doc(no_inline)]
 pub use response::error::{Error, ErrorResponder};
+#[doc(no_inline)]
 pub use response::http_responder::HttpResponder;
 pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, ResetFormat, SendHeaders};
 pub use response::request_head::RequestHead;
@@ -62,6 +64,7 @@ pub use service::RateLimit;
 pub use self::{
     drain::{DrainBody, LeaveUnread, UnreadBody},
     layers::IntoPolicySet,
+    policy::Policy,
     policy::and::And,
     policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn},
     response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse},

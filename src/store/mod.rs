@@ -27,7 +27,7 @@
 //! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
 
 mod attempt;
-mod memory;
+pub(crate) mod memory;
 mod permit;
 mod reservation;
 
@@ -39,18 +39,15 @@ use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 
+pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
+pub(crate) use memory::{AllDecisions, JointOutcome, LimiterStats, OnClose, decide as decide_joint};
+pub(crate) use memory::{Decided, Few, JointRequest, JointWait};
 #[doc(hidden)]
-pub use memory::MemoryOptions;
-pub(crate) use memory::{
-    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide as decide_joint,
-};
-pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
+pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
+pub use memory::{MemoryKey, MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
-
-/// The error of a store or a service, boxed.
-pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
@@ -76,7 +73,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     fn algorithm(&self) -> Cow<'_, A>;
 
     /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, a call waits that
-    /// [asks](Attempt::may_wait) to, or if the algorithm [holds requests](Algorithm::holds_requests), and no longer than
+    /// [asks](Attempt::may_wait) to, or if the algorithm [holds requests](crate::algorithm::QueueConfig::holds_requests), and no longer than
     /// its [`max_wait`](Attempt::max_wait).
     ///
     /// If the algorithm [needs a release](Algorithm::needs_release), an admitted call has a
@@ -84,8 +81,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
     /// a [`Reservation::on_settle`], if this is a [`SettleStore`].
     ///
-    /// If the attempt has [its own algorithm](Attempt::algorithm), the state is [switched](Algorithm::switch_tier) to it
-    /// before the call is decided, and [restored](Algorithm::restore_tier) if the call is denied.
+    /// If the attempt has [its own algorithm](Attempt::algorithm), that decides the call.
     ///
     /// A cost of 0 is always allowed and charges nothing.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;

@@ -16,12 +16,11 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::decision::Decision;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
 
 use tower_throttle::middleware::{HttpResponder, SendHeaders};
 use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
 use crate::details::{Details, reported};
 use crate::frames::{self, EMPTY, Says, ask, call, one};

@@ -10,10 +10,10 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered, TokenBucket};
 use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Extension, Global, GrpcHealth, GrpcReflection, Header, KeyError, KeyExtractor,
-    Method, Networks, Paths, PeerIp, Preflight, TrustedProxies, first_of,
+    Method, MissingKey, Networks, Paths, PeerIp, Preflight, TrustedProxies, first_of,
 };
 use tower_throttle::middleware::KeyStats;
-use tower_throttle::{ErrorResponder, MissingKey, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 pub(crate) type Http = Request<Full<Bytes>>;
 

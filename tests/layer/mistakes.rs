@@ -3,11 +3,11 @@
 use std::hash::{Hash, Hasher};
 
 use http::Request;
+use tower_throttle::RateLimitLayer;
 use tower_throttle::key::{
-    Bearer, ClientIp, Cookie, Extension, Global, Header, Host, KeyError, KeyExtractor, Networks, PeerIp,
-    Preflight, TrustedProxies, first_of,
+    Bearer, ClientIp, Cookie, Extension, Global, Header, Host, KeyError, KeyExtractor, MissingKey, Networks,
+    PeerIp, Preflight, TrustedProxies, first_of,
 };
-use tower_throttle::{MissingKey, RateLimitLayer};
 
 use crate::keys::{Http, ask, at_once, from, get, statuses, with, with_peer};
 

@@ -19,8 +19,9 @@ use tower::timeout::TimeoutLayer;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::error::BoxError as StoreError;
 use tower_throttle::key::{Global, StoreKey, from_fn};
-use tower_throttle::store::{Acquired, Attempt, BoxError as StoreError, KeyedStore, Reservation, Store};
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::PolledByHand;

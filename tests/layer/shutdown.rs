@@ -18,7 +18,8 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::store::{OnClose, OnFull};
+use tower_throttle::limiter::OnClose;
+use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::PolledByHand;

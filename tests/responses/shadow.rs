@@ -7,9 +7,9 @@ use http::{HeaderMap, Request, Response};
 use tower::{Service as _, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::{Global, KeyError, KeyExtractor};
+use tower_throttle::key::{Global, KeyError, KeyExtractor, MissingKey};
 use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, Shadow, ShadowDenied};
-use tower_throttle::{Decision, MissingKey, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
 use crate::generators::{KINDS, Rule, made};
 use crate::header_parser::ParsedFields;

@@ -1,33 +1,4 @@
-//! # Priority: borrowing from the next window
-//!
-//! **Problem.** The window is used up, and now a call arrives that must not be denied: the payment among the
-//! page views.
-//!
-//! **Naive answer.** Admit it over the limit.
-//!
-//! **Where it breaks.** Then there is no limit. If the important calls are many, they break what the limit
-//! protects.
-//!
-//! **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now: it takes its
-//! units from the next window, and waits until that begins. The part of the next window that can be borrowed is
-//! bounded.
-//!
-//! ```text
-//!   limit 4, priority for 50 %
-//!
-//!            window          next window
-//!   ├───────────────────────┼───────────────────────┤
-//!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
-//!            │   └ queued ──────────┘   └──── what is left for the others
-//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
-//! ```
-//!
-//! Here the borrowing calls are queued before the window, and no call overtakes them: so the units are theirs,
-//! and if one of them is cancelled, they are returned.
-//!
-//! **Invariant.** The inner algorithm's limit holds for all calls. At most the share of the limit is queued.
-//!
-//! **Cost.** No more memory per key; a waiting call takes a place in the queue.
+//! Priority: borrowing from the next window.
 
 use std::fmt::Debug;
 
@@ -63,6 +34,37 @@ use crate::decision::Decision;
 /// assert_eq!(payment.delay(), Duration::from_secs(1));
 /// # }
 /// ```
+///
+/// # How it works
+///
+/// **Problem.** The window is used up, and now a call arrives that must not be denied: the payment among the
+/// page views.
+///
+/// **Naive answer.** Admit it over the limit.
+///
+/// **Where it breaks.** Then there is no limit. If the important calls are many, they break what the limit
+/// protects.
+///
+/// **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now: it takes its
+/// units from the next window, and waits until that begins. The part of the next window that can be borrowed is
+/// bounded.
+///
+/// ```text
+///   limit 4, priority for 50 %
+///
+///            window          next window
+///   ├───────────────────────┼───────────────────────┤
+///   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
+///            │   └ queued ──────────┘   └──── what is left for the others
+///            └ denied: it has no priority            ③ is denied: half of the next window is taken
+/// ```
+///
+/// Here the borrowing calls are queued before the window, and no call overtakes them: so the units are theirs,
+/// and if one of them is cancelled, they are returned.
+///
+/// **Invariant.** The inner algorithm's limit holds for all calls. At most the share of the limit is queued.
+///
+/// **Cost.** No more memory per key; a waiting call takes a place in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priority<A> {
     algorithm: A,

@@ -1,40 +1,4 @@
-//! # Leaky bucket, as a queue
-//!
-//! **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the
-//! eleventh: hold it until its scheduled time.
-//!
-//! **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
-//!
-//! **Where it breaks.** A caller that hangs up keeps its time, and all calls behind it wait for nothing. A sleep
-//! that wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of
-//! the rate are lost. And nothing says how many may wait.
-//!
-//! **The idea.** The state knows only the schedule: when the next call may be admitted. The waiters are a queue, kept
-//! in order by the store. A call is admitted at its *slot*, and the next slot follows from that slot, not from when a
-//! timer woke up: slots that are overdue by up to five milliseconds are released at once, so a timer that is late costs
-//! no rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is cancelled, those
-//! behind it move forward.
-//!
-//! ```text
-//!   10/s, queue 3: five at one instant
-//!
-//!   slots  0 ms   100    200    300
-//!          ├──────┼──────┼──────┼───▶
-//!          ① goes ② ─────▶
-//!                 ③ ───────────▶
-//!                 ④ ──────────────────▶
-//!                 ⑤ refused at once: try again in 100 ms, when ② is admitted
-//! ```
-//!
-//! A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
-//! rate of 3 per second does not drift.
-//!
-//! **Invariant.** Slots are at least `cost * period / limit` apart, and no call is admitted before its slot.
-//!
-//! **Cost.** Constant time, 24 bytes a key; each waiter costs a place in the queue (see the store).
-//!
-//! Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket: take
-//! [`TokenBucket`](crate::algorithm::TokenBucket) for that.
+//! The leaky bucket, as a queue.
 
 mod slot;
 
@@ -75,9 +39,47 @@ use crate::quota::Quota;
 /// # }
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/leaky_bucket.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the
+/// eleventh: hold it until its scheduled time.
+///
+/// **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
+///
+/// **Where it breaks.** A caller that hangs up keeps its time, and all calls behind it wait for nothing. A sleep
+/// that wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of
+/// the rate are lost. And nothing says how many may wait.
+///
+/// **The idea.** The state knows only the schedule: when the next call may be admitted. The waiters are a queue, kept
+/// in order by the store. A call is admitted at its *slot*, and the next slot follows from that slot, not from when a
+/// timer woke up: slots that are overdue by up to five milliseconds are released at once, so a timer that is late costs
+/// no rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is cancelled, those
+/// behind it move forward.
+///
+/// ```text
+///   10/s, queue 3: five at one instant
+///
+///   slots  0 ms   100    200    300
+///          ├──────┼──────┼──────┼───▶
+///          ① goes ② ─────▶
+///                 ③ ───────────▶
+///                 ④ ──────────────────▶
+///                 ⑤ refused at once: try again in 100 ms, when ② is admitted
+/// ```
+///
+/// A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
+/// rate of 3 per second does not drift.
+///
+/// **Invariant.** Slots are at least `cost * period / limit` apart, and no call is admitted before its slot.
+///
+/// **Cost.** Constant time, 24 bytes a key; each waiter costs a place in the queue (see the store).
+///
+/// Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket: take
+/// [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
@@ -87,6 +89,7 @@ pub struct LeakyBucket {
 }
 
 /// The state of a key for a [`LeakyBucket`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct LeakyBucketState {
     last: Nanos,

@@ -1,45 +1,4 @@
-//! # Smooth: Guava's rate limiters
-//!
-//! **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
-//! pause.
-//!
-//! **Naive answer.** Remember when the last call was; the next may go one interval later.
-//!
-//! **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either rested (then a few
-//! calls at once are fine) or cold (then full speed at once overloads it): the naive answer does neither. And a
-//! call of cost 100 would wait for all of it, though no other call is waiting.
-//!
-//! **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let a call of cost
-//! `n` go at once: the call after it waits for what it took. Unused time is stored as permits, up to a limit, and the
-//! question is only what a stored permit costs:
-//!
-//! ```text
-//!  time per permit
-//!      bursty: nothing                warming up: more, the more are stored
-//!
-//!   T ┤------ fresh permits            cf·T ┤                 ╱
-//!     │                                     │               ╱
-//!   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the threshold: warm_up
-//!     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
-//! ```
-//!
-//! A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at
-//! `cf` times the interval and has come down to the interval after `warm_up`. Since the cost is an area, it does not
-//! matter how permits are split into calls.
-//!
-//! **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up /
-//! 2`, the end at `warm_up / 2 + 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time:
-//! no rate appears in any of it. These numbers have no finite form for every rate, so they are kept in 2^-48 of a
-//! nanosecond, and each is rounded so that no call goes early. The cold factor is rounded up to a multiple of 1/1024.
-//!
-//! Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
-//! Above that the algorithm itself is unstable: the later a cold start begins, the warmer and so the faster it is, and
-//! an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
-//! With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
-//!
-//! **Invariant.** A call is admitted no sooner than `next`; `next` moves on by the area of what it took.
-//!
-//! **Cost.** Constant time, 48 bytes a key.
+//! Guava's rate limiters.
 
 mod stored_permits;
 #[cfg(test)]
@@ -88,11 +47,54 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// # }
 /// ```
 ///
-/// First bursty, then warming up, with the same calls as in [every picture](crate::algorithm#which-one-do-i-want):
+/// First bursty, then warming up, with the same calls as in [every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/smooth_bursty.svg"))]
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/smooth_warming_up.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
+/// pause.
+///
+/// **Naive answer.** Remember when the last call was; the next may go one interval later.
+///
+/// **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either rested (then a few
+/// calls at once are fine) or cold (then full speed at once overloads it): the naive answer does neither. And a
+/// call of cost 100 would wait for all of it, though no other call is waiting.
+///
+/// **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let a call of cost
+/// `n` go at once: the call after it waits for what it took. Unused time is stored as permits, up to a limit, and the
+/// question is only what a stored permit costs:
+///
+/// ```text
+///  time per permit
+///      bursty: nothing                warming up: more, the more are stored
+///
+///   T ┤------ fresh permits            cf·T ┤                 ╱
+///     │                                     │               ╱
+///   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the threshold: warm_up
+///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
+/// ```
+///
+/// A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at
+/// `cf` times the interval and has come down to the interval after `warm_up`. Since the cost is an area, it does not
+/// matter how permits are split into calls.
+///
+/// **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up /
+/// 2`, the end at `warm_up / 2 + 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time:
+/// no rate appears in any of it. These numbers have no finite form for every rate, so they are kept in 2^-48 of a
+/// nanosecond, and each is rounded so that no call goes early. The cold factor is rounded up to a multiple of 1/1024.
+///
+/// Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
+/// Above that the algorithm itself is unstable: the later a cold start begins, the warmer and so the faster it is, and
+/// an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
+/// With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
+///
+/// **Invariant.** A call is admitted no sooner than `next`; `next` moves on by the area of what it took.
+///
+/// **Cost.** Constant time, 48 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Smooth {
     quota: Quota,
@@ -108,6 +110,7 @@ pub struct Smooth {
 }
 
 /// The state of a key for [`Smooth`].
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct SmoothState {
     last: Nanos,
@@ -130,6 +133,15 @@ impl Smooth {
     ///
     /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
     /// 292 years.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::Smooth;
+    ///
+    /// // after a pause, the rate rises from 60 to 180 calls a minute within half a minute
+    /// let upstream = Smooth::warming_up(Quota::per_minute(180), Duration::from_secs(30));
+    /// ```
     #[must_use]
     pub fn warming_up(quota: Quota, warm_up: Duration) -> Self {
         let warm_up = Nanos::from(warm_up).0.min(i64::MAX as u64);

@@ -9,6 +9,13 @@ use super::predicate::RequestPredicate;
 ///
 /// The path is compared as this layer sees it: inside axum's `nest`, without the prefix, as the gRPC service sees it.
 /// So put the limit around gRPC services only.
+///
+/// ```
+/// use tower_throttle::key::{GrpcHealth, GrpcReflection};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::per_ip(Quota::per_second(10)).unless(GrpcHealth).unless(GrpcReflection);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 

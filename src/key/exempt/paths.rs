@@ -24,6 +24,15 @@ impl Paths {
     /// # Panics
     ///
     /// Panics if a path does not begin with a slash: no request would ever match it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::key::Paths;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health", "/metrics"]));
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn new<I>(paths: I) -> Self

@@ -13,6 +13,13 @@ use super::predicate::RequestPredicate;
 ///
 /// Anyone can send them. So do not use it where a handler would treat them as calls (`any(..)`, a fallback, a tonic
 /// server), and make sure that answering them is cheap.
+///
+/// ```
+/// use tower_throttle::key::Preflight;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Preflight);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight;
 

@@ -5,6 +5,7 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// An extractor with exceptions: requests that match a predicate are not limited. It is made by
 /// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless).
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Unless<K, C> {
     key: K,

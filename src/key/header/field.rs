@@ -76,6 +76,7 @@ impl Header {
 /// The value of a header, or the absence of the header.
 ///
 /// Its `Debug` form does not show the value, which may be a secret.
+#[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
 

@@ -10,6 +10,7 @@ use crate::random::random_u64;
 /// random and lasts as long as the process.
 ///
 /// Its `Debug` form shows nothing of the value.
+#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(u128);
 

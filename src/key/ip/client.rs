@@ -101,6 +101,15 @@ impl ClientIp {
     ///
     /// Returns an error if `name` is not a header name, or if the header has a format and a constructor of its own:
     /// `x-forwarded-for`, `forwarded` and `cloudfront-viewer-address`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::key::ClientIp;
+    ///
+    /// let by_client = ClientIp::header("cf-connecting-ip")?;
+    /// # Ok::<(), tower_throttle::error::HeaderNameError>(())
+    /// ```
     pub fn header(name: &str) -> Result<Self, HeaderNameError> {
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::no_name(name))?;
         let instead = match header.as_str() {

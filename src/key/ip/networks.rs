@@ -86,6 +86,16 @@ impl Networks {
     }
 
     /// Replaces the networks by `other`, in all clones.
+    ///
+    /// ```
+    /// use tower_throttle::key::{Networks, PeerIp};
+    ///
+    /// let blocked = Networks::new(["203.0.113.0/24"])?;
+    /// let by_peer = PeerIp::new().deny(blocked.clone());
+    /// // later, when the list is read anew
+    /// blocked.replace(Networks::new(["203.0.113.0/24", "2001:db8::/32"])?);
+    /// # Ok::<(), tower_throttle::error::NetworkError>(())
+    /// ```
     pub fn replace(&self, other: Self) {
         self.set.replace(&other.set);
     }

@@ -56,6 +56,15 @@ macro_rules! ip_extractor {
             /// # Panics
             ///
             /// Panics if `bits` is above 128.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// use tower_throttle::key::PeerIp;
+            ///
+            /// // many providers give a customer a /56
+            /// let by_customer = PeerIp::new().ipv6_prefix(56);
+            /// ```
             #[must_use]
             pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 128, "an IPv6 prefix has at most 128 bits");
@@ -86,6 +95,13 @@ macro_rules! ip_extractor {
             /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
             /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. If it is called
             /// twice, callers in either list are denied. It takes precedence over [`allow`](Self::allow).
+            ///
+            /// ```
+            /// use tower_throttle::key::{Networks, PeerIp};
+            ///
+            /// let by_peer = PeerIp::new().allow(Networks::private()).deny(Networks::new(["203.0.113.0/24"])?);
+            /// # Ok::<(), tower_throttle::error::NetworkError>(())
+            /// ```
             #[must_use]
             pub fn deny(mut self, networks: Networks) -> Self {
                 self.options.deny.push(networks);

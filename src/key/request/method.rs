@@ -20,6 +20,7 @@ pub struct Method {
 }
 
 /// A method, or a class of methods.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MethodKey {
     /// A method that the standards define.

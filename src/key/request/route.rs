@@ -53,6 +53,7 @@ impl Route {
 }
 
 /// A route as it is written in the router, or the absence of a matching route.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct RouteKey(Matched);
 

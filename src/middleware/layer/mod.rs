@@ -90,6 +90,16 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
 
 impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
     /// Creates a layer from `key` and a limiter, which other layers, or code that calls it directly, can share.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100))).max_keys(1_000_000).build();
+    /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
+    /// println!("{} addresses are known", limiter.len());
+    /// ```
     #[must_use]
     pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
         Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
@@ -148,6 +158,13 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// Sets what happens to requests whose key is not available because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. A request in which the client made the key
     /// [invalid](crate::key::KeyError::invalid) is always rejected with 400.
+    ///
+    /// ```
+    /// use tower_throttle::key::MissingKey;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).missing_key(MissingKey::Shared);
+    /// ```
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
         self.with_info(|info| info.missing = missing)
@@ -159,6 +176,14 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// Panics if `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
     /// the program, use [`try_name`](RateLimitLayer::try_name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn name(self, name: &str) -> Self {
@@ -183,6 +208,14 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is [`HttpResponder`]; use
     /// [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
+    ///
+    /// ```
+    /// use tower_throttle::middleware::BodyFormat;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .responder(HttpResponder::new().body(BodyFormat::PlainText));
+    /// ```
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
         RateLimitLayer { policies: self.policies, responder }

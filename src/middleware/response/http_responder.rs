@@ -113,6 +113,13 @@ impl<F, D> HttpResponder<F, D> {
 
     /// Sets which responses carry these header fields. The default is [all](SendHeaders::Always). `Retry-After` has its own
     /// [switch](Self::retry_after).
+    ///
+    /// ```
+    /// use tower_throttle::HttpResponder;
+    /// use tower_throttle::middleware::SendHeaders;
+    ///
+    /// let responder = HttpResponder::new().send_headers(SendHeaders::OnRejection);
+    /// ```
     #[must_use]
     pub const fn send_headers(mut self, send_headers: SendHeaders) -> Self {
         self.options.send_headers = send_headers;
@@ -129,6 +136,14 @@ impl<F, D> HttpResponder<F, D> {
     /// Sets the maximum random time that is added to the wait reported to each rejected caller, so that clients that were
     /// rejected together do not retry together. The reported wait is never less than the true wait, unless that is
     /// [bounded](Self::max_reported_wait), and it is the same in all fields of the response. The default is zero.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::HttpResponder;
+    ///
+    /// // callers that are rejected at the same time come back within ten seconds, not in the same one
+    /// let responder = HttpResponder::new().jitter(Duration::from_secs(10));
+    /// ```
     #[must_use]
     pub const fn jitter(mut self, max: Duration) -> Self {
         self.options.jitter = max;

@@ -1,28 +1,4 @@
-//! # Blocking after abuse
-//!
-//! **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
-//!
-//! **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
-//!
-//! **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
-//! for ever.
-//!
-//! **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
-//! lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
-//! of it, and change nothing.
-//!
-//! ```text
-//!   limit 2, block for 5 s after 3
-//!
-//!   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
-//!                   ├── 5 s ──────┤
-//!             1st ──┘ 3rd: "try again in 5 s"
-//! ```
-//!
-//! **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
-//! decision is that of the inner algorithm.
-//!
-//! **Cost.** 32 bytes more per key.
+//! Lockouts after too many denials.
 
 mod queueing;
 #[cfg(test)]
@@ -99,6 +75,36 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// # logins.reset("user:42");
 /// # assert!(logins.check("user:42").is_allowed());
 /// ```
+///
+/// A fixed window with a lockout, and the same calls as in [every picture](crate::algorithm#pictures):
+///
+#[cfg_attr(doc, doc = include_str!("../../pictures/lockout.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
+///
+/// **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
+///
+/// **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
+/// for ever.
+///
+/// **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
+/// lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
+/// of it, and change nothing.
+///
+/// ```text
+///   limit 2, block for 5 s after 3
+///
+///   calls   ● ● ✗ ✗ ✗ ✗    ✗     ✗ ●
+///                   ├── 5 s ──────┤
+///             1st ──┘ 3rd: "try again in 5 s"
+/// ```
+///
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
+/// decision is that of the inner algorithm.
+///
+/// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lockout<A> {
     algorithm: A,
@@ -109,6 +115,7 @@ pub struct Lockout<A> {
 }
 
 /// The state that a [`Lockout`] keeps for a key.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct LockoutState<S> {
     state: S,
@@ -149,6 +156,16 @@ impl<A: Algorithm> Lockout<A> {
 
     /// Begins the lockout anew with each call that is denied during it: a client that retries in a loop stays
     /// out.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::FixedWindow;
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10).extend_on_retry();
+    /// assert_eq!((logins.duration(), logins.refusals()), (hour, 10));
+    /// ```
     #[must_use]
     pub fn extend_on_retry(self) -> Self {
         Self { extends: true, ..self }

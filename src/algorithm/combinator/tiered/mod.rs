@@ -1,24 +1,4 @@
-//! # Tiers
-//!
-//! **Problem.** Free users get ten a minute, paying ones a thousand; a login costs more care than a search.
-//!
-//! **Naive answer.** A limiter for each tier.
-//!
-//! **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each
-//! time.
-//!
-//! **The idea.** A user has a state for each tier it was asked with, and what it uses counts in all of them.
-//! The state for a tier that is new to it is converted from the one that leaves it the least: as when a
-//! limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace), but for one key.
-//!
-//! One state would not do: converted to a small limit and back to a large one, it would have forgotten what the
-//! small one cannot hold. A user that alternates between two tiers would have no limit at all.
-//!
-//! **Invariant.** Each tier's limit holds by itself, for all that was used with any tier since the key was
-//! first asked with this one. No call waits longer than the tier that is asked could demand.
-//!
-//! **Cost.** The algorithm's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were recently
-//! asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
+//! Tiers: a limit for each call.
 
 mod queueing;
 
@@ -54,12 +34,39 @@ use crate::decision::Decision;
 /// // The user pays. Four are used, and stay used.
 /// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 995);
 /// ```
+///
+/// A user whose calls are those of [every picture](crate::algorithm#pictures) pays for a larger token bucket for a while:
+///
+#[cfg_attr(doc, doc = include_str!("../../pictures/tiers.svg"))]
+///
+/// # How it works
+///
+/// **Problem.** Free users get ten a minute, paying ones a thousand; a login costs more care than a search.
+///
+/// **Naive answer.** A limiter for each tier.
+///
+/// **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each
+/// time.
+///
+/// **The idea.** A user has a state for each tier it was asked with, and what it uses counts in all of them.
+/// The state for a tier that is new to it is converted from the one that leaves it the least: as when a
+/// limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace), but for one key.
+///
+/// One state would not do: converted to a small limit and back to a large one, it would have forgotten what the
+/// small one cannot hold. A user that alternates between two tiers would have no limit at all.
+///
+/// **Invariant.** Each tier's limit holds by itself, for all that was used with any tier since the key was
+/// first asked with this one. No call waits longer than the tier that is asked could demand.
+///
+/// **Cost.** The algorithm's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were recently
+/// asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
 }
 
 /// The state that a [`Tiered`] keeps for a key.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
     /// The tier that was asked last.
@@ -73,16 +80,16 @@ pub struct TieredState<A: Algorithm> {
 const MAX_TIERS: usize = 32;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Returns the algorithm.
-    #[must_use]
-    pub const fn algorithm(&self) -> &A {
-        &self.algorithm
-    }
-
     /// Creates tiers whose default, for calls that choose none, is `algorithm`.
     #[must_use]
     pub const fn new(algorithm: A) -> Self {
         Self { algorithm }
+    }
+
+    /// Returns the algorithm for calls that choose none.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
     }
 
     #[inline]

@@ -1,19 +1,4 @@
-//! # Several limits on one key
-//!
-//! **Problem.** Ten a second, and a thousand a day.
-//!
-//! **Naive answer.** Two limiters, one after the other.
-//!
-//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a
-//! caller that has used up its day burns the second's budget as well, and what is reported to it is wrong.
-//! Charging and undoing is no better: others see the charge in between.
-//!
-//! **The idea.** Ask all of them first; charge all, or none. The key is locked meanwhile, so no call gets in
-//! between.
-//!
-//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
-//!
-//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+//! Tuples: several limits on one key.
 
 mod queueing;
 

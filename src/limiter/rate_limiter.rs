@@ -1,0 +1,254 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::Builder;
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, Store};
+
+/// A rate limiter, which decides whether a call may pass. Clones share their state.
+///
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Its `Hash` must be prefix-free, as those of the
+/// standard library and derived ones are: two keys that feed the same bytes to the hasher are one. Costs are in units of
+/// the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10)));
+/// if limiter.check("user:42").is_allowed() {
+///     // serve
+/// }
+/// ```
+///
+/// # Memory
+///
+/// At most [`max_keys`](Builder::max_keys) keys are kept; see [`MemoryStore`].
+///
+/// # Other stores
+///
+/// `S` stores the state. A limiter in memory replies with the value itself: [`check`](RateLimiter::check) returns a
+/// [`Decision`]. With a [store](crate::store) that answers later, it returns a future of a `Result` of a `Decision`, so
+/// write `limiter.check("user:42").await?`; and so do `peek`, `refund`, `reset` and `try_acquire_permit`. The futures of
+/// `acquire` and `acquire_permit` then yield a `Result`, too. A forgotten `.await` does not compile:
+///
+/// ```compile_fail,E0599
+/// # use std::{future::Future, pin::Pin};
+/// # use tower_throttle::algorithm::TokenBucket;
+/// # use tower_throttle::store::{CheckStore, KeyedStore};
+/// # use tower_throttle::{Decision, RateLimiter};
+/// # type Reply = Pin<Box<dyn Future<Output = Result<Decision, std::io::Error>> + Send>>;
+/// # type Limiter<S> = RateLimiter<TokenBucket, S>;
+/// async fn serve<S>(limiter: Limiter<S>)
+/// # where S: KeyedStore<TokenBucket, str> + CheckStore<TokenBucket, Reply<Decision> = Reply>
+/// {
+///     if limiter.check("user:42").is_allowed() {
+///         // serve
+///     }
+/// }
+/// ```
+///
+/// # Panics
+///
+/// No method panics on any key, cost or clock.
+pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
+    pub(super) store: S,
+    algorithm: PhantomData<fn() -> A>,
+}
+
+impl<A: Algorithm> RateLimiter<A> {
+    /// Creates a limiter with state in memory, tokio's clock and the default `max_keys`.
+    #[must_use]
+    pub fn new(algorithm: A) -> Self {
+        Self::builder(algorithm).build()
+    }
+
+    /// Returns a builder, which sets the clock and the bounds, too.
+    pub fn builder(algorithm: A) -> Builder<A> {
+        Builder::new(algorithm)
+    }
+}
+
+impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
+    /// Takes one unit if it is available. Never waits.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
+    /// match limiter.check("user:42").retry_after() {
+    ///     None => println!("welcome"),
+    ///     Some(wait) => println!("try again in {wait:?}"),
+    /// }
+    /// ```
+    #[inline]
+    pub fn check<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.check_n(key, 1)
+    }
+
+    /// Takes `cost` units if all are available, else none. Never waits.
+    ///
+    /// A cost that exceeds the limit is denied without a `retry_after`.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)));
+    /// assert_eq!(limiter.check_n("user:42", 8).remaining(), 2);
+    /// assert!(!limiter.check_n("user:42", 3).is_allowed());
+    /// assert!(limiter.check_n("user:42", 11).never_fits());
+    /// ```
+    #[inline]
+    pub fn check_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.check(self.store.key(key), Attempt::new(cost))
+    }
+
+    /// Returns what [`check`](RateLimiter::check) would return now, without taking anything.
+    ///
+    /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
+    /// is.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(10)));
+    /// assert_eq!(limiter.peek("user:42").remaining(), 10);
+    /// assert_eq!(limiter.peek("user:42").remaining(), 10);
+    /// ```
+    pub fn peek<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.peek_n(key, 1)
+    }
+
+    /// Returns what [`check_n`](RateLimiter::check_n) would return now, without taking anything.
+    pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.peek(self.store.key(key), Attempt::new(cost))
+    }
+
+    /// Takes a permit, which ends the call when it is dropped. Never waits.
+    ///
+    /// This is for algorithms that [need a release](Algorithm::needs_release):
+    /// [`Concurrency`](crate::algorithm::Concurrency), and those that contain it. For others, the permit is empty.
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let exports = RateLimiter::new(Concurrency::per_key(1));
+    /// let permit = exports.try_acquire_permit("user:42")?;
+    /// assert!(exports.try_acquire_permit("user:42").is_err());
+    /// drop(permit);
+    /// assert!(exports.try_acquire_permit("user:42").is_ok());
+    /// # Ok::<(), tower_throttle::store::Denied>(())
+    /// ```
+    pub fn try_acquire_permit<K: ?Sized>(&self, key: &K) -> S::Reply<Result<Permit, Denied>>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.try_acquire_permit(self.store.key(key), Attempt::new(1))
+    }
+
+    /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
+    ///
+    /// It never refunds more than was taken: units that have been restored by the passing of time, or belong to a window
+    /// that has ended, are not refunded again. The calls to which units belong are not recorded, so refund only what you
+    /// took, and soon.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)));
+    /// let decision = logins.check("user:42");
+    /// // The password was right: only wrong ones count.
+    /// logins.refund("user:42", 1);
+    /// assert_eq!(logins.peek("user:42").remaining(), 5);
+    /// # assert!(decision.is_allowed());
+    /// ```
+    pub fn refund<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.refund(self.store.key(key), cost)
+    }
+
+    /// Resets the key, which is fresh afterwards. Its queued calls may be released at once, one by one.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// limiter.reset("user:42");
+    /// assert!(limiter.check("user:42").is_allowed());
+    /// ```
+    pub fn reset<K: ?Sized>(&self, key: &K) -> S::Reply<()>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.reset(self.store.key(key))
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
+    /// Creates a limiter whose state lives in `store`, which has the algorithm and the clock.
+    #[must_use]
+    pub fn with_store(store: S) -> Self {
+        Self { store, algorithm: PhantomData }
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Returns the present algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> Cow<'_, A> {
+        self.store.algorithm()
+    }
+
+    /// Takes the cost of `call` now, or returns a future that does, as the store decides.
+    #[inline]
+    pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
+    where
+        S: KeyedStore<A, K>,
+    {
+        self.store.acquire(self.store.key(key), call)
+    }
+}
+
+impl<A: Algorithm, S: Clone> Clone for RateLimiter<A, S> {
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), algorithm: PhantomData }
+    }
+}
+
+impl<A: Algorithm, S: Store<A>> fmt::Debug for RateLimiter<A, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("algorithm", &*self.algorithm()).finish_non_exhaustive()
+    }
+}
