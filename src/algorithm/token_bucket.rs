@@ -333,7 +333,9 @@ impl Algorithm for TokenBucket {
 
     fn ready_at(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Nanos> {
         self.advance(state, now);
-        Some(self.turn(state, cost))
+        // It is ready even while the clock is behind the key's time.
+        let is_due = self.until(state, cost.min(self.burst())) == 0;
+        Some(if is_due { now } else { self.turn(state, cost) })
     }
 
     /// Charges at the exact scheduled time instead of advancing to the rounded-up nanosecond: advancing would discard

@@ -172,7 +172,8 @@ impl<A: Algorithm> Queue<A> {
                 _ => {
                     let mut ahead = self.after(base, state, now, 0..at);
                     let waiter = &self.waiting[at];
-                    waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost)
+                    let ready_at = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
+                    ready_at.map(|ready_at| ready_at.max(ahead.at))
                 }
             };
             self.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(self.waiting[at].deadline);

@@ -288,7 +288,9 @@ impl Algorithm for LeakyBucket {
 
     fn ready_at(&self, state: &mut LeakyBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
         self.observe(state, now);
-        Some(self.instant(state, state.next))
+        let instant = self.instant(state, state.next);
+        // It is ready even while the clock is behind the key's time.
+        Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
     /// Admits the call at its slot, unless that is overdue by more than a few ticks: then the schedule moves.

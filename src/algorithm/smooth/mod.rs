@@ -430,7 +430,8 @@ impl Algorithm for Smooth {
 
     fn ready_at(&self, state: &mut SmoothState, now: Nanos, _cost: u64) -> Option<Nanos> {
         self.observe(state, now);
-        Some(self.turn(state))
+        // It is ready even while the clock is behind the key's time.
+        Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
     }
 
     /// Admits the call at its scheduled time, unless that is overdue by more than a few ticks: then the schedule moves.

@@ -367,8 +367,11 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        let project = |mine: &mut A::State| (self.algorithm.project(mine, now, arrived, cost), Keep::Tier);
-        let at = self.ask(state, now, project);
+        let at = self.ask(state, now, |mine| {
+            // The next call may be of another tier, which would admit it sooner: it must not overtake this one.
+            let ready_at = self.algorithm.ready_at(mine, now, cost).unwrap_or(now);
+            (self.algorithm.project(mine, now, arrived, cost).max(ready_at), Keep::Tier)
+        });
         state.count(state.by.last_update(&state.state), cost);
         at
     }

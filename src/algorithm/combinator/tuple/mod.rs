@@ -231,10 +231,10 @@ macro_rules! tuple {
                 cost: u64,
             ) -> Option<Nanos> {
                 let ready_at = self.ready_at(state, now, cost)?;
-                let seen = self.last_update(state);
-                if ready_at > seen {
+                if ready_at > now {
                     return None;
                 }
+                let seen = self.last_update(state);
                 let due = ready_at.max(arrived).max(earliest_slot(seen)).min(seen);
                 $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
                 Some(due)
