@@ -7,6 +7,7 @@
 //! A call that is queued on one key is charged by the other limiters when it is queued: their budgets are for
 //! arrivals, the queue's for releases. If it is cancelled while it waits, these charges are undone.
 
+mod commit;
 mod few;
 mod locked;
 mod wait;
@@ -15,6 +16,7 @@ use std::mem;
 use std::ptr;
 use std::sync::Arc;
 
+use self::commit::Commit;
 use self::locked::{AnyAlgorithm, Ask, ErasedLimiter, ErasedShard};
 use super::context::MemoryContext;
 use super::entry::Preview;
@@ -22,9 +24,6 @@ use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::placement::Settled;
 use crate::algorithm::Algorithm;
-use crate::clock::Nanos;
-use crate::decision::Decision;
-use crate::queue::Enqueued;
 use crate::store;
 use crate::sync::wake_all;
 
@@ -208,105 +207,6 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
         (true, _) => JointOutcome::Denied(wait.decided()),
         (false, true) => JointOutcome::Admitted((wait.decided(), wait.hold())),
         (false, false) => JointOutcome::Pending(Box::new(wait)),
-    }
-}
-
-/// The second phase of a joint decision: charges the calls, or counts their denials.
-struct Commit<'c, 'p, 'a> {
-    calls: &'c [Participant<'p, 'a>],
-    shards: &'c mut LockedShards<'a>,
-    preview: &'c [Preview],
-    denied: bool,
-    wait: &'c mut JointWait,
-}
-
-impl Commit<'_, '_, '_> {
-    fn all(&mut self) {
-        let count = self.calls.len();
-        self.wait.decisions = (0..count).map(|_| None).collect();
-        self.wait.charged.resize_with(count, || None);
-        self.wait.charged_at.resize(count, Nanos::ZERO);
-        self.wait.settles.resize(count, false);
-        self.wait.permits.resize_with(count, || None);
-        // First the calls that may yet be denied, for they draw on totals that no shard holds.
-        let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
-        let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
-        for at in unsure.into_iter().chain(sure) {
-            self.one(at);
-        }
-    }
-
-    fn one(&mut self, at: usize) {
-        let call = &self.calls[at];
-        let decision = match self.preview[at] {
-            // There is nothing to charge.
-            preview if call.overflowed => Some(preview.decision()),
-            Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // It is charged with its leader; with an algorithm of its own, it reports what that leaves.
-            Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
-                match call.reports_separately(at, self.denied) {
-                    true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
-                    false => None,
-                }
-            }
-            Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
-            // Denying states are asked as well, but once each: they may count the denial.
-            Preview::Deny(decision) => match self.enter(at) {
-                // A shared total was freed meanwhile: too late for this call.
-                Some(entered) if entered.is_allowed() => {
-                    let charged_at = self.wait.charged_at[at];
-                    let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));
-                    self.wait.rollbacks.extend(rollback);
-                    Some(decision)
-                }
-                entered => entered,
-            },
-            _ => self.enter(at),
-        };
-        self.wait.decisions[at] = decision;
-    }
-
-    /// Returns whether a call will hold something until it is released.
-    fn needs_release(&self, at: usize) -> bool {
-        let call = &self.calls[at];
-        self.shards.held[call.held].2.needs_release(call.ask(call.total))
-    }
-
-    /// Returns whether a denial by the same state was counted.
-    fn is_denial_counted(&self, at: usize) -> bool {
-        let leader = self.calls[at].leader;
-        let refused = |other: usize| matches!(self.preview[other], Preview::Deny(_));
-        (0..at).any(|other| self.calls[other].leader == leader && refused(other))
-    }
-
-    fn enter(&mut self, at: usize) -> Option<Decision> {
-        let call = &self.calls[at];
-        let JointRequest { limiter, key, algorithm, .. } = call.part;
-        let entered = self.shards.of(call).enter(call.ask(call.total));
-        self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
-        self.wait.settles[at] = self.shards.of(call).settles(call.ask(call.total));
-        let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
-        match entered {
-            Enqueued::Decided(decision) if decision.is_allowed() => {
-                let permit = self.shards.of(call).permit(call.ask(call.total));
-                let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
-                if permit.is_some() || self.preview.iter().any(may_wait) {
-                    self.wait.charged[at] = charged();
-                }
-                self.wait.permits[at] = permit;
-                Some(decision)
-            }
-            Enqueued::Decided(decision) => {
-                self.denied = true;
-                Some(decision)
-            }
-            Enqueued::Queued(ticket) => {
-                self.wait.charged[at] = charged();
-                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket);
-                self.wait.may_wait.push((at, wait));
-                None
-            }
-        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The sliding window, in slices.
 
+mod decide;
+
 use std::mem;
 
+use crate::algorithm::QueueConfig;
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
@@ -330,94 +332,6 @@ impl SlidingWindow {
     fn allow(&self, state: &SlidingWindowState, behind: u64) -> Decision {
         let limit = self.quota.limit();
         Decision::allow(limit, limit - state.total, self.reset(state).saturating_add(behind))
-    }
-}
-
-impl Algorithm for SlidingWindow {
-    type State = SlidingWindowState;
-
-    const UNDO_BY_COPY: bool = false;
-
-    fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
-        self.empty(now)
-    }
-
-    #[inline]
-    fn last_update(&self, state: &SlidingWindowState) -> Nanos {
-        state.last
-    }
-
-    #[inline]
-    fn check(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
-        let behind = self.advance(state, now);
-        if cost > self.quota.limit() - state.total {
-            return self.deny(state, behind, cost);
-        }
-        if state.total == 0 {
-            state.into = self.width - 1;
-        }
-        state.total += cost;
-        state.open += cost;
-        self.allow(state, behind)
-    }
-
-    fn peek(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
-        let behind = self.advance(state, now);
-        match cost <= self.quota.limit() - state.total {
-            true => self.allow(state, behind),
-            false => self.deny(state, behind, cost),
-        }
-    }
-
-    /// Gives back the oldest units first: they would be free soonest, so whichever were meant, never too much is given.
-    fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
-        self.advance(state, now);
-        self.remove_oldest(state, cost);
-    }
-
-    /// Undoes the charge if it was made within the last period.
-    fn undo(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last && state.last.saturating_since(charged_at) < self.quota.period_nanos() {
-            self.remove_at_age(state, cost, state.last.saturating_since(charged_at));
-        }
-    }
-
-    /// Keeps units until one new period after the last instant of the slice they were in. If there are more than the new
-    /// limit, the oldest are dropped.
-    fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
-        from.advance(state, now);
-        if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
-            self.reslice(state, from);
-        }
-        self.remove_oldest(state, state.total.saturating_sub(self.quota.limit()));
-    }
-
-    fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
-        let step = step(state.last, now, self.quota.period_nanos());
-        step.behind == 0 && self.reset(state) <= step.elapsed
-    }
-
-    fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.quota.limit(), self.quota.period())
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.quota.has_burst()
-    }
-
-    #[inline]
-    fn queue_config(&self) -> Option<QueueConfig> {
-        Some(self.queue_config)
-    }
-
-    fn ready_at(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
-        let behind = self.advance(state, now);
-        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total);
-        Some(now.saturating_add(match deficit {
-            0 => 0,
-            _ => self.until(state, deficit).saturating_add(behind),
-        }))
     }
 }
 

@@ -1,0 +1,191 @@
+//! The decisions of a [`Lockout`], as an algorithm.
+
+use super::{Lockout, LockoutState, RejectionCount, SHARED, nanos};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+impl<A: Algorithm> Algorithm for Lockout<A> {
+    type State = LockoutState<A::State>;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+    const ADDS_UP: bool = A::ADDS_UP;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
+        let count = RejectionCount { last: now, left: 0, refusals: 0, age: 0 };
+        LockoutState { state: self.algorithm.new_state(created_at, now), count }
+    }
+
+    #[inline]
+    fn last_update(&self, state: &Self::State) -> Nanos {
+        self.algorithm.last_update(&state.state)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        if cost == 0 {
+            return self.zero_cost(&state.count, behind, self.algorithm.check(&mut state.state, now, 0));
+        }
+        let blocked = state.count.left > 0;
+        let decision = match blocked {
+            true => self.algorithm.peek(&mut state.state, now, cost),
+            false => self.algorithm.check(&mut state.state, now, cost),
+        };
+        if blocked || !decision.is_allowed() {
+            self.refuse(&mut state.count);
+        }
+        self.reported(&state.count, behind, decision)
+    }
+
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        let behind = self.advance(&mut state.count, now);
+        let decision = self.algorithm.peek(&mut state.state, now, cost);
+        if cost == 0 {
+            return self.zero_cost(&state.count, behind, decision);
+        }
+        let mut then = state.count;
+        if then.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut then);
+        }
+        // `retry_after` is what a check would report; the rest describes the state as it is.
+        let retry = self.reported(&then, behind, decision).retry_after().map(nanos);
+        self.reported(&state.count, behind, decision).with_retry_after(retry)
+    }
+
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.refund(&mut state.state, now, cost);
+    }
+
+    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
+        self.algorithm.undo(&mut state.state, now, cost, taken);
+    }
+
+    /// Keeps a lockout, for no longer than a new one would last.
+    fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
+        from.advance(&mut state.count, now);
+        self.algorithm.migrate(&mut state.state, &from.algorithm, now);
+        let count = &mut state.count;
+        count.left = count.left.min(self.duration);
+        if count.refusals != SHARED {
+            count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+        }
+    }
+
+    /// Charges during a lockout as well: the call was admitted with another algorithm.
+    fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.charge_saturating(&mut state.state, now, cost);
+    }
+
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        let mut count = state.count;
+        self.advance(&mut count, now);
+        matches!((count.left, count.refusals), (0, 0 | SHARED)) && self.algorithm.is_fresh(&state.state, now)
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.algorithm.policy()
+    }
+
+    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(tell);
+    }
+
+    fn needs_release(&self) -> bool {
+        self.algorithm.needs_release()
+    }
+
+    fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.algorithm.release(&mut state.state, now, cost);
+    }
+
+    fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
+        state.count = fresh.count;
+        self.algorithm.reset_state(&mut state.state, fresh.state);
+    }
+
+    fn release_total(&self, cost: u64) {
+        self.algorithm.release_total(cost);
+    }
+
+    fn in_flight(&self, state: &Self::State) -> u64 {
+        self.algorithm.in_flight(&state.state)
+    }
+
+    fn ignores_burst(&self) -> bool {
+        self.algorithm.ignores_burst()
+    }
+
+    /// Returns that of the inner algorithm, or how near the key is to being locked out.
+    fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
+        let mut count = state.count;
+        self.advance(&mut count, now);
+        match (count.left, count.refusals) {
+            (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
+            (0, refusals) => self.algorithm.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
+            _ => Usage::LOCKED_OUT,
+        }
+    }
+
+    fn set_shared(&self, state: &mut Self::State, shared: bool) {
+        self.algorithm.set_shared(&mut state.state, shared);
+        if shared != (state.count.refusals == SHARED) {
+            state.count.refusals = if shared { SHARED } else { 0 };
+            state.count.left = 0;
+        }
+    }
+
+    /// Returns the queue of the inner algorithm, closed to keys that are locked out.
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(QueueConfig::exclusive)
+    }
+
+    fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.ready_at(&mut state.state, now, cost)
+    }
+
+    /// Admits calls that were queued before the lockout, too.
+    fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
+        self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
+    }
+
+    fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        self.algorithm.project(&mut state.state, now, arrived, cost)
+    }
+
+    fn queue_capacity(&self, state: &mut Self::State, now: Nanos, max_wait: u64) -> u64 {
+        self.algorithm.queue_capacity(&mut state.state, now, max_wait)
+    }
+
+    fn report(
+        &self,
+        state: &mut Self::State,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        let mut count = state.count;
+        let behind = self.advance(&mut count, now);
+        if cost == 0 {
+            return self.zero_cost(&count, behind, decision);
+        }
+        if count.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut count);
+        }
+        let reported = self.reported(&count, behind, decision);
+        if counts {
+            state.count = count;
+        }
+        reported
+    }
+
+    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
+        self.algorithm.reserve(cost)
+    }
+
+    /// Keeps the denials that were counted since.
+    fn restore(&self, state: &mut Self::State, before: Self::State) {
+        self.algorithm.restore(&mut state.state, before.state);
+    }
+}

@@ -1,0 +1,203 @@
+//! The decisions of [`Tiered`] algorithms, as one.
+
+use super::{Keep, MAX_TIERS, Tiered, TieredState};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use std::iter;
+
+impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
+    type State = TieredState<A>;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> TieredState<A> {
+        TieredState {
+            by: self.algorithm.clone(),
+            state: self.algorithm.new_state(created_at, now),
+            other_tiers: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn last_update(&self, state: &TieredState<A>) -> Nanos {
+        state.by.last_update(&state.state)
+    }
+
+    /// Moves the key to this tier if the call is admitted. A denial may be counted by the tier, and is kept.
+    #[inline]
+    fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
+        let decision = self.ask(state, now, |mine| {
+            let decision = self.algorithm.check(mine, now, cost);
+            (decision, if decision.is_allowed() { Keep::Tier } else { Keep::State })
+        });
+        if decision.is_allowed() {
+            state.count(now, cost);
+        }
+        self.reported(state, now, decision)
+    }
+
+    /// Moves no key to another tier.
+    fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
+        let decision = self.look(state, now, |mine| self.algorithm.peek(mine, now, cost));
+        self.reported(state, now, decision)
+    }
+
+    fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        state.by.refund(&mut state.state, now, cost);
+    }
+
+    fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
+        // To the tier that charged it. What was counted for the others stays: how much that was is not known.
+        let mut all = state.tiers_mut();
+        if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
+            algorithm.undo(state, now, cost, taken);
+        }
+    }
+
+    /// Converts the state of the default tier. Calls that choose the old algorithm keep its state.
+    fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
+        if state.by == from.algorithm {
+            return self.ask(state, now, |_| ((), Keep::Tier));
+        }
+        let old = state.other_tiers.iter().find(|(algorithm, _)| *algorithm == from.algorithm);
+        if let Some((algorithm, old)) = old
+            && self.algorithm != state.by
+            && state.other_tiers.iter().all(|(algorithm, _)| *algorithm != self.algorithm)
+        {
+            let mut new = old.clone();
+            self.algorithm.migrate(&mut new, algorithm, now);
+            state.other_tiers.push((self.algorithm.clone(), new));
+            if state.other_tiers.len() >= MAX_TIERS {
+                state.evict_one(now);
+            }
+        }
+    }
+
+    fn is_fresh(&self, state: &TieredState<A>, now: Nanos) -> bool {
+        let other_tiers =
+            || state.other_tiers.iter().all(|(algorithm, state)| algorithm.is_fresh(state, now));
+        state.by.is_fresh(&state.state, now) && other_tiers()
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.algorithm.policy()
+    }
+
+    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(tell);
+    }
+
+    fn needs_release(&self) -> bool {
+        self.algorithm.needs_release()
+    }
+
+    /// Ends the call for each tier.
+    fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        for (algorithm, state) in state.tiers_mut() {
+            algorithm.release(state, now, cost);
+        }
+    }
+
+    fn reset_state(&self, state: &mut TieredState<A>, fresh: TieredState<A>) {
+        if !self.needs_release() {
+            *state = fresh;
+            return;
+        }
+        for (algorithm, state) in state.tiers_mut() {
+            let mut new = fresh.state.clone();
+            algorithm.migrate(&mut new, &fresh.by, algorithm.last_update(state));
+            algorithm.reset_state(state, new);
+        }
+    }
+
+    fn release_total(&self, cost: u64) {
+        self.algorithm.release_total(cost);
+    }
+
+    fn in_flight(&self, state: &TieredState<A>) -> u64 {
+        state.by.in_flight(&state.state)
+    }
+
+    fn ignores_burst(&self) -> bool {
+        self.algorithm.ignores_burst()
+    }
+
+    /// Returns the highest of all tiers that the key was asked with.
+    fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
+        let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
+        other_tiers.fold(state.by.usage(&state.state, now), Usage::max)
+    }
+
+    fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
+        for (algorithm, state) in state.tiers_mut() {
+            algorithm.set_shared(state, shared);
+        }
+    }
+
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(QueueConfig::exclusive)
+    }
+
+    fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.look(state, now, |mine| self.algorithm.ready_at(mine, now, cost))
+    }
+
+    fn admit_queued(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        arrived: Nanos,
+        cost: u64,
+    ) -> Option<Nanos> {
+        let admitted = self.ask(state, now, |mine| {
+            let admitted = self.algorithm.admit_queued(mine, now, arrived, cost);
+            (admitted, if admitted.is_some() { Keep::Tier } else { Keep::Nothing })
+        })?;
+        state.count(state.by.last_update(&state.state), cost);
+        Some(admitted)
+    }
+
+    fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        let at = self.ask(state, now, |mine| {
+            // The next call may be of another tier, which would admit it sooner: it must not overtake this one.
+            let ready_at = self.algorithm.ready_at(mine, now, cost).unwrap_or(now);
+            (self.algorithm.project(mine, now, arrived, cost).max(ready_at), Keep::Tier)
+        });
+        state.count(state.by.last_update(&state.state), cost);
+        at
+    }
+
+    fn queue_capacity(&self, state: &mut TieredState<A>, now: Nanos, max_wait: u64) -> u64 {
+        self.look(state, now, |mine| self.algorithm.queue_capacity(mine, now, max_wait))
+    }
+
+    fn report(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        self.ask(state, now, |mine| {
+            let reported = self.algorithm.report(mine, now, cost, counts, decision);
+            (reported, if counts { Keep::State } else { Keep::Nothing })
+        })
+    }
+
+    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
+        self.algorithm.reserve(cost)
+    }
+
+    /// Restores each tier by itself: tiers that were asked since stay.
+    fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
+        for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
+            let mut all = state.tiers_mut();
+            if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == tier) {
+                algorithm.restore(state, kept);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The responses of an [`HttpResponder`].
+
+use super::{HttpResponder, RETRY_AFTER_MS, is_followed, without_body};
+use crate::decision::Decision;
+use crate::middleware::body::ResponseBody;
+use crate::middleware::drain::{self, Drain, UnreadBody};
+use crate::middleware::policy::shadow::ShadowDenied;
+use crate::middleware::response::grpc;
+use crate::middleware::response::headers;
+use crate::middleware::response::options::{GrpcMode, SendHeaders};
+use crate::middleware::response::rejection_body::RejectionResponse;
+use crate::middleware::response::request_head::RequestHead;
+use crate::middleware::response::structured_field;
+use crate::middleware::response::{PolicyReport, Rejection, Responder};
+use crate::store::Permit;
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::{HeaderValue, Method, Request, Response};
+use std::cmp::Reverse;
+use std::time::Duration;
+
+impl<ReqBody, ResBody, Err, F, D> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder<F, D>
+where
+    F: RejectionResponse<ResBody>,
+    D: UnreadBody<ReqBody>,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = Err;
+
+    #[inline]
+    fn map_response(&self, reports: &[PolicyReport<'_>], mut response: Response<ResBody>) -> Self::Response {
+        let is_due = matches!(self.options.send_headers, SendHeaders::Always | SendHeaders::OnAdmission);
+        if is_due && !is_followed(response.status()) {
+            headers::add_fields(response.headers_mut(), reports, &self.options, None);
+        }
+        response.map(ResponseBody::inner)
+    }
+
+    fn max_wait(&self, request: &Request<ReqBody>) -> Option<Duration> {
+        match self.options.grpc {
+            GrpcMode::Never => None,
+            GrpcMode::Always => grpc::timeout(request.headers()),
+            GrpcMode::ByContentType => {
+                grpc::content_type(request.headers()).and_then(|_| grpc::timeout(request.headers()))
+            }
+        }
+    }
+
+    /// Inserts the decision that matters most, of all policies in this layer and in outer ones.
+    #[inline]
+    fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
+        if !self.options.insert_extension {
+            return;
+        }
+        let urgency = |decision: &Decision| (decision.delay(), Reverse(decision.remaining()));
+        let Some(decision) =
+            reports.iter().map(PolicyReport::decision).max_by_key(|decision| urgency(decision))
+        else {
+            return;
+        };
+        let known = request.extensions().get::<Decision>();
+        if known.is_none_or(|known| urgency(known) <= urgency(decision)) {
+            request.extensions_mut().insert(*decision);
+        }
+    }
+
+    fn on_shadow_deny(&self, request: &mut Request<ReqBody>, denial: &Decision) {
+        request.extensions_mut().insert(ShadowDenied(*denial));
+    }
+
+    fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
+        response.map(|body| body.holding(permit))
+    }
+
+    #[inline]
+    fn map_error(&self, error: Err) -> Err {
+        error
+    }
+
+    fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
+        let options = &self.options;
+        let waits = options.waits(&rejection);
+        let grpc_type = grpc::response_content_type(request.headers(), options.grpc);
+        let is_grpc = grpc_type.is_some();
+        let mut answer = match grpc_type {
+            Some(content_type) => {
+                grpc::rejection(content_type, &rejection, waits.wait).map(|()| ResponseBody::empty())
+            }
+            None => {
+                let shape = options.shape(&rejection, request.headers());
+                let (answer, length) = self.answer.answer(&rejection, &RequestHead::new(request), shape);
+                if request.method() == Method::HEAD { without_body(answer, length) } else { answer }
+            }
+        };
+        let is_followed = is_followed(answer.status());
+        let headers = answer.headers_mut();
+        // A cache that stores it would reject other callers, and the same caller later.
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        // If the wait is unknown, gRPC clients use their pushback.
+        if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
+            if options.retry_after {
+                headers.entry(RETRY_AFTER).or_insert_with(|| structured_field::delay(wait));
+            }
+            if options.retry_after_ms {
+                headers.entry(RETRY_AFTER_MS).or_insert_with(|| structured_field::delay_millis(wait));
+            }
+        }
+        if let Rejection::Limited(reports) = rejection
+            && !rejection.is_unavailable()
+            && matches!(options.send_headers, SendHeaders::Always | SendHeaders::OnRejection)
+            && !is_followed
+        {
+            headers::add_fields(headers, reports, options, Some(waits));
+        }
+        if drain::announces_body(request) {
+            drain::close(&mut answer, D::IS_READ);
+        }
+        Ok(answer)
+    }
+
+    #[inline]
+    fn drain(&self, request: Request<ReqBody>) -> Option<Drain> {
+        self.unread.drain(request)
+    }
+
+    fn drained(&self, answer: &mut Self::Response) {
+        drain::keep_open(answer);
+    }
+}

@@ -1,0 +1,108 @@
+//! The second phase of a joint decision.
+
+use super::few::Few;
+use super::wait::JointWait;
+use super::{JointRequest, LockedShards, Participant};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::queue::Enqueued;
+use crate::store::memory::entry::Preview;
+
+/// The second phase of a joint decision: charges the calls, or counts their denials.
+pub(super) struct Commit<'c, 'p, 'a> {
+    pub(super) calls: &'c [Participant<'p, 'a>],
+    pub(super) shards: &'c mut LockedShards<'a>,
+    pub(super) preview: &'c [Preview],
+    pub(super) denied: bool,
+    pub(super) wait: &'c mut JointWait,
+}
+
+impl Commit<'_, '_, '_> {
+    pub(super) fn all(&mut self) {
+        let count = self.calls.len();
+        self.wait.decisions = (0..count).map(|_| None).collect();
+        self.wait.charged.resize_with(count, || None);
+        self.wait.charged_at.resize(count, Nanos::ZERO);
+        self.wait.settles.resize(count, false);
+        self.wait.permits.resize_with(count, || None);
+        // First the calls that may yet be denied, for they draw on totals that no shard holds.
+        let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
+        let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
+        for at in unsure.into_iter().chain(sure) {
+            self.one(at);
+        }
+    }
+
+    fn one(&mut self, at: usize) {
+        let call = &self.calls[at];
+        let decision = match self.preview[at] {
+            // There is nothing to charge.
+            preview if call.overflowed => Some(preview.decision()),
+            Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
+            // It is charged with its leader; with an algorithm of its own, it reports what that leaves.
+            Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
+                match call.reports_separately(at, self.denied) {
+                    true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
+                    false => None,
+                }
+            }
+            Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
+            // Denying states are asked as well, but once each: they may count the denial.
+            Preview::Deny(decision) => match self.enter(at) {
+                // A shared total was freed meanwhile: too late for this call.
+                Some(entered) if entered.is_allowed() => {
+                    let charged_at = self.wait.charged_at[at];
+                    let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));
+                    self.wait.rollbacks.extend(rollback);
+                    Some(decision)
+                }
+                entered => entered,
+            },
+            _ => self.enter(at),
+        };
+        self.wait.decisions[at] = decision;
+    }
+
+    /// Returns whether a call will hold something until it is released.
+    fn needs_release(&self, at: usize) -> bool {
+        let call = &self.calls[at];
+        self.shards.held[call.held].2.needs_release(call.ask(call.total))
+    }
+
+    /// Returns whether a denial by the same state was counted.
+    fn is_denial_counted(&self, at: usize) -> bool {
+        let leader = self.calls[at].leader;
+        let refused = |other: usize| matches!(self.preview[other], Preview::Deny(_));
+        (0..at).any(|other| self.calls[other].leader == leader && refused(other))
+    }
+
+    fn enter(&mut self, at: usize) -> Option<Decision> {
+        let call = &self.calls[at];
+        let JointRequest { limiter, key, algorithm, .. } = call.part;
+        let entered = self.shards.of(call).enter(call.ask(call.total));
+        self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
+        self.wait.settles[at] = self.shards.of(call).settles(call.ask(call.total));
+        let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
+        match entered {
+            Enqueued::Decided(decision) if decision.is_allowed() => {
+                let permit = self.shards.of(call).permit(call.ask(call.total));
+                let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
+                if permit.is_some() || self.preview.iter().any(may_wait) {
+                    self.wait.charged[at] = charged();
+                }
+                self.wait.permits[at] = permit;
+                Some(decision)
+            }
+            Enqueued::Decided(decision) => {
+                self.denied = true;
+                Some(decision)
+            }
+            Enqueued::Queued(ticket) => {
+                self.wait.charged[at] = charged();
+                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket);
+                self.wait.may_wait.push((at, wait));
+                None
+            }
+        }
+    }
+}
