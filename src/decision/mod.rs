@@ -1,5 +1,6 @@
 //! The result of one call: whether it may pass, and what is left.
 
+mod equality;
 mod format;
 
 use std::time::Duration;
@@ -292,19 +293,6 @@ impl Decision {
         grains.div_ceil(self.grains)
     }
 }
-
-impl PartialEq for Decision {
-    fn eq(&self, other: &Self) -> bool {
-        let reported = |decision: &Self| {
-            let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            let kind = (decision.allowed, decision.closed, decision.table_full, decision.never_fits());
-            (kind, decision.index, decision.limit, decision.remaining, spans)
-        };
-        reported(self) == reported(other)
-    }
-}
-
-impl Eq for Decision {}
 
 #[cfg(test)]
 mod tests {

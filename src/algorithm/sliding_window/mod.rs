@@ -1,14 +1,11 @@
 //! The sliding window, in slices.
 
 mod decide;
-
-use std::mem;
+mod ring;
 
 use crate::algorithm::QueueConfig;
-use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::clock::Nanos;
-use crate::decision::Decision;
 use crate::quota::Quota;
 
 /// The maximum number of slices of a window.
@@ -35,7 +32,7 @@ const MAX_SLICES: u64 = 1_000;
 ///
 /// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
-#[cfg_attr(doc, doc = include_str!("pictures/sliding_window.svg"))]
+#[cfg_attr(doc, doc = include_str!("../pictures/sliding_window.svg"))]
 ///
 /// # How it works
 ///
@@ -158,180 +155,6 @@ impl SlidingWindow {
             width,
             expiry_offset: period - 1 - (slices - 1) * width,
         }
-    }
-
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
-    #[inline]
-    fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
-        let step = step(state.last, now, self.quota.period_nanos());
-        state.last = step.last_update(now);
-        if state.total == 0 {
-            return step.behind;
-        }
-        state.into = state.into.saturating_add(step.elapsed);
-        if state.into >= self.width {
-            self.close(state);
-        }
-        if state.into >= self.expiry_offset {
-            let oldest_age = self.slot(state, self.slices);
-            state.total -= state.closed[oldest_age];
-            state.closed[oldest_age] = 0;
-        }
-        step.behind
-    }
-
-    #[cold]
-    fn close(&self, state: &mut SlidingWindowState) {
-        let passed = state.into / self.width;
-        state.into %= self.width;
-        if passed > u64::from(self.slices) {
-            state.closed.fill(0);
-            (state.total, state.open, state.oldest_age) = (0, 0, 0);
-            return;
-        }
-        if state.oldest_age > 0 || state.open > 0 {
-            state.oldest_age = (state.oldest_age + passed as u32).min(self.slices);
-        }
-        for _ in 0..passed {
-            state.newest_index = (state.newest_index + 1) % self.slices;
-            state.total -= mem::replace(&mut state.closed[state.newest_index as usize], state.open);
-            state.open = 0;
-        }
-    }
-
-    /// Returns the index of the slice that is `age` slices (1 to `slices`) older than the open one.
-    #[inline]
-    fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
-        let back = state.newest_index + self.slices - (age - 1);
-        (if back >= self.slices { back - self.slices } else { back }) as usize
-    }
-
-    /// Returns the time until a slice's last instant is one period ago; `age` 0 is the open slice.
-    #[inline]
-    fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
-        // At most two periods, of at most 2^63 ns: no overflow.
-        let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
-        from_open.saturating_sub(u64::from(age) * self.width)
-    }
-
-    /// Returns the time until `deficit` units are free again.
-    fn until(&self, state: &mut SlidingWindowState, deficit: u64) -> u64 {
-        let (until, oldest_age) = self.free_after(state, deficit);
-        state.oldest_age = oldest_age;
-        until
-    }
-
-    /// Returns the time until `deficit` units are free again, and the age of the oldest slice that holds anything.
-    fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
-        let mut oldest_age = state.oldest_age;
-        if state.total - state.open < deficit {
-            return (self.expires_in(state, 0), oldest_age);
-        }
-        let mut freed = 0;
-        for age in (1..=oldest_age).rev() {
-            let units = state.closed[self.slot(state, age)];
-            if freed + units == 0 {
-                oldest_age = age - 1;
-            }
-            freed += units;
-            if freed >= deficit {
-                return (self.expires_in(state, age), oldest_age);
-            }
-        }
-        (self.expires_in(state, 0), oldest_age)
-    }
-
-    /// Returns the time until every unit is free again.
-    fn reset(&self, state: &SlidingWindowState) -> u64 {
-        match (state.total, state.open) {
-            (0, _) => 0,
-            (_, 1..) => self.expires_in(state, 0),
-            (_, 0) => (1..=state.oldest_age)
-                .find(|age| state.closed[self.slot(state, *age)] > 0)
-                .map_or(0, |newest_index| self.expires_in(state, newest_index)),
-        }
-    }
-
-    /// Removes `units`, at most all, from the oldest slices.
-    fn remove_oldest(&self, state: &mut SlidingWindowState, units: u64) {
-        let mut left = units.min(state.total);
-        state.total -= left;
-        for age in (1..=self.slices).rev() {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            left -= given;
-        }
-        state.open -= left;
-    }
-
-    /// Removes `units` from the slice that was open `ago` nanoseconds ago, then from older slices, so that units charged
-    /// later do not expire later.
-    fn remove_at_age(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
-        let mut left = units;
-        let mut age = 0;
-        match ago.checked_sub(state.into + 1) {
-            None => {
-                let given = left.min(state.open);
-                state.open -= given;
-                state.total -= given;
-                left -= given;
-            }
-            // Less than a period ago, and so among the slices.
-            Some(before) => age = (before / self.width) as u32,
-        }
-        for age in age + 1..=self.slices {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            state.total -= given;
-            left -= given;
-        }
-    }
-
-    /// Distributes the units counted in the slices of `from` to slices of its own. The present is the last instant of
-    /// the open one.
-    fn reslice(&self, state: &mut SlidingWindowState, from: &Self) {
-        let mut new = self.empty(state.last);
-        (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
-        for age in 1..=from.slices {
-            let units = state.closed[from.slot(state, age)];
-            // Since the last instant of that slice; at most two periods, of at most 2^63 ns.
-            let past = state.into + 1 + u64::from(age - 1) * from.width;
-            if units == 0 || past >= self.quota.period_nanos() {
-                continue;
-            }
-            new.total += units;
-            match (past / self.width) as u32 {
-                0 => new.open += units,
-                age => {
-                    let slot = self.slot(&new, age);
-                    new.closed[slot] += units;
-                    new.oldest_age = new.oldest_age.max(age);
-                }
-            }
-        }
-        *state = new;
-    }
-
-    fn empty(&self, now: Nanos) -> SlidingWindowState {
-        let closed = vec![0; self.slices as usize].into_boxed_slice();
-        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest_index: 0, oldest_age: 0, closed }
-    }
-
-    fn deny(&self, state: &mut SlidingWindowState, behind: u64, cost: u64) -> Decision {
-        let limit = self.quota.limit();
-        let retry = (cost <= limit).then(|| {
-            let deficit = state.total - (limit - cost);
-            self.until(state, deficit).saturating_add(behind)
-        });
-        Decision::deny(limit, limit - state.total, retry, self.reset(state).saturating_add(behind))
-    }
-
-    #[inline]
-    fn allow(&self, state: &SlidingWindowState, behind: u64) -> Decision {
-        let limit = self.quota.limit();
-        Decision::allow(limit, limit - state.total, self.reset(state).saturating_add(behind))
     }
 }
 

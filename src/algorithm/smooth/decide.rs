@@ -1,6 +1,7 @@
 //! The decisions of a [`Smooth`], as an algorithm.
 
-use super::{MAX_FIXED, Smooth, SmoothState, fine};
+use super::schedule::fine;
+use super::{MAX_FIXED, Smooth, SmoothState};
 use crate::algorithm::clock_step::earliest_slot;
 use crate::algorithm::smooth::wide_math::mul_div_ceil;
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};

@@ -37,7 +37,7 @@ use crate::quota::Quota;
 ///
 /// With the same calls as in [every picture](crate::algorithm#pictures):
 ///
-#[cfg_attr(doc, doc = include_str!("pictures/token_bucket.svg"))]
+#[cfg_attr(doc, doc = include_str!("../pictures/token_bucket.svg"))]
 ///
 /// # How it works
 ///

@@ -27,29 +27,6 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) wake: &'a mut Vec<Waker>,
 }
 
-/// The outcome that a call would have.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Preview {
-    Admit(Decision),
-    /// The call would be queued.
-    Queue(Decision),
-    Deny(Decision),
-}
-
-impl Preview {
-    pub(super) fn decision(self) -> Decision {
-        let (Self::Admit(decision) | Self::Queue(decision) | Self::Deny(decision)) = self;
-        decision
-    }
-
-    fn of(decision: Decision) -> Self {
-        match decision.is_allowed() {
-            true => Self::Admit(decision),
-            false => Self::Deny(decision),
-        }
-    }
-}
-
 /// A queue that is not empty, beside the state it draws on.
 struct QueuedEntry<'a, A: Algorithm> {
     base: &'a A,
@@ -150,35 +127,6 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         })
     }
 
-    /// Returns what [`acquire`](KeyEntry::acquire) would report, without charging anything.
-    pub(super) fn preview(&mut self, arrival: Arrival) -> Preview {
-        let Arrival { now, cost, .. } = arrival;
-        if let Some(decision) = self.closed_decision(now, cost) {
-            return Preview::of(decision);
-        }
-        let (base, algorithm) = (self.base, self.algorithm());
-        let Some(config) = algorithm.queue_config() else {
-            return Preview::of(algorithm.peek(self.state, now, cost));
-        };
-        self.between_releases(now, |entry| {
-            let may_wait = arrival.may_wait && entry.queues.is_some();
-            let arrival = Arrival { may_wait, ..arrival };
-            let waiting = &entry.config.waiting;
-            let queue = entry.queues.as_mut().and_then(|queues| queues.get_mut(&entry.key));
-            let mut view = match queue {
-                Some(queue) => queue.view(base, algorithm, entry.state, now),
-                None => QueueView::empty(algorithm, config, entry.state, waiting),
-            };
-            match view.preview(arrival) {
-                Fate::Decided(decision) => Preview::of(decision),
-                Fate::Waits => Preview::Queue(view.admission(now, arrival.priority)),
-                // The oldest waiter would be evicted.
-                Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
-                Fate::Full => Preview::of(view.preview_rejection(arrival)),
-            }
-        })
-    }
-
     /// Returns whether calls are queued that do not ask to wait: those of a layer.
     pub(super) fn holds_requests(&self) -> bool {
         self.algorithm().queue_config().is_some_and(|queue| queue.holds_requests())
@@ -199,7 +147,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Returns the decision for a call if the limiter is closed.
-    fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
+    pub(super) fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close {
             _ if !self.closed || cost == 0 => None,
             OnClose::Reject => Some(Decision::closed(self.algorithm().policy().quota)),
@@ -208,7 +156,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Runs `ask`, and releases due waiters before and after.
-    fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
+    pub(super) fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
         self.release(now);
         let result = ask(self);
         self.release(now);

@@ -7,7 +7,8 @@ use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::shard::{Shard, ShardConfig, Wakers, lock};
-use super::table::{Table, retention};
+use super::sweep::retention;
+use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
 

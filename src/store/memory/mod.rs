@@ -12,6 +12,7 @@ mod maintenance;
 mod multi;
 mod on_full;
 mod placement;
+mod preview;
 mod room;
 mod shard;
 mod stats;

@@ -1,7 +1,12 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
+use crate::algorithm::{Algorithm, QuotaUnit};
+use crate::clock::Nanos;
 use crate::random::random_u64;
+
+/// The maximum time that a fresh key is kept while there is room: ten seconds, in nanoseconds.
+const MAX_RETENTION: u64 = 10_000_000_000;
 
 /// The keys in the order in which they are looked at.
 #[derive(Debug)]
@@ -76,4 +81,15 @@ impl SweepQueue {
             self.order.swap_remove_back(self.order.len() - 1 - back);
         }
     }
+}
+
+/// Returns the time for which fresh keys are kept before they are removed, in nanoseconds: the algorithm's
+/// longest window, but at most ten seconds.
+pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
+    let mut longest = 0;
+    algorithm.for_each_policy(&mut |policy| match policy.unit {
+        QuotaUnit::ConcurrentRequests => longest = MAX_RETENTION,
+        _ => longest = Nanos::from(policy.window).0.max(longest),
+    });
+    longest.min(MAX_RETENTION)
 }

@@ -20,14 +20,12 @@ use super::fingerprint::Fingerprint;
 use super::on_full::OnFull;
 use super::shard::{Queues, Shard, ShardConfig, Shards, Wakers, lock};
 use super::stats::Counters;
-use super::sweep::SweepQueue;
-use crate::algorithm::{Algorithm, QuotaUnit};
+use super::sweep::{SweepQueue, retention};
+use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The maximum time that a fresh key is kept while there is room: ten seconds, in nanoseconds.
-const MAX_RETENTION: u64 = 10_000_000_000;
 const SHARDS: usize = 64;
 const SHARED_SHARDS: usize = 16;
 
@@ -297,17 +295,6 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn sweep_queue(&self) -> MutexGuard<'_, SweepQueue> {
         lock(&self.sweep_queue)
     }
-}
-
-/// Returns the time for which fresh keys are kept before they are removed, in nanoseconds: the algorithm's
-/// longest window, but at most ten seconds.
-pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
-    let mut longest = 0;
-    algorithm.for_each_policy(&mut |policy| match policy.unit {
-        QuotaUnit::ConcurrentRequests => longest = MAX_RETENTION,
-        _ => longest = Nanos::from(policy.window).0.max(longest),
-    });
-    longest.min(MAX_RETENTION)
 }
 
 #[cfg(test)]

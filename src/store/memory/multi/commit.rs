@@ -6,7 +6,7 @@ use super::{JointRequest, LockedShards, Participant};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Enqueued;
-use crate::store::memory::entry::Preview;
+use crate::store::memory::preview::Preview;
 
 /// The second phase of a joint decision: charges the calls, or counts their denials.
 pub(super) struct Commit<'c, 'p, 'a> {

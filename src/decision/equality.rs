@@ -1,0 +1,14 @@
+use super::Decision;
+
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let reported = |decision: &Self| {
+            let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
+            let kind = (decision.allowed, decision.closed, decision.table_full, decision.never_fits());
+            (kind, decision.index, decision.limit, decision.remaining, spans)
+        };
+        reported(self) == reported(other)
+    }
+}
+
+impl Eq for Decision {}
