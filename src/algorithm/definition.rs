@@ -68,7 +68,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges units that another tier has admitted, as far as there is room for them. For [`Tiered`].
+    /// Charges units that another tier has admitted, as far as there is room for them. For [`Tiered`](super::Tiered).
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
@@ -93,7 +93,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of refusals. See
-    /// [`Lockout`].
+    /// [`Lockout`](super::Lockout).
     ///
     /// # Panics
     ///
@@ -128,7 +128,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Marks the state as one that several keys share, or as a key's own again. A shared state never locks its keys
-    /// out, so that one of them cannot lock out the others. For [`Lockout`], and algorithms that contain it.
+    /// out, so that one of them cannot lock out the others. For [`Lockout`](super::Lockout), and algorithms that contain it.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Resets the state to `fresh`, except for the units that calls in progress hold.
@@ -190,7 +190,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Adjusts a decision that the queue has made on a call of `cost` before it is returned. `counts` is false for a
-    /// peek. For [`Lockout`], which counts denials.
+    /// peek. For [`Lockout`](super::Lockout), which counts denials.
     #[inline]
     fn report(
         &self,

@@ -51,7 +51,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// An algorithm that locks a key out for a while when it was denied too often.
 ///
 /// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the
-/// first denial and is as long as the inner algorithm's own ([`QuotaPolicy::window`]), or, for
+/// first denial and is as long as the inner algorithm's own ([`QuotaPolicy::window`](crate::algorithm::QuotaPolicy::window)), or, for
 /// [`Concurrency`](crate::algorithm::Concurrency), as the lockout. The `n`-th denial in it begins the lockout,
 /// and already reports it. During a lockout every call is denied, and `retry_after` is the rest of it; further
 /// calls neither prolong nor shorten it. Calls that are already queued when it begins keep their places.

@@ -30,7 +30,7 @@ use crate::middleware::response::Rejection;
 /// (trailers-only), so that clients respect it.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
-/// rejected at once. The [`Decision`] of an admitted call is in its request's extensions. If there are several policies,
+/// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are several policies,
 /// it is that of the policy that delayed the call longest, or else of the one nearest to exhaustion.
 ///
 /// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
@@ -161,7 +161,7 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets whether the [`Decision`] is inserted into the request's extensions, for handlers. The default is `true`. It
+    /// Sets whether the [`Decision`](crate::Decision) is inserted into the request's extensions, for handlers. The default is `true`. It
     /// costs an allocation.
     #[must_use]
     pub const fn insert_extension(mut self, enabled: bool) -> Self {
