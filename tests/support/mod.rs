@@ -4,6 +4,7 @@
 
 mod clock;
 mod random;
+pub(crate) mod redis_server;
 
 use std::collections::BTreeMap;
 use std::fmt;
