@@ -23,12 +23,14 @@
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
 //! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
-//! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
+//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] makes
+//! the texts.
 
 mod attempt;
 mod memory;
 mod permit;
 mod reservation;
+pub(crate) mod shared_key;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -46,6 +48,7 @@ pub use memory::{Decided, Few, JointRequest, JointWait};
 pub use memory::{KeyId, LimiterStats, MemoryKey, MemoryStore, OnClose, OnFull, QueuedAcquire};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
+pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
 /// The error of a store or a service, boxed.
 pub type BoxError = Box<dyn Error + Send + Sync>;
