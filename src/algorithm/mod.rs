@@ -120,9 +120,7 @@ pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 #[cfg(feature = "redis")]
-pub use stored::{
-    ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm,
-};
+pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
 #[cfg(feature = "redis")]
 pub(crate) use stored::{Step, StepKind};
 pub use token_bucket::{TokenBucket, TokenBucketState};

@@ -5,9 +5,7 @@ use super::{LeakyBucket, LeakyBucketState};
 use crate::algorithm::clock_step::step;
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::stored::{MicroRate, StepKind, numbers_of};
-use crate::algorithm::{
-    ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm,
-};
+use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 use crate::quota::Quota;
 

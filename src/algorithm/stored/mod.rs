@@ -15,9 +15,9 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 pub(in crate::algorithm) use micro_rate::MicroRate;
+pub(in crate::algorithm) use script::MAX_EXACT;
 pub use script::ScriptSteps;
 pub(crate) use script::{Step, StepKind};
-pub(in crate::algorithm) use script::MAX_EXACT;
 pub(crate) use text::split_members;
 pub use text::{StateReader, StateWriter};
 pub(in crate::algorithm) use text::{numbers_of, scale_of};
@@ -95,7 +95,13 @@ pub trait StoredAlgorithm: Algorithm {
 
     /// Charges a call that may wait, and hands out the time of its release. `None` if no such times are handed out: a call
     /// that waits asks again.
-    fn reserve(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _max_wait: u64) -> Option<ReservedTime> {
+    fn reserve(
+        &self,
+        _state: &mut Self::State,
+        _now: Nanos,
+        _cost: u64,
+        _max_wait: u64,
+    ) -> Option<ReservedTime> {
         None
     }
 

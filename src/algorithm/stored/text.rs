@@ -121,7 +121,9 @@ mod tests {
     fn only_plain_numbers_are_read() {
         let numbers = |text: &str| StateReader::new(text).number();
         assert_eq!(numbers(" 18446744073709551615"), Some(u64::MAX));
-        for text in ["", " ", "1", "  1", " +1", " -1", " 1.0", " 1e3", " 18446744073709551616", " 0x1", " \u{0661}"] {
+        for text in
+            ["", " ", "1", "  1", " +1", " -1", " 1.0", " 1e3", " 18446744073709551616", " 0x1", " \u{0661}"]
+        {
             assert_eq!(numbers(text), None, "{text:?}");
         }
         assert_eq!(StateReader::new(" 18446744073709552").instant(), None, "beyond the end of time");

@@ -85,11 +85,13 @@ impl StoredAlgorithm for TokenBucket {
             return Some(ReservedTime { decision: self.deny(state, behind, cost), mark: 0 });
         }
         let still = self.rate.grains(behind);
-        let wait = self.until(state, cost).saturating_add(still);
+        let until = self.until(state, cost);
+        // Units that are there need not wait for the clock.
+        let wait = if until == 0 { 0 } else { until.saturating_add(still) };
         let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let most = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let excess = self.until(state, cost).saturating_sub(places).max(wait.saturating_sub(most));
+        let excess = until.saturating_sub(places).max(wait.saturating_sub(most));
         let reset = self.missing(state).saturating_add(still);
         let decision = match (wait, excess) {
             (0, _) => {
@@ -143,8 +145,7 @@ mod tests {
     fn calls_that_wait_are_paced_and_give_back_only_the_last_place() {
         let bucket = TokenBucket::new(Quota::per_second(10).burst(2)).queue(2);
         let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
-        let mut reserve =
-            |now: u64| bucket.reserve(&mut state, Nanos(now * MS), 1, u64::MAX).unwrap();
+        let mut reserve = |now: u64| bucket.reserve(&mut state, Nanos(now * MS), 1, u64::MAX).unwrap();
         let waits: Vec<_> = (0..4).map(|_| reserve(0)).collect();
         let delays: Vec<_> = waits.iter().map(|wait| wait.decision.delay().as_millis()).collect();
         assert_eq!(delays, [0, 0, 100, 200]);

@@ -32,8 +32,8 @@ use self::fingerprint::Fingerprint;
 use self::location::shared_bits;
 use self::table::Table;
 use super::{
-    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation, SettleStore,
-    Store,
+    Acquired, Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation,
+    SettleStore, Store,
 };
 use crate::algorithm::{Algorithm, Semaphore};
 use crate::clock::{AnyClock, Nanos};

@@ -83,8 +83,8 @@ impl Inner {
 
     /// Starts to connect, unless that goes on. The task ends when no call waits any more.
     fn start_connecting(self: &Arc<Self>) -> Result<(), RedisError> {
-        let runtime =
-            Handle::try_current().map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
+        let runtime = Handle::try_current()
+            .map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
         if self.is_connecting.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -145,7 +145,9 @@ impl Inner {
         match connection.req_packed_command(&cmd).await.and_then(Value::extract_error) {
             Ok(Value::BulkString(text)) => Ok(Reply::Text(text)),
             Ok(other) => Ok(Reply::Other(format!("{other:?}"))),
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Err(CallError::NoScript),
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                Err(CallError::NoScript)
+            }
             Err(error) => {
                 if error.is_io_error() || error.is_unrecoverable_error() {
                     self.discard(current.number);

@@ -41,7 +41,14 @@ impl<A: StoredAlgorithm> Denials<A> {
     }
 
     /// Remembers a state, if it has no unit left.
-    pub(super) fn remember(&self, key: &Arc<str>, plan: &Arc<Plan<A>>, mut state: A::State, now: Nanos, sent: Nanos) {
+    pub(super) fn remember(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        mut state: A::State,
+        now: Nanos,
+        sent: Nanos,
+    ) {
         // Where denials count, each must be sent.
         if self.longest == 0 || plan.algorithm.counts_denials() {
             return;
@@ -68,7 +75,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         call: &Operation<A>,
         local: Nanos,
     ) -> Option<Decision> {
-        if self.longest == 0 || self.keys.is_empty() || call.cost == 0 {
+        if self.longest == 0 || call.cost == 0 {
             return None;
         }
         let remembered = self.keys.get(key)?;
@@ -81,7 +88,8 @@ impl<A: StoredAlgorithm> Denials<A> {
                 algorithm.adopt(&mut state);
             }
             let now = remembered.now.saturating_add(elapsed);
-            decision = Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());
+            decision =
+                Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());
         }
         drop(remembered);
         if decision.is_none() {
@@ -91,9 +99,7 @@ impl<A: StoredAlgorithm> Denials<A> {
     }
 
     pub(super) fn forget(&self, key: &str) {
-        if !self.keys.is_empty() {
-            self.keys.remove(key);
-        }
+        self.keys.remove(key);
     }
 
     pub(super) fn clear(&self) {

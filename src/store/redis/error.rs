@@ -65,7 +65,9 @@ impl RedisError {
             "WRONGTYPE" => RedisErrorKind::Foreign,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
             // A script that may not call one of its commands fails with this text.
-            _ if text.contains("NOPERM") || text.contains("ACL failure") => RedisErrorKind::Permission,
+            _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
+                RedisErrorKind::Permission
+            }
             _ => RedisErrorKind::Server,
         };
         Self::new(kind, text)
@@ -104,10 +106,14 @@ impl RedisErrorKind {
             Self::Config => "the settings of the Redis store are wrong",
             Self::Name => "the limiter needs a name of its own",
             Self::Algorithm => "the algorithm cannot be used with Redis",
-            Self::Late => "Redis did not answer in time: set a longer `deadline`, or find out what delays the server",
+            Self::Late => {
+                "Redis did not answer in time: set a longer `deadline`, or find out what delays the server"
+            }
             Self::Unreachable => "Redis cannot be reached: check the address and that the server runs",
             Self::Open => "Redis failed a moment ago, and is tried again soon",
-            Self::Foreign => "the value of the key is not a state of this limiter: set a `prefix`, or delete the key",
+            Self::Foreign => {
+                "the value of the key is not a state of this limiter: set a `prefix`, or delete the key"
+            }
             Self::ReadOnly => "Redis only reads: connect to the master, not to a replica",
             Self::OutOfMemory => "Redis cannot write: raise `maxmemory`, or check its disk",
             Self::Busy => "Redis executes a script that takes long: find it, or `SCRIPT KILL`",
@@ -144,7 +150,10 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),
             ("NOAUTH Authentication required.", RedisErrorKind::Auth),
             ("NOPERM this user has no permissions to run the 'evalsha' command", RedisErrorKind::Permission),
-            ("ERR The user executing the script can't run this command or subcommand ACL failure", RedisErrorKind::Permission),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                RedisErrorKind::Permission,
+            ),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
             ("ERR max number of clients reached", RedisErrorKind::Unreachable),
             ("ERR unknown command", RedisErrorKind::Server),

@@ -116,7 +116,10 @@ impl<A: StoredAlgorithm> Flight<A> {
             }
         };
         let gives_units = |call: &Pending<A>| {
-            matches!(call.operation.action, Action::Refund | Action::Reset | Action::Undo(_) | Action::GiveBack(_))
+            matches!(
+                call.operation.action,
+                Action::Refund | Action::Reset | Action::Undo(_) | Action::GiveBack(_)
+            )
         };
         if batch.iter().any(gives_units) {
             self.shared.denials.forget(&self.key);
@@ -193,7 +196,14 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    fn remember(&self, plan: &Arc<Plan<A>>, state: A::State, found: &Answer, sent: Nanos, outcomes: &[Outcome]) {
+    fn remember(
+        &self,
+        plan: &Arc<Plan<A>>,
+        state: A::State,
+        found: &Answer,
+        sent: Nanos,
+        outcomes: &[Outcome],
+    ) {
         if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
             self.shared.denials.remember(&self.key, plan, state, found.now, sent);
         }

@@ -93,8 +93,10 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 
     pub(super) fn request(&self, attempt: &Attempt<'_, A>) -> Request<A> {
-        let operation = Operation { tier: attempt.algorithm().cloned(), ..Operation::new(Action::Check, attempt.cost()) };
-        let waits = || attempt.algorithm().map_or_else(|| self.algorithm().holds_requests(), A::holds_requests);
+        let operation =
+            Operation { tier: attempt.algorithm().cloned(), ..Operation::new(Action::Check, attempt.cost()) };
+        let waits =
+            || attempt.algorithm().map_or_else(|| self.algorithm().holds_requests(), A::holds_requests);
         Request {
             operation,
             settles: attempt.wants_reservation(),
@@ -128,7 +130,10 @@ impl<A: StoredAlgorithm> Shared<A> {
             None => {
                 // It may have been decided in the same moment.
                 answer.close();
-                answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
+                answer.try_recv().unwrap_or_else(|_| {
+                    link.count_late();
+                    Err(link.deadline_error())
+                })
             }
         }
     }

@@ -77,8 +77,12 @@ impl Link {
         self.clock.sleep_until(time)
     }
 
-    pub(super) fn deadline_error(&self) -> RedisError {
+    /// Counts a call that failed at its deadline.
+    pub(super) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn deadline_error(&self) -> RedisError {
         // That there is no connection says more than that it took too long.
         let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
         self.connection.problem().unwrap_or_else(late)
@@ -135,14 +139,19 @@ impl Link {
         }
         let text = match reply {
             Ok(Reply::Text(text)) => text,
-            Ok(Reply::Other(other)) => return Err(self.failed(RedisError::new(RedisErrorKind::Server, other))),
+            Ok(Reply::Other(other)) => {
+                return Err(self.failed(RedisError::new(RedisErrorKind::Server, other)));
+            }
             Err(CallError::Failed(error)) => return Err(self.failed(error)),
             Err(CallError::NoScript) => {
                 return Err(self.failed(RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL")));
             }
         };
         let answer = Answer::parse(&text).ok_or_else(|| {
-            RedisError::new(RedisErrorKind::Foreign, String::from_utf8_lossy(&text).chars().take(60).collect::<String>())
+            RedisError::new(
+                RedisErrorKind::Foreign,
+                String::from_utf8_lossy(&text).chars().take(60).collect::<String>(),
+            )
         })?;
         self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, micros(self.deadline));
         self.breaker.succeeded();

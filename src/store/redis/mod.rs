@@ -51,6 +51,7 @@ mod connection;
 mod denials;
 mod error;
 mod flight;
+mod fragments;
 mod limit;
 mod link;
 mod names;

@@ -31,11 +31,13 @@ impl Names {
         let error = |detail: String| RedisError::new(RedisErrorKind::Name, detail);
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err(error(
-                "its keys in Redis are kept under its name: call `RateLimiter::builder(..).name(\"login\")`".to_owned(),
+                "its keys in Redis are kept under its name: call `RateLimiter::builder(..).name(\"login\")`"
+                    .to_owned(),
             ));
         };
         self.with(|names| {
-            let entry = names.entry(name.clone()).or_insert_with(|| Entry { unit: unit.to_owned(), limiters: 0 });
+            let entry =
+                names.entry(name.clone()).or_insert_with(|| Entry { unit: unit.to_owned(), limiters: 0 });
             if entry.unit != unit {
                 return Err(error(format!(
                     "{name:?} is the name of a limiter with another algorithm or quota: {:?} is not {unit:?}",

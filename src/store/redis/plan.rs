@@ -37,7 +37,8 @@ impl<A: StoredAlgorithm> Plan<A> {
         let script = algorithm.script().filter(|_| scripts).map(|steps| PlannedScript {
             script: Script::decide(source, &steps.steps),
             arguments: {
-                let each = |step: &crate::algorithm::Step| step.arguments[..step.kind.argument_count()].to_vec();
+                let each =
+                    |step: &crate::algorithm::Step| step.arguments[..step.kind.argument_count()].to_vec();
                 steps.steps.iter().flat_map(each).collect()
             },
             max_cost: steps.max_cost,
@@ -143,7 +144,8 @@ mod tests {
             for later in [0, 1_000, MINUTE / 7 / 1_000 * 1_000, MINUTE, 3 * MINUTE] {
                 for cost in [0, 1, 3] {
                     let at = Nanos(now.0 + later);
-                    let (a, b) = (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
+                    let (a, b) =
+                        (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
                     assert_eq!(format!("{a:?}"), format!("{b:?}"), "{text}");
                     read = plan.decode(&text, now).unwrap();
                 }
@@ -168,12 +170,17 @@ mod tests {
         survives((TokenBucket::new(quota), (FixedWindow::new(quota), SlidingLog::new(quota))));
         survives(TokenBucket::new(quota).block_for(Duration::from_secs(90)).after(2));
         survives(Tiered::new(TokenBucket::new(quota)));
-        survives(Tiered::new((FixedWindow::new(quota), SlidingCounter::new(quota))).block_for(Duration::from_secs(1)).after(1));
+        survives(
+            Tiered::new((FixedWindow::new(quota), SlidingCounter::new(quota)))
+                .block_for(Duration::from_secs(1))
+                .after(1),
+        );
     }
 
     #[test]
     fn tiers_survive_with_their_units() {
-        let (free, paid) = (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)).queue(3));
+        let (free, paid) =
+            (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)).queue(3));
         let (free, paid) = (Tiered::new(free), Tiered::new(paid));
         let plan = plan(free.clone());
         let mut text = String::new();
@@ -227,7 +234,8 @@ mod tests {
     #[test]
     fn long_logs_cannot_be_kept() {
         let log = SlidingLog::new(Quota::per_minute(101));
-        let error = Plan::new((log, FixedWindow::new(Quota::per_minute(1))), TimeSource::Server, true).unwrap_err();
+        let error =
+            Plan::new((log, FixedWindow::new(Quota::per_minute(1))), TimeSource::Server, true).unwrap_err();
         assert_eq!(error.kind(), RedisErrorKind::Algorithm);
         assert!(error.to_string().contains("SlidingWindow"), "{error}");
     }

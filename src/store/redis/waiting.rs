@@ -100,10 +100,9 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
         let delay = Nanos::from(outcome.decision.delay()).0;
         if delay > 0 {
-            let give_back = outcome.mark.map(|mark| Operation {
-                action: Action::GiveBack(mark),
-                ..request.operation.clone()
-            });
+            let give_back = outcome
+                .mark
+                .map(|mark| Operation { action: Action::GiveBack(mark), ..request.operation.clone() });
             let runtime = Handle::try_current().ok();
             let mut sleeper = Sleeper { shared: self, key, give_back, runtime };
             self.link.sleep_until(self.link.now().saturating_add(delay)).await;
@@ -144,7 +143,9 @@ impl<A: StoredAlgorithm> Shared<A> {
                 return Ok((decision.with_delay(if has_waited { waited } else { 0 }), reservation));
             }
             let retry = decision.retry_after().map(|retry| now.saturating_add(Nanos::from(retry).0));
-            let Some(retry) = retry.filter(|retry| *retry <= latest) else { return Ok((decision, reservation)) };
+            let Some(retry) = retry.filter(|retry| *retry <= latest) else {
+                return Ok((decision, reservation));
+            };
             self.link.sleep_until(retry).await;
             has_waited = true;
         }
