@@ -188,3 +188,27 @@ impl fmt::Display for HeaderNameError {
 }
 
 impl Error for HeaderNameError {}
+
+/// The error of a [secret for keys](crate::store::KeySecret) that is too short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySecretError {
+    len: usize,
+}
+
+impl KeySecretError {
+    pub(crate) fn new(len: usize) -> Self {
+        Self { len }
+    }
+}
+
+impl fmt::Display for KeySecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.len;
+        write!(
+            f,
+            "a secret of {len} bytes can be guessed: give at least 16 bytes, such as `openssl rand -hex 16` prints"
+        )
+    }
+}
+
+impl Error for KeySecretError {}

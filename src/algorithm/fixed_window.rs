@@ -1,5 +1,8 @@
 //! The fixed window.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use crate::algorithm::clock_step::{ClockStep, step};
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};

@@ -111,6 +111,8 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
+#[cfg(feature = "redis")]
+mod stored;
 mod token_bucket;
 mod usage;
 
@@ -132,6 +134,10 @@ pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
+#[cfg(feature = "redis")]
+pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+#[cfg(feature = "redis")]
+pub(crate) use stored::{Step, StepKind};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! The sliding counter: two windows, weighted.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;

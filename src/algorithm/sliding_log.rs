@@ -1,5 +1,8 @@
 //! The sliding log.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use std::collections::VecDeque;
 
 use crate::algorithm::clock_step::step;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::store::MemoryKey;
+use crate::store::{KeyWriter, MemoryKey, SharedKey};
 
 /// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
 /// or a proxy's header is missing.
@@ -63,6 +63,17 @@ impl<K: Hash> MemoryKey for StoreKey<K> {
         match self {
             Self::Key(key) => key.hash_key(state),
             Self::Missing => false,
+        }
+    }
+}
+
+/// A missing key has a text that no key has.
+impl<K: SharedKey> SharedKey for StoreKey<K> {
+    fn write_to(&self, text: &mut KeyWriter) {
+        match self {
+            Self::Key(key) => key.write_to(text),
+            // No part begins like this: names of variants are never empty.
+            Self::Missing => text.marked("~", "missing"),
         }
     }
 }

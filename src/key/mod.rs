@@ -53,6 +53,13 @@
 //!
 //! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the
 //! function returns.
+//!
+//! # Keys for several machines
+//!
+//! A store on another machine, such as Redis, requires that a key has a text that is the same everywhere: it is a
+//! [`SharedKey`](crate::store::SharedKey). The keys of all extractors are, if their parts are; but those of [`Bearer`]
+//! and [`Cookie`] only with [`keyed_by(secret)`](Bearer::keyed_by). Without it they are hashed with a random number of
+//! the process, so each process would have a limit of its own.
 
 mod error;
 mod exempt;
@@ -76,7 +83,7 @@ pub use extension::Extension;
 pub use first_of::{ExtractorTuple, first_of};
 pub use from_fn::{FromFn, from_fn};
 pub use global::Global;
-pub use header::{Bearer, Cookie, Header, HeaderKey, SecretHash};
+pub use header::{Bearer, Cookie, Header, HeaderKey, ProcessSeed, SecretHash};
 pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
 pub use missing_key::{MissingKey, StoreKey};
 pub use or::{Or, OrKey};

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 
 use super::{KeyError, KeyExtractor};
+use crate::store::{KeyWriter, SharedKey};
 
 /// An extractor with a fallback: the second extractor's key is used if the first finds none.
 ///
@@ -62,6 +63,15 @@ pub enum OrKey<First, Second> {
     First(First),
     /// The key of the second extractor.
     Second(Second),
+}
+
+impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
+    fn write_to(&self, text: &mut KeyWriter) {
+        match self {
+            Self::First(key) => text.variant("1", key),
+            Self::Second(key) => text.variant("2", key),
+        };
+    }
 }
 
 /// An extractor that may find nothing in a request. Only this crate implements it: its module is private.

@@ -24,12 +24,16 @@
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
 //! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
-//! stable text form: neither a random seed nor std's `Hash` is the same on two machines.
+//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] makes
+//! the texts.
 
 mod attempt;
 pub(crate) mod memory;
 mod permit;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod reservation;
+pub(crate) mod shared_key;
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -48,6 +52,7 @@ pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
 pub use memory::{MemoryKey, MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
+pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
@@ -181,6 +186,8 @@ pub struct StoreSettings<A> {
     pub algorithm: A,
     /// The clock of the limiter.
     pub clock: AnyClock,
+    /// The name of the limiter, if it was given one.
+    pub name: Option<String>,
 }
 
 /// A decision, or the future of one.

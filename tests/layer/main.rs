@@ -14,6 +14,7 @@ mod mistakes;
 mod permit_release;
 mod readiness;
 mod service;
+mod shared_keys;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;

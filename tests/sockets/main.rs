@@ -6,6 +6,7 @@ mod axum;
 #[cfg(feature = "axum")]
 mod client_disconnect;
 mod queue;
+mod redis_fixture;
 #[cfg(feature = "axum")]
 mod streaming;
 #[path = "../support/mod.rs"]

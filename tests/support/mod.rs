@@ -4,6 +4,8 @@
 
 mod clock;
 mod random;
+mod redis_connection;
+pub(crate) mod redis_server;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,6 +2,8 @@
 
 mod decide;
 mod slot;
+#[cfg(feature = "redis")]
+mod stored;
 
 use std::time::Duration;
 

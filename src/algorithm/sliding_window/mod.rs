@@ -2,6 +2,8 @@
 
 mod decide;
 mod ring;
+#[cfg(feature = "redis")]
+mod stored;
 
 use crate::algorithm::QueueConfig;
 use crate::algorithm::queue_config::queue_methods;

@@ -2,6 +2,8 @@
 
 mod decide;
 mod schedule;
+#[cfg(feature = "redis")]
+mod stored;
 mod stored_permits;
 #[cfg(test)]
 mod tests;

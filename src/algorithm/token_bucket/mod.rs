@@ -1,6 +1,8 @@
 //! The token bucket.
 
 mod decide;
+#[cfg(feature = "redis")]
+mod stored;
 
 use crate::algorithm::QueueConfig;
 use crate::algorithm::clock_step::step;

@@ -2,11 +2,12 @@ use http::Request;
 use http::header::AUTHORIZATION;
 
 use super::DEFAULT_MAX_LEN;
-use super::secret_hash::SecretHash;
+use super::secret_hash::{HashSecret, ProcessSeed};
 use crate::key::error::HeaderProblem;
 use crate::key::or::{OptionalExtractor, Or};
 use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
+use crate::store::KeySecret;
 
 /// The bearer token in the `Authorization` header (RFC 6750), as a fingerprint.
 ///
@@ -24,21 +25,47 @@ use crate::key::{KeyError, KeyExtractor};
 /// let by_token = Bearer::new().or(PeerIp::new());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Bearer {
+pub struct Bearer<S = ProcessSeed> {
     max_len: usize,
+    hash_key: S,
 }
 
 impl Bearer {
     /// Creates an extractor for tokens of up to 8,192 bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { max_len: DEFAULT_MAX_LEN }
+        Self { max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed }
     }
 
+    /// Hashes tokens with a secret that all processes know, so that they share limits in a store on another machine.
+    ///
+    /// Without it, tokens are hashed with a random number of the process, and a limiter with such a store does not compile.
+    ///
+    /// ```
+    /// use tower_throttle::key::Bearer;
+    /// use tower_throttle::store::{KeySecret, KeyText};
+    ///
+    /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
+    /// let by_token = Bearer::new().keyed_by(KeySecret::new(from_environment)?);
+    /// let text = KeyText::new("api").of(&by_token.key("mF_9.B5f-4.1JqM"));
+    /// assert!(text.starts_with("throttle:{some~hash~") && !text.contains("mF_9.B5f-4.1JqM"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub const fn keyed_by(self, secret: KeySecret) -> Bearer<KeySecret> {
+        Bearer { max_len: self.max_len, hash_key: secret }
+    }
+}
+
+impl<S> Bearer<S> {
     /// Sets the maximum length of a token, in bytes; 8,192 by default. A longer one is an error of the client (400).
     #[must_use]
-    pub const fn max_len(self, bytes: usize) -> Self {
-        Self { max_len: bytes }
+    pub const fn max_len(mut self, bytes: usize) -> Self
+    where
+        S: Copy,
+    {
+        self.max_len = bytes;
+        self
     }
 
     /// Uses `other` for callers without a token.
@@ -58,8 +85,11 @@ impl Bearer {
     /// layer.limiter().reset(&by_token.key("mF_9.B5f-4.1JqM"));
     /// ```
     #[must_use]
-    pub fn key(&self, token: &str) -> Option<SecretHash> {
-        Some(SecretHash::of(token.as_bytes()))
+    pub fn key(&self, token: &str) -> Option<S::Hash>
+    where
+        S: HashSecret,
+    {
+        Some(self.hash_key.hash_secret(token.as_bytes()))
     }
 }
 
@@ -69,14 +99,14 @@ impl Default for Bearer {
     }
 }
 
-impl<B> OptionalExtractor<Request<B>> for Bearer {
-    fn find(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
+    fn find(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
         let header = single_value(&AUTHORIZATION, request.headers())?;
         let Some(token) = header.and_then(|value| token(value.as_bytes())) else { return Ok(None) };
         if token.len() > self.max_len {
             return Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION));
         }
-        Ok(Some(Some(SecretHash::of(token))))
+        Ok(Some(Some(self.hash_key.hash_secret(token))))
     }
 }
 
@@ -87,10 +117,10 @@ fn token(credentials: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-impl<B> KeyExtractor<Request<B>> for Bearer {
-    type Key = Option<SecretHash>;
+impl<B, S: HashSecret> KeyExtractor<Request<B>> for Bearer<S> {
+    type Key = Option<S::Hash>;
 
-    fn extract(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+    fn extract(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
         self.find(request).map(|found| Some(found.flatten()))
     }
 }
@@ -98,6 +128,7 @@ impl<B> KeyExtractor<Request<B>> for Bearer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::SecretHash;
 
     fn key(lines: &[&str]) -> Result<Option<SecretHash>, KeyError> {
         let mut request = Request::new(());

@@ -5,11 +5,12 @@ use http::{HeaderName, Request};
 use smallvec::SmallVec;
 
 use super::DEFAULT_MAX_LEN;
-use super::secret_hash::SecretHash;
+use super::secret_hash::{HashSecret, ProcessSeed};
 use crate::error::HeaderNameError;
 use crate::key::error::HeaderProblem;
 use crate::key::or::{OptionalExtractor, Or};
 use crate::key::{KeyError, KeyExtractor};
+use crate::store::KeySecret;
 
 /// The value of a cookie, as a fingerprint.
 ///
@@ -31,9 +32,10 @@ use crate::key::{KeyError, KeyExtractor};
 /// # Ok::<(), tower_throttle::error::HeaderNameError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Cookie {
+pub struct Cookie<S = ProcessSeed> {
     name: Box<str>,
     max_len: usize,
+    hash_key: S,
 }
 
 impl Cookie {
@@ -48,9 +50,30 @@ impl Cookie {
         if !is_name {
             return Err(HeaderNameError::no_cookie(name));
         }
-        Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN })
+        Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }
 
+    /// Hashes sessions with a secret that all processes know, so that they share limits in a store on another machine.
+    ///
+    /// Without it, sessions are hashed with a random number of the process, and a limiter with such a store does not compile.
+    ///
+    /// ```
+    /// use tower_throttle::key::Cookie;
+    /// use tower_throttle::store::{KeySecret, KeyText};
+    ///
+    /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
+    /// let by_session = Cookie::new("session")?.keyed_by(KeySecret::new(from_environment)?);
+    /// let text = KeyText::new("api").of(&by_session.key("s3ss10n"));
+    /// assert!(text.starts_with("throttle:{some~hash~") && !text.contains("s3ss10n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn keyed_by(self, secret: KeySecret) -> Cookie<KeySecret> {
+        Cookie { name: self.name, max_len: self.max_len, hash_key: secret }
+    }
+}
+
+impl<S> Cookie<S> {
     /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer one is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
@@ -65,13 +88,16 @@ impl Cookie {
 
     /// Returns the key of callers with that value, to peek at, refund or reset their usage.
     #[must_use]
-    pub fn key(&self, value: &str) -> Option<SecretHash> {
-        Some(secret(value.as_bytes()))
+    pub fn key(&self, value: &str) -> Option<S::Hash>
+    where
+        S: HashSecret,
+    {
+        Some(secret(&self.hash_key, value.as_bytes()))
     }
 }
 
-impl<B> OptionalExtractor<Request<B>> for Cookie {
-    fn find(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
+    fn find(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
         let lines = request.headers().get_all(COOKIE).iter();
         let mut values =
             lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
@@ -86,7 +112,7 @@ impl<B> OptionalExtractor<Request<B>> for Cookie {
             (Some(value), None) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))
             }
-            (Some(value), None) => Ok(Some(Some(secret(value)))),
+            (Some(value), None) => Ok(Some(Some(secret(&self.hash_key, value)))),
         }
     }
 }
@@ -96,10 +122,10 @@ fn trimmed(text: &[u8]) -> &[u8] {
     str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
 }
 
-fn secret(value: &[u8]) -> SecretHash {
+fn secret<S: HashSecret>(hash_key: &S, value: &[u8]) -> S::Hash {
     let value: SmallVec<[u8; 64]> = decoded(value).collect();
     let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    SecretHash::of(unquoted.unwrap_or(&value))
+    hash_key.hash_secret(unquoted.unwrap_or(&value))
 }
 
 /// Decodes percent-encoded bytes. Invalid encodings are left as they are.
@@ -116,10 +142,10 @@ fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-impl<B> KeyExtractor<Request<B>> for Cookie {
-    type Key = Option<SecretHash>;
+impl<B, S: HashSecret> KeyExtractor<Request<B>> for Cookie<S> {
+    type Key = Option<S::Hash>;
 
-    fn extract(&self, request: &Request<B>) -> Result<Option<Option<SecretHash>>, KeyError> {
+    fn extract(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
         self.find(request).map(|found| Some(found.flatten()))
     }
 }
@@ -127,6 +153,7 @@ impl<B> KeyExtractor<Request<B>> for Cookie {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::SecretHash;
     use http::HeaderValue;
 
     fn named(name: &str) -> Cookie {

@@ -9,6 +9,7 @@ use crate::key::error::HeaderProblem;
 use crate::key::or::{OptionalExtractor, Or};
 use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
+use crate::store::{KeyWriter, SharedKey};
 
 /// The value of a header.
 ///
@@ -79,6 +80,16 @@ impl Header {
 #[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
+
+/// Its text holds the value, which is readable in a store on another machine.
+impl SharedKey for HeaderKey {
+    fn write_to(&self, text: &mut KeyWriter) {
+        match &self.0 {
+            Some(value) => text.variant("header", value),
+            None => text.variant("header", &()),
+        };
+    }
+}
 
 impl fmt::Debug for HeaderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,20 +5,47 @@ use std::sync::OnceLock;
 use siphasher::sip128::SipHasher13;
 
 use crate::random::random_u64;
+use crate::store::{KeySecret, KeyedHash};
 
 /// A 128-bit keyed fingerprint of a token or a session, from which the value cannot be recovered. The hash key is
 /// random and lasts as long as the process.
+///
+/// It is not a [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is hashed with a
+/// [configured secret](crate::store::KeySecret).
 ///
 /// Its `Debug` form shows nothing of the value.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(u128);
 
-impl SecretHash {
-    pub(super) fn of(value: &[u8]) -> Self {
+/// A random hash key, which lasts as long as the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessSeed;
+
+/// Hashes the secrets that an extractor finds. Only this crate implements it: its module is private.
+pub trait HashSecret {
+    /// The hash of a secret.
+    type Hash: Hash + Clone;
+
+    #[doc(hidden)]
+    fn hash_secret(&self, value: &[u8]) -> Self::Hash;
+}
+
+impl HashSecret for ProcessSeed {
+    type Hash = SecretHash;
+
+    fn hash_secret(&self, value: &[u8]) -> SecretHash {
         static SEED: OnceLock<(u64, u64)> = OnceLock::new();
         let (first, second) = *SEED.get_or_init(|| (random_u64(), random_u64()));
-        Self(SipHasher13::new_with_keys(first, second).hash(value).as_u128())
+        SecretHash(SipHasher13::new_with_keys(first, second).hash(value).as_u128())
+    }
+}
+
+impl HashSecret for KeySecret {
+    type Hash = KeyedHash;
+
+    fn hash_secret(&self, value: &[u8]) -> KeyedHash {
+        self.hash(value)
     }
 }
 

@@ -1,6 +1,7 @@
 use http::Request;
 
 use crate::key::{KeyError, KeyExtractor};
+use crate::store::{KeyWriter, SharedKey};
 
 /// The HTTP method: one key per method, or one per class of methods.
 ///
@@ -62,6 +63,17 @@ impl Method {
             }
             _ => MethodKey::Unknown,
         }
+    }
+}
+
+impl SharedKey for MethodKey {
+    fn write_to(&self, text: &mut KeyWriter) {
+        match self {
+            Self::Known(method) => text.variant("method", method),
+            Self::Unknown => text.variant("method", &()),
+            Self::Safe => text.variant("safe", &()),
+            Self::Unsafe => text.variant("unsafe", &()),
+        };
     }
 }
 

@@ -5,6 +5,7 @@ use axum::extract::MatchedPath;
 use http::Request;
 
 use crate::key::{KeyError, KeyExtractor};
+use crate::store::{KeyWriter, SharedKey};
 
 /// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///
@@ -87,6 +88,15 @@ impl Eq for RouteKey {}
 impl Hash for RouteKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
+    }
+}
+
+impl SharedKey for RouteKey {
+    fn write_to(&self, text: &mut KeyWriter) {
+        match self.as_str() {
+            Some(route) => text.variant("route", route),
+            None => text.variant("route", &()),
+        };
     }
 }
 

@@ -1,6 +1,8 @@
 //! Lockouts after too many denials.
 
 mod decide;
+#[cfg(feature = "redis")]
+mod stored;
 #[cfg(test)]
 mod tests;
 

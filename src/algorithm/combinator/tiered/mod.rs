@@ -1,6 +1,8 @@
 //! Tiers: a limit for each call.
 
 mod decide;
+#[cfg(feature = "redis")]
+mod stored;
 
 use std::iter;
 use std::mem;

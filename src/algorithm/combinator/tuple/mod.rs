@@ -1,5 +1,8 @@
 //! Tuples: several limits on one key.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use std::time::Duration;
 
 use crate::algorithm::clock_step::earliest_slot;

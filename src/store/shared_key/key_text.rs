@@ -1,0 +1,108 @@
+use std::fmt;
+
+use super::writer::{escape, is_plain};
+use super::{KeySecret, KeyWriter, SharedKey};
+
+/// Makes the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
+///
+/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only what
+/// is in the braces, the hash tag: all limits of one caller are on one node, and different callers are spread over all
+/// nodes. No key, name or prefix can contain a brace, a NUL, a line break or a byte that is not ASCII: they are escaped,
+/// as [`KeyWriter`] describes.
+///
+/// Two texts are equal only if the prefixes, the names and the keys are.
+///
+/// ```
+/// use tower_throttle::store::KeyText;
+///
+/// let text = KeyText::new("login");
+/// assert_eq!(text.of("user-42"), "throttle:{user-42}:login");
+/// assert_eq!(text.of(&("a", 7)), "throttle:{a,#7}:login");
+/// assert_eq!(text.of("{a}\0\n"), "throttle:{%7Ba%7D%00%0A}:login");
+/// assert_eq!(text.prefix("shop:prod").of("user-42"), "shop:prod:{user-42}:login");
+/// ```
+///
+/// # Memory
+///
+/// A key whose text has more than [100](KeyText::MAX_LEN) bytes is replaced by its hash, if there is a
+/// [secret](KeyText::secret). Without one it is used in full: callers that choose their keys choose their length as well.
+#[derive(Clone)]
+#[must_use = "this makes texts, and does nothing by itself"]
+pub struct KeyText {
+    prefix: String,
+    slot: Option<String>,
+    name: String,
+    secret: Option<KeySecret>,
+}
+
+impl KeyText {
+    /// The maximum length of a key's text, without prefix and name, that is not replaced by its hash, in bytes.
+    pub const MAX_LEN: usize = 100;
+
+    /// Creates the texts of the limiter of that name, with the prefix `throttle`.
+    pub fn new(name: &str) -> Self {
+        let is_plain = |byte| byte != b':' && is_plain(byte);
+        Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
+    }
+
+    /// Sets the prefix: `throttle` unless set. An empty prefix is left out, with its colon.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
+        self
+    }
+
+    /// Puts all keys into one slot of a cluster, that of `tag`: `throttle:{tag}:user-42:login`.
+    ///
+    /// Then keys of different callers can be changed together, and one node does all the work.
+    ///
+    /// ```
+    /// use tower_throttle::store::KeyText;
+    ///
+    /// assert_eq!(KeyText::new("login").one_slot("app").of("user-42"), "throttle:{app}:user-42:login");
+    /// ```
+    pub fn one_slot(mut self, tag: &str) -> Self {
+        self.slot = Some(escaped(tag, is_plain));
+        self
+    }
+
+    /// Sets the secret with which long keys are hashed.
+    pub fn secret(mut self, secret: KeySecret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Returns the text of `key`.
+    #[must_use]
+    pub fn of<K: SharedKey + ?Sized>(&self, key: &K) -> String {
+        let mut writer = KeyWriter::new();
+        key.write_to(&mut writer);
+        let mut key = writer.finish();
+        if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
+            // No part begins like this: names of variants are never empty.
+            key = format!("~{:032x}", secret.hash_text(&key));
+        }
+        let Self { prefix, name, .. } = self;
+        match &self.slot {
+            None => format!("{prefix}{{{key}}}:{name}"),
+            Some(slot) => format!("{prefix}{{{slot}}}:{key}:{name}"),
+        }
+    }
+}
+
+fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
+    let mut escaped = String::new();
+    escape(text.as_bytes(), is_plain, &mut escaped);
+    escaped
+}
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, slot, name, secret } = self;
+        f.debug_struct("KeyText")
+            .field("prefix", prefix)
+            .field("slot", slot)
+            .field("name", name)
+            .field("secret", secret)
+            .finish()
+    }
+}

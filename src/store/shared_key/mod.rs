@@ -1,0 +1,72 @@
+//! Keys as texts that are the same on all machines.
+//!
+//! A store in memory hashes a key with a random seed, and so identifies it in one process only. A store on another
+//! machine needs a text. It must be injective: two keys that differ never have one text, whatever callers put into them.
+
+mod key_text;
+mod secret;
+#[cfg(test)]
+mod tests;
+mod types;
+mod writer;
+
+pub use key_text::KeyText;
+pub use secret::{KeySecret, KeyedHash};
+pub use writer::KeyWriter;
+
+/// A key with a text that is the same on all machines, in all processes and after each restart.
+///
+/// A store on another machine, such as Redis, requires it of its keys. Texts, integers, addresses, tuples of them and
+/// the keys of this crate's extractors have it, except those of [`Bearer`](crate::key::Bearer) and
+/// [`Cookie`](crate::key::Cookie): these are hashed with a random number of the process, unless the extractor is given
+/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] makes the text.
+///
+/// A type of your own writes its fields, each as a part, and says which variant it is:
+///
+/// ```
+/// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
+///
+/// #[derive(Hash)]
+/// enum Caller {
+///     User { region: String, id: u64 },
+///     Guest,
+/// }
+///
+/// impl SharedKey for Caller {
+///     fn write_to(&self, text: &mut KeyWriter) {
+///         match self {
+///             Self::User { region, id } => text.variant("user", &(region, id)),
+///             Self::Guest => text.variant("guest", &()),
+///         };
+///     }
+/// }
+///
+/// let text = KeyText::new("login");
+/// let user = Caller::User { region: "eu".to_owned(), id: 42 };
+/// assert_eq!(text.of(&user), "throttle:{user~(eu,#42)}:login");
+/// assert_eq!(text.of(&Caller::Guest), "throttle:{guest~}:login");
+/// ```
+///
+/// A key that only this process can tell apart does not compile:
+///
+/// ```compile_fail,E0277
+/// use tower_throttle::key::Bearer;
+/// use tower_throttle::store::KeyText;
+///
+/// KeyText::new("login").of(&Bearer::new().key("mF_9.B5f-4.1JqM"));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no text that is the same on all machines",
+    label = "this key cannot be shared with other machines",
+    note = "the keys of `Bearer` and `Cookie` are hashed with a random number of this process: give the extractor a \
+            secret that all processes know, with `.keyed_by(secret)`",
+    note = "for a type of your own, implement `tower_throttle::store::SharedKey`"
+)]
+pub trait SharedKey {
+    /// Writes the key.
+    ///
+    /// Two keys of a type that differ must write different parts. The writer takes care of the rest: it separates parts,
+    /// and escapes their contents. A type with several forms writes a [`variant`](KeyWriter::variant), and one with a
+    /// list of any length writes the length first.
+    fn write_to(&self, text: &mut KeyWriter);
+}

@@ -1,0 +1,96 @@
+use std::fmt;
+use std::hash::Hash;
+
+use siphasher::sip128::SipHasher24;
+
+use super::{KeyWriter, SharedKey};
+use crate::error::KeySecretError;
+
+/// A secret that all processes know which share limits, and that nobody else knows.
+///
+/// It is configured, because a random one would differ in each process. Keys that must not be readable, and keys that
+/// are too long to be stored, are hashed with it: [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128
+/// bits. A reader of the store who does not know the secret can neither recover such a key nor check a guess, and a
+/// caller cannot choose two keys with one hash. With another secret, these keys are other keys, whose limits start anew.
+///
+/// Its `Debug` form shows nothing.
+///
+/// ```
+/// use tower_throttle::key::{Bearer, PeerIp};
+/// use tower_throttle::store::KeySecret;
+///
+/// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
+/// let secret = KeySecret::new(from_environment)?;
+/// let by_token = Bearer::new().keyed_by(secret).or(PeerIp::new());
+/// # Ok::<(), tower_throttle::error::KeySecretError>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct KeySecret {
+    of_values: HashKey,
+    of_texts: HashKey,
+}
+
+type HashKey = (u64, u64);
+
+impl KeySecret {
+    /// The minimum length of a secret, in bytes.
+    pub const MIN_LEN: usize = 16;
+
+    /// Creates a secret from bytes that are hard to guess, such as `openssl rand -hex 16` prints.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are fewer than 16 bytes.
+    pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
+        let secret = secret.as_ref();
+        if secret.len() < Self::MIN_LEN {
+            return Err(KeySecretError::new(secret.len()));
+        }
+        // A hash key for each purpose, so that the hash of a value is never that of a text.
+        let derive = |purpose| {
+            let hash = SipHasher24::new_with_keys(u64::from_be_bytes(*b"throttle"), purpose).hash(secret);
+            (hash.h1, hash.h2)
+        };
+        Ok(Self { of_values: derive(1), of_texts: derive(2) })
+    }
+
+    /// Returns the hash of a value that must not be readable.
+    #[must_use]
+    pub fn hash(&self, value: &[u8]) -> KeyedHash {
+        KeyedHash(hash(self.of_values, value))
+    }
+
+    /// Returns the hash of the text of a key.
+    pub(super) fn hash_text(&self, text: &str) -> u128 {
+        hash(self.of_texts, text.as_bytes())
+    }
+}
+
+fn hash((first, second): HashKey, bytes: &[u8]) -> u128 {
+    SipHasher24::new_with_keys(first, second).hash(bytes).as_u128()
+}
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(..)")
+    }
+}
+
+/// The 128-bit hash of a value with a [`KeySecret`], from which the value cannot be recovered. It is the same in all
+/// processes with that secret.
+///
+/// Its `Debug` form shows nothing of the value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyedHash(u128);
+
+impl SharedKey for KeyedHash {
+    fn write_to(&self, text: &mut KeyWriter) {
+        text.marked("hash~", format_args!("{:032x}", self.0));
+    }
+}
+
+impl fmt::Debug for KeyedHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyedHash(..)")
+    }
+}

@@ -1,0 +1,131 @@
+use std::fmt::{self, Write};
+
+use super::SharedKey;
+
+/// Writes the text of a key, part by part.
+///
+/// The text consists of parts that are separated by commas; the parts of a part are in parentheses. Letters, digits and
+/// the characters `-._:/@+=` stand for themselves; all other bytes of a text are written as `%` and two digits, as in a
+/// URL. So no text of a caller can look like two parts, end a hash tag of Redis, or match more than itself in a pattern
+/// of its `SCAN`.
+///
+/// | key | text |
+/// |---|---|
+/// | `"user-42"` | `user-42` |
+/// | `"a,b"`, `""` | `a%2Cb`, `%` |
+/// | `42_u64`, `true` | `#42`, `#true` |
+/// | `()` | `()` |
+/// | an address | `ip~203.0.113.7` |
+/// | `("a", "bc")`, `(("a", 1), "b")` | `a,bc`, `(a,#1),b` |
+/// | `Some("a")`, `None` | `some~a`, `none~` |
+/// | the first or second extractor of [`first_of`](crate::key::first_of()) | `1~a`, `2~b` |
+///
+/// Two keys that differ have different texts; those of different types, too, with these exceptions: integers of
+/// different width, a character or bytes and the text of the same bytes, a structure of one field and that field, and
+/// types of your own that write the same.
+pub struct KeyWriter {
+    text: String,
+    parts: usize,
+}
+
+impl KeyWriter {
+    pub(super) fn new() -> Self {
+        Self { text: String::new(), parts: 0 }
+    }
+
+    /// Writes a text, as one part.
+    pub fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    /// Writes bytes, as one part: the same part as the text of these bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.begin_part();
+        escape(bytes, is_plain, &mut self.text);
+        self
+    }
+
+    /// Writes another key, as one part, however many parts it has itself.
+    pub fn part<K: SharedKey + ?Sized>(&mut self, key: &K) -> &mut Self {
+        self.begin_part();
+        let (start, parts) = self.write_inner(key);
+        if parts != 1 {
+            self.parenthesize(start);
+        }
+        self
+    }
+
+    /// Writes the name of a variant and its content, as one part. `()` is the content of a variant without any.
+    pub fn variant<K: SharedKey + ?Sized>(&mut self, name: &str, content: &K) -> &mut Self {
+        self.begin_part();
+        escape(name.as_bytes(), is_plain, &mut self.text);
+        self.text.push('~');
+        let (start, parts) = self.write_inner(content);
+        if parts > 1 {
+            self.parenthesize(start);
+        }
+        self
+    }
+
+    /// Writes a mark and what `content` displays, as one part. No text begins with a mark that is not plain.
+    pub(crate) fn marked(&mut self, mark: &str, content: impl fmt::Display) {
+        self.begin_part();
+        self.text.push_str(mark);
+        // Writing to a `String` never fails.
+        let _ = write!(self.text, "{content}");
+    }
+
+    /// Returns the text, which is never empty.
+    pub(super) fn finish(mut self) -> String {
+        if self.parts == 0 {
+            self.text.push_str("()");
+        }
+        self.text
+    }
+
+    fn begin_part(&mut self) {
+        if self.parts > 0 {
+            self.text.push(',');
+        }
+        self.parts += 1;
+    }
+
+    /// Writes `key` here. Returns where it begins, and how many parts it has.
+    fn write_inner<K: SharedKey + ?Sized>(&mut self, key: &K) -> (usize, usize) {
+        let start = self.text.len();
+        let outer = std::mem::replace(&mut self.parts, 0);
+        key.write_to(self);
+        (start, std::mem::replace(&mut self.parts, outer))
+    }
+
+    fn parenthesize(&mut self, start: usize) {
+        self.text.insert(start, '(');
+        self.text.push(')');
+    }
+}
+
+/// Does not show the text, which may be a secret.
+impl fmt::Debug for KeyWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyWriter").finish_non_exhaustive()
+    }
+}
+
+/// Returns whether a byte stands for itself.
+pub(super) fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._:/@+=".contains(&byte)
+}
+
+/// Appends `bytes` to `text`, each as it is or as `%` and two hexadecimal digits. No bytes are a lone `%`.
+pub(super) fn escape(bytes: &[u8], is_plain: impl Fn(u8) -> bool, text: &mut String) {
+    if bytes.is_empty() {
+        text.push('%');
+    }
+    for byte in bytes {
+        if is_plain(*byte) {
+            text.push(char::from(*byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Redis servers of their own: free ports, own directories, ended on drop. They keep nothing on disk. Blocking, so that it
+//! works without a runtime, too.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub(crate) use super::redis_connection::{Connection, Reply};
+
+/// The time limit for a server to answer, and for servers to find each other.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server, ended with SIGKILL on drop.
+#[derive(Debug)]
+pub(crate) struct RedisServer {
+    /// The process; it is dropped before its directory, since it may write into that.
+    process: Process,
+    port: u16,
+    arguments: Vec<String>,
+    directory: Directory,
+}
+
+/// Three masters that share the slots, without replicas.
+#[derive(Debug)]
+pub(crate) struct RedisCluster {
+    pub(crate) nodes: [RedisServer; 3],
+}
+
+impl RedisServer {
+    /// Starts a server on a free port of 127.0.0.1.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a server with further arguments, such as `--maxmemory 3mb`, each word by itself.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
+        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        for _ in 0..5 {
+            let (directory, port) = (Directory::new(), free_port());
+            // Redis cannot choose a free port itself. If this one was taken meanwhile, it ends, and another is tried.
+            if let Some(process) = Process::start(&directory, port, &arguments) {
+                return Self { process, port, arguments, directory };
+            }
+        }
+        panic!("redis-server does not start. This test needs it: `apt-get install redis-server`");
+    }
+
+    /// Starts a replica of this server, and waits until it has its data.
+    pub(crate) fn replica(&self) -> Self {
+        let replica = Self::with(&["--replicaof", "127.0.0.1", &self.port.to_string()]);
+        until("the replica is linked", || replica.info("replication").contains("master_link_status:up"));
+        replica
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Returns `redis://127.0.0.1:4711`, without a password.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Ends the process with SIGKILL. The port is closed afterwards.
+    pub(crate) fn kill(&mut self) {
+        self.process.end();
+    }
+
+    /// Starts it again on the same port with the same arguments, and empty; ends it first if it runs.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let started = || Process::start(&self.directory, self.port, &self.arguments);
+        let start = Instant::now();
+        self.process = loop {
+            match started() {
+                Some(process) => break process,
+                None => assert!(start.elapsed() < PATIENCE, "port {} is taken", self.port),
+            }
+        };
+    }
+
+    /// Suspends the process with SIGSTOP: the port accepts connections, and nothing is answered.
+    pub(crate) fn suspend(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a suspended process go on, with SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::to(self.port, &self.arguments).unwrap()
+    }
+
+    /// Sends one command on a connection of its own.
+    pub(crate) fn call(&self, command: &[&str]) -> Reply {
+        self.connect().call(command)
+    }
+
+    /// Returns a section of `INFO`.
+    pub(crate) fn info(&self, section: &str) -> String {
+        self.call(&["INFO", section]).text()
+    }
+
+    /// Returns how many calls of `command`, in lower case, the server has executed since it started or since `CONFIG RESETSTAT`.
+    pub(crate) fn calls_of(&self, command: &str) -> u64 {
+        let stats = self.info("commandstats");
+        let calls = stats.lines().find_map(|line| {
+            let rest = line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls=")?;
+            rest.split(',').next()?.parse().ok()
+        });
+        calls.unwrap_or(0)
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", self.pid())]).status();
+        assert!(sent.unwrap().success());
+    }
+}
+
+impl RedisCluster {
+    /// Starts three masters with a third of the slots each, and waits until all know that.
+    pub(crate) fn start() -> Self {
+        let nodes = [(); 3].map(|()| {
+            let bus = free_port().to_string();
+            let options =
+                ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+            (RedisServer::with(&options), bus)
+        });
+        for (index, (node, _)) in nodes.iter().enumerate() {
+            let (first, last) = (16_384 * index / 3, 16_384 * (index + 1) / 3 - 1);
+            node.call(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).ok();
+            node.call(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).ok();
+            for (other, bus) in &nodes[..index] {
+                node.call(&["CLUSTER", "MEET", "127.0.0.1", &other.port.to_string(), bus]).ok();
+            }
+        }
+        let is_ready = |node: &RedisServer| {
+            let info = node.call(&["CLUSTER", "INFO"]).text();
+            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+        };
+        until("the cluster is formed", || nodes.iter().all(|(node, _)| is_ready(node)));
+        Self { nodes: nodes.map(|(node, _)| node) }
+    }
+
+    /// Returns the node that has the slot of `key`.
+    pub(crate) fn node_of(&self, key: &str) -> usize {
+        match self.nodes[0].call(&["CLUSTER", "KEYSLOT", key]) {
+            Reply::Integer(slot) => (0..3).find(|index| slot < 16_384 * (*index as i64 + 1) / 3).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn urls(&self) -> [String; 3] {
+        [0, 1, 2].map(|index: usize| self.nodes[index].url())
+    }
+}
+
+#[derive(Debug)]
+struct Process(Child);
+
+impl Process {
+    /// Starts a process, and waits until it answers. Returns `None` if it ends instead, as it does if the port is taken.
+    fn start(directory: &Directory, port: u16, arguments: &[String]) -> Option<Self> {
+        let mut process = Self(
+            Command::new("redis-server")
+                .args([
+                    "--port",
+                    &port.to_string(),
+                    "--bind",
+                    "127.0.0.1",
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                ])
+                .args(["--repl-diskless-sync-delay", "0", "--dir"])
+                .arg(&directory.0)
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("redis-server cannot be started. This test needs it: `apt-get install redis-server`"),
+        );
+        let own = format!("process_id:{}\r", process.0.id());
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if process.0.try_wait().unwrap().is_some() {
+                return None;
+            }
+            let info =
+                Connection::to(port, arguments).and_then(|mut server| server.try_call(&["INFO", "server"]));
+            match info {
+                // Another process may have taken the port.
+                Ok(Reply::Text(info)) if String::from_utf8_lossy(&info).contains(&own) => {
+                    return Some(process);
+                }
+                _ => sleep(Duration::from_millis(5)),
+            }
+        }
+        panic!("redis-server does not answer on port {port}");
+    }
+
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A directory of its own, removed on drop.
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name =
+            format!("tower-throttle-redis-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
