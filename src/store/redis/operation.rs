@@ -96,11 +96,11 @@ impl<A: StoredAlgorithm> Operation<A> {
             algorithm.adopt(state);
         }
         let cost = self.cost;
-        let observed = limiter.last_update(state);
+        let before = state.clone();
         let mut mark = None;
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
-                let before = algorithm.switch_tier(state, now);
+                let tier_before = algorithm.switch_tier(state, now);
                 let reserved = match self.action {
                     Action::Reserve(max_wait) => algorithm.reserve(state, now, cost, max_wait),
                     _ => None,
@@ -112,8 +112,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                     }
                     None => algorithm.check(state, now, cost),
                 };
-                if let Some(before) = before.filter(|_| !decision.is_allowed()) {
-                    algorithm.restore_tier(state, now, before);
+                if let Some(tier) = tier_before.filter(|_| !decision.is_allowed()) {
+                    algorithm.restore_tier(state, now, tier);
                 }
                 (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
             }
@@ -141,7 +141,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         };
         // If the clock was set back by more than a period, the key's time goes on from there: it must be written, or the key
         // would stand still for as long as the step was.
-        let was_set_back = limiter.last_update(state) < observed && self.action != Action::Peek;
+        let was_set_back = self.action != Action::Peek && limiter.is_set_back(&before, state);
         (Outcome { decision, now, mark }, changed || was_set_back)
     }
 }
