@@ -24,7 +24,7 @@ async fn patient_limiter(server: &RedisServer) -> Limiter {
 }
 
 fn build(store: RedisStore) -> (RedisStore, Limiter) {
-    let bucket = TokenBucket::new(Quota::per_day(100_000));
+    let bucket = TokenBucket::new(Quota::per_day(10).burst(100_000));
     let limiter = RateLimiter::builder(bucket).name("test").store(store.clone()).build().unwrap();
     (store, limiter)
 }
@@ -156,7 +156,7 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
     let server = RedisServer::start();
     let limiter = patient_limiter(&server).await;
     let key = "throttle:{a}:test";
-    let own = "1 t:100000/86400000000000/100000";
+    let own = "1 t:10/86400000000000/100000";
     let values = [
         "hello".to_owned(),
         String::from("\u{0}\u{1}"),

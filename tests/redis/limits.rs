@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm,
-    Tiered, TokenBucket,
+    FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
+    TokenBucket,
 };
 use tower_throttle::store::redis::{RedisError, RedisErrorKind, RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimiter};

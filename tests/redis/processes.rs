@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tower_throttle::algorithm::{Algorithm, FixedWindow, SlidingWindow, StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, SlidingWindow, StoredAlgorithm, TokenBucket};
 use tower_throttle::store::redis::RedisStore;
 use tower_throttle::{Quota, RateLimiter};
 

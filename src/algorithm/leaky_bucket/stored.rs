@@ -44,7 +44,7 @@ impl StoredAlgorithm for LeakyBucket {
 
     /// Writes the grains until the next slot, at most as many as 64 bits hold.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
-        let until = self.micro_rate().from_grains(state.next.until());
+        let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));
         numbers.instant(state.last);
     }

@@ -29,7 +29,7 @@ impl MicroRate {
     }
 
     /// Converts grains of the rate, rounded up.
-    pub(in crate::algorithm) const fn from_grains(self, grains: u128) -> u128 {
+    pub(in crate::algorithm) const fn grains_to_micros(self, grains: u128) -> u128 {
         grains.div_ceil(self.factor as u128)
     }
 

@@ -84,6 +84,12 @@ pub trait StoredAlgorithm: Algorithm {
         false
     }
 
+    /// Returns whether the clock was set back between two states of a key, so that `after` must be written even if nothing was
+    /// charged: its time goes on from the new reading. For algorithms whose states have several times.
+    fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
+        self.last_update(after) < self.last_update(before)
+    }
+
     /// Replaces the configuration in the state that has the unit of this one by this one. For
     /// [`Tiered`](crate::algorithm::Tiered), whose states contain configurations.
     fn adopt(&self, _state: &mut Self::State) {}

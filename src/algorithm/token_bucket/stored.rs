@@ -41,7 +41,7 @@ impl StoredAlgorithm for TokenBucket {
     }
 
     fn write_state(&self, state: &TokenBucketState, numbers: &mut StateWriter) {
-        numbers.wide(self.micro_rate().from_grains(self.missing(state)));
+        numbers.wide(self.micro_rate().grains_to_micros(self.missing(state)));
         numbers.instant(state.last);
     }
 

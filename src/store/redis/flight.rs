@@ -144,7 +144,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         let script = plan.script(&costs).filter(|_| !costs.is_empty());
         let found = match script {
             Some((script, arguments)) => link.eval(script, &self.key, not_after, arguments).await?,
-            None => link.read(&self.key, not_after).await?.as_other(),
+            None => link.read(&self.key, not_after).await?.into_other(),
         };
         match found.verdict {
             Verdict::Done => {
@@ -244,7 +244,7 @@ impl Answer {
     }
 
     /// Returns the answer of a reading as that of a script that found a state which it cannot change.
-    fn as_other(self) -> Self {
+    fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }
 }

@@ -96,7 +96,7 @@ impl<A: StoredAlgorithm> Operation<A> {
             algorithm.adopt(state);
         }
         let cost = self.cost;
-        let observed = limiter.last_update(state);
+        let before = state.clone();
         let mut mark = None;
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
@@ -137,7 +137,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         };
         // If the clock was set back by more than a period, the key's time goes on from there: it must be written, or the key
         // would stand still for as long as the step was.
-        let was_set_back = limiter.last_update(state) < observed && self.action != Action::Peek;
+        let was_set_back = self.action != Action::Peek && limiter.is_set_back(&before, state);
         (Outcome { decision, now, mark }, changed || was_set_back)
     }
 }

@@ -47,6 +47,19 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         self.algorithm.counts_denials()
     }
 
+    fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
+        let tiers = |state: &Self::State| {
+            let others =
+                state.other_tiers.iter().map(|(algorithm, state)| (algorithm.clone(), state.clone()));
+            iter::once((state.by.clone(), state.state.clone())).chain(others).collect::<Vec<_>>()
+        };
+        let after = tiers(after);
+        tiers(before).iter().any(|(algorithm, before)| {
+            let same = after.iter().find(|(other, _)| other == algorithm);
+            same.is_some_and(|(_, after)| algorithm.is_set_back(before, after))
+        })
+    }
+
     /// A tier that was read has the queue of the limiter's own; the call's tier may have another.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();
