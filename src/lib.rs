@@ -69,7 +69,7 @@
 //!
 //! # What it is not
 //!
-//! Limits hold for one process; nothing is shared between machines yet. State is lost when the process ends. It does not
+//! Limits hold for one process, and their state is lost when it ends, unless it is kept in Redis: feature `redis`. It does not
 //! protect against floods that exhaust bandwidth or the accept queue; use the kernel or an edge proxy for that.
 //!
 //! # Features
@@ -80,6 +80,7 @@
 //!   `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service keeps its name.
+//! - `redis`: `store::redis::RedisStore`, limits that several machines share, in Redis or Valkey. `redis-tls` adds encrypted connections.
 //! - `test-util`: the promises of a store, as tests for stores of your own: `test_util`.
 //! - `tracing` (default): one error event for each kind of mistake in the setup that requests suffer from, a warning
 //!   when a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.

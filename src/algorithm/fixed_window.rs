@@ -25,6 +25,9 @@
 //!
 //! **Cost.** Constant time, no division, 24 bytes a key.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use crate::algorithm::clock_step::{ClockStep, step};
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::window_queue::impl_window_queue;

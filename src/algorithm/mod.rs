@@ -93,6 +93,8 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
+#[cfg(feature = "redis")]
+mod stored;
 mod token_bucket;
 mod usage;
 mod window_queue;
@@ -117,6 +119,10 @@ pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
+#[cfg(feature = "redis")]
+pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+#[cfg(feature = "redis")]
+pub(crate) use stored::{Step, StepKind};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 

@@ -29,6 +29,9 @@
 //!
 //! **Cost.** Constant time, 32 bytes a key.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;

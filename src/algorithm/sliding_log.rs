@@ -24,6 +24,9 @@
 //! **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
 //! bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use std::collections::VecDeque;
 
 use crate::algorithm::clock_step::step;

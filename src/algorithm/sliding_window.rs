@@ -31,6 +31,9 @@
 //! **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
 //! moved on: at most `n` of them. 56 bytes a key, and 8 for each slice.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use std::mem;
 
 use crate::algorithm::clock_step::step;

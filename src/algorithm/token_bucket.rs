@@ -35,6 +35,9 @@
 //! A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
 //! state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
 
+#[cfg(feature = "redis")]
+mod stored;
+
 use std::time::Duration;
 
 use crate::algorithm::clock_step::{earliest_slot, step};
@@ -165,7 +168,8 @@ impl TokenBucket {
 
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
-        self.burst() - state.used - u64::from(state.part > 0)
+        // Queued calls may owe more than the bucket holds.
+        self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
     /// Returns the grains missing until `cost`, at most the burst, would fit.

@@ -12,6 +12,7 @@ use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, Store
 pub struct Builder<A, M = MemoryOptions> {
     algorithm: A,
     clock: AnyClock,
+    name: Option<String>,
     store: M,
 }
 
@@ -25,6 +26,15 @@ impl<A: Algorithm, M> Builder<A, M> {
         self.clock = clock.into();
         self
     }
+
+    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of a limiter under its name;
+    /// a store in memory makes no use of it.
+    ///
+    /// The name of the policy in header fields is that of the [layer](crate::middleware::RateLimitLayer::name).
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
 }
 
 impl<A: Algorithm> Builder<A> {
@@ -35,7 +45,7 @@ impl<A: Algorithm> Builder<A> {
             on_close: OnClose::default(),
             on_full: OnFull::default(),
         };
-        Self { algorithm, clock: AnyClock::default(), store }
+        Self { algorithm, clock: AnyClock::default(), name: None, store }
     }
 
     /// Sets the store of the keys' state: any type that [makes one](MakeStore).
@@ -51,7 +61,8 @@ impl<A: Algorithm> Builder<A> {
     /// }
     /// ```
     pub fn store<M: MakeStore<A>>(self, store: M) -> Builder<A, CustomStore<M>> {
-        Builder { algorithm: self.algorithm, clock: self.clock, store: CustomStore(store) }
+        let Self { algorithm, clock, name, .. } = self;
+        Builder { algorithm, clock, name, store: CustomStore(store) }
     }
 
     /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
@@ -120,7 +131,7 @@ impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
     /// Returns an error if the store cannot work with these settings.
     pub fn build(self) -> Result<RateLimiter<A, M::Store>, M::Error> {
         warn_of_burst(&self.algorithm);
-        let settings = StoreSettings { algorithm: self.algorithm, clock: self.clock };
+        let settings = StoreSettings { algorithm: self.algorithm, clock: self.clock, name: self.name };
         self.store.0.make_store(settings).map(RateLimiter::with_store)
     }
 }

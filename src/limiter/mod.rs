@@ -167,6 +167,11 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
         self.store.algorithm()
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn store(&self) -> &S {
+        &self.store
+    }
+
     /// Returns whether the algorithm has been replaced since the limiter was built.
     #[inline]
     pub(crate) fn is_replaced(&self) -> bool {

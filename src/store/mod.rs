@@ -29,6 +29,8 @@
 mod attempt;
 mod memory;
 mod permit;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod reservation;
 pub(crate) mod shared_key;
 
@@ -175,6 +177,8 @@ pub struct StoreSettings<A> {
     pub algorithm: A,
     /// The clock of the limiter.
     pub clock: AnyClock,
+    /// The name of the limiter, if it was given one.
+    pub name: Option<String>,
 }
 
 /// A decision, or the future of one.

@@ -49,6 +49,8 @@
 mod cases;
 mod contract;
 mod in_memory;
+#[cfg(feature = "redis")]
+mod in_redis;
 mod tested;
 
 pub use contract::{Contract, Failure, Report};

@@ -11,6 +11,7 @@ use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::key::StoreKey;
 use crate::limiter::RateLimiter;
+use crate::random::random_u64;
 use crate::store::{
     Acquired, Attempt, BoxError, CheckStore, KeyedStore, MakeStore, ReplaceAlgorithm, Reservation,
     SettleStore, StoreSettings,
@@ -74,7 +75,9 @@ impl<M> Env<M> {
     where
         M: MakeTested<A>,
     {
-        let settings = StoreSettings { algorithm, clock: AnyClock::default() };
+        // No two limiters share keys, nor do two runs on one server.
+        let name = format!("contract-{:016x}", random_u64());
+        let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
         let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
         let store = made.unwrap_or_else(|error| panic!("the store cannot be made: {error}"));
         Tested { limiter: RateLimiter::with_store(store.clone()), store }

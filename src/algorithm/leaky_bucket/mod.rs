@@ -37,6 +37,8 @@
 //! [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 
 mod slot;
+#[cfg(feature = "redis")]
+mod stored;
 
 use std::time::Duration;
 

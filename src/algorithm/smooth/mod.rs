@@ -41,6 +41,8 @@
 //!
 //! **Cost.** Constant time, 48 bytes a key.
 
+#[cfg(feature = "redis")]
+mod stored;
 mod stored_permits;
 #[cfg(test)]
 mod tests;

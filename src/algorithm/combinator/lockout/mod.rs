@@ -25,6 +25,8 @@
 //! **Cost.** 32 bytes more per key.
 
 mod queueing;
+#[cfg(feature = "redis")]
+mod stored;
 #[cfg(test)]
 mod tests;
 

@@ -21,6 +21,8 @@
 //! asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
 
 mod queueing;
+#[cfg(feature = "redis")]
+mod stored;
 
 use std::iter;
 use std::mem;

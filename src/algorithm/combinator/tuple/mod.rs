@@ -16,6 +16,8 @@
 //! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
 
 mod queueing;
+#[cfg(feature = "redis")]
+mod stored;
 
 use std::time::Duration;
 

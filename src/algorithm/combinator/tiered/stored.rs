@@ -1,0 +1,60 @@
+//! The state as text: the unit and the state of each tier, that of the tier that was asked last first.
+
+use std::iter;
+
+use super::{MAX_TIERS, Tiered, TieredState};
+use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
+
+impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
+    fn unit(&self) -> String {
+        format!("d({})", self.algorithm.unit())
+    }
+
+    fn with_unit(&self, unit: &str) -> Option<Self> {
+        let inner = unit.strip_prefix("d(")?.strip_suffix(')')?;
+        Some(Self { algorithm: self.algorithm.with_unit(inner)? })
+    }
+
+    fn write_state(&self, state: &Self::State, numbers: &mut StateWriter) {
+        numbers.number(state.other_tiers.len() as u64);
+        let others = state.other_tiers.iter().map(|(algorithm, state)| (algorithm, state));
+        for (algorithm, state) in iter::once((&state.by, &state.state)).chain(others) {
+            numbers.word(&algorithm.unit());
+            algorithm.write_state(state, numbers);
+        }
+    }
+
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State> {
+        let others = numbers.at_most(MAX_TIERS as u64)?;
+        let own = self.algorithm.unit();
+        let mut tier = || {
+            let unit = numbers.word()?;
+            let algorithm =
+                if unit == own { self.algorithm.clone() } else { self.algorithm.with_unit(unit)? };
+            let state = algorithm.read_state(numbers)?;
+            Some((algorithm, state))
+        };
+        let (by, state) = tier()?;
+        let other_tiers = (0..others).map(|_| tier()).collect::<Option<Vec<_>>>()?;
+        Some(TieredState { by, state, other_tiers })
+    }
+
+    fn check_storable(&self) -> Result<(), StorableError> {
+        self.algorithm.check_storable()
+    }
+
+    fn counts_denials(&self) -> bool {
+        self.algorithm.counts_denials()
+    }
+
+    /// A tier that was read has the queue of the limiter's own; the call's tier may have another.
+    fn adopt(&self, state: &mut Self::State) {
+        let unit = self.algorithm.unit();
+        let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);
+        for algorithm in iter::once(&mut state.by).chain(others) {
+            if *algorithm != self.algorithm && algorithm.unit() == unit {
+                *algorithm = self.algorithm.clone();
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The state as text: the time, its offset in the current window, and both counts.
+
+use super::{SlidingCounter, SlidingCounterState};
+use crate::algorithm::rate::div_rem;
+use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of, scale_of};
+use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
+use crate::quota::Quota;
+
+impl StoredAlgorithm for SlidingCounter {
+    fn unit(&self) -> String {
+        format!("c:{}/{}", self.quota.limit(), self.quota.period_nanos())
+    }
+
+    fn with_unit(&self, unit: &str) -> Option<Self> {
+        let [limit, period] = numbers_of(unit, "c:")?;
+        let quota = Quota::per(limit, std::time::Duration::from_nanos(period)).ok()?;
+        Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
+    }
+
+    fn write_state(&self, state: &SlidingCounterState, numbers: &mut StateWriter) {
+        numbers.instant(state.last);
+        // With a smaller offset, the previous window weighs more.
+        let into = if state.previous == 0 && state.current == 0 { 0 } else { state.into };
+        numbers.number(into / scale_of(self.quota.period_nanos()));
+        numbers.number(state.previous);
+        numbers.number(state.current);
+    }
+
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SlidingCounterState> {
+        let (last, limit, period) = (numbers.instant()?, self.quota.limit(), self.quota.period_nanos());
+        let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
+        let (previous, current) = (numbers.at_most(limit)?, numbers.at_most(limit)?);
+        // The estimate of a state is at most the limit, but for an offset that was rounded down.
+        let spare = u128::from(limit - current) * u128::from(period);
+        let (most, _) = div_rem(spare, period - into);
+        let previous = previous.min(u64::try_from(most).unwrap_or(u64::MAX));
+        Some(SlidingCounterState { last, into, previous, current })
+    }
+
+    fn script(&self) -> Option<ScriptSteps> {
+        let (limit, period) = (u128::from(self.quota.limit()), self.quota.period_nanos());
+        let micros = period.is_multiple_of(1_000).then_some(u128::from(period / 1_000))?;
+        // What a count weighs is computed as count * time.
+        if limit * micros >= MAX_EXACT {
+            return None;
+        }
+        ScriptSteps::one(StepKind::SlidingCounter, [limit, micros])
+    }
+}

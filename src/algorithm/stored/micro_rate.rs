@@ -1,0 +1,68 @@
+use crate::algorithm::StorableError;
+use crate::algorithm::rate::Rate;
+
+/// A rate in grains of a microsecond, in lowest terms: the clock of a server counts in microseconds.
+///
+/// Its grains are coarser than those of the [`Rate`], by a factor of which every microsecond is a multiple. So states that
+/// were fresh at a whole microsecond have whole grains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::algorithm) struct MicroRate {
+    /// The grains of a microsecond.
+    pub(in crate::algorithm) micro: u128,
+    /// The grains of a unit.
+    pub(in crate::algorithm) unit: u128,
+    /// The grains of the rate in one grain.
+    factor: u64,
+}
+
+impl MicroRate {
+    pub(in crate::algorithm) const fn of(rate: Rate) -> Self {
+        let (mut factor, mut b) = (1_000, rate.period);
+        while b > 0 {
+            (factor, b) = (b, factor % b);
+        }
+        Self {
+            micro: rate.limit as u128 * (1_000 / factor) as u128,
+            unit: (rate.period / factor) as u128,
+            factor,
+        }
+    }
+
+    /// Converts grains of the rate, rounded up.
+    pub(in crate::algorithm) const fn from_grains(self, grains: u128) -> u128 {
+        grains.div_ceil(self.factor as u128)
+    }
+
+    /// Converts to grains of the rate.
+    pub(in crate::algorithm) fn grains(self, count: u128) -> Option<u128> {
+        count.checked_mul(self.factor.into())
+    }
+
+    /// Returns an error if the rate is above what the text of a state is made for.
+    pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
+        match self.micro <= 1_000_000 {
+            true => Ok(()),
+            false => Err(StorableError::new(
+                "a bucket in Redis refills by at most 10^12 units per second: give a lower rate",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    #[test]
+    fn grains_of_a_microsecond_are_in_lowest_terms() {
+        let of = |text: &str| MicroRate::of(Rate::of(text.parse::<Quota>().unwrap()));
+        let table = [("10/s", 1, 100_000), ("7/min", 7, 60_000_000), ("1/ns", 1_000, 1), ("3/2ns", 1_500, 1)];
+        for (text, micro, unit) in table {
+            let rate = of(text);
+            assert_eq!((rate.micro, rate.unit), (micro, unit), "{text}");
+        }
+        // 3 per 7 ns: 7 grains a unit, and 3000 a microsecond.
+        assert_eq!((of("3/7ns").micro, of("3/7ns").unit), (3_000, 7));
+    }
+}

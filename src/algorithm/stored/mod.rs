@@ -1,0 +1,141 @@
+//! States that other machines can keep, as text.
+//!
+//! A state in memory is a few integers in units that only its algorithm knows: grains of a rate, offsets in a slice. On
+//! another machine it is text, and the text begins with its *unit*: all that is needed to read its numbers. So a machine
+//! whose quota is another one reads the numbers as what they are, and [migrates](Algorithm::migrate) them.
+
+mod micro_rate;
+mod script;
+mod text;
+
+use std::fmt;
+
+use crate::algorithm::Algorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+pub(in crate::algorithm) use micro_rate::MicroRate;
+pub(in crate::algorithm) use script::MAX_EXACT;
+pub use script::ScriptSteps;
+pub(crate) use script::{Step, StepKind};
+pub(crate) use text::split_members;
+pub use text::{StateReader, StateWriter};
+pub(in crate::algorithm) use text::{numbers_of, scale_of};
+
+/// An algorithm whose states can be kept on other machines, as text.
+///
+/// All algorithms of this crate can, except [`Priority`](crate::algorithm::Priority), and
+/// [`Concurrency`](crate::algorithm::Concurrency), whose calls in progress end with their process. Implement it for your
+/// own algorithm to use it with a [`RedisStore`](crate::store::redis::RedisStore): two methods for the unit and two for the
+/// state.
+///
+/// Instants are whole microseconds there.
+///
+/// ```
+/// use tower_throttle::algorithm::{FixedWindow, StateReader, StateWriter, StoredAlgorithm};
+/// use tower_throttle::Quota;
+///
+/// let window = FixedWindow::new(Quota::per_minute(5));
+/// let mut numbers = StateReader::new(" 1700000000000000 20000000 3");
+/// let state = window.read_state(&mut numbers).unwrap();
+/// let mut text = StateWriter::default();
+/// window.write_state(&state, &mut text);
+/// assert_eq!(text.as_str(), " 1700000000000000 20000000 3");
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "the states of `{Self}` cannot be kept on other machines",
+    note = "in Redis: `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `SlidingLog`, `Smooth`, \
+            tuples of them, `Tiered` and `Lockout`; implement `StoredAlgorithm` for an algorithm of your own"
+)]
+pub trait StoredAlgorithm: Algorithm {
+    /// Returns the unit of its states: one word of printable ASCII, without a space, a comma or an unpaired parenthesis.
+    ///
+    /// Two algorithms of equal units read each other's numbers as their own.
+    fn unit(&self) -> String;
+
+    /// Returns the algorithm that wrote states of that unit, as far as is needed to read and to migrate them. `None` if the
+    /// unit is not one of this type.
+    fn with_unit(&self, unit: &str) -> Option<Self>;
+
+    /// Writes the numbers of a state.
+    fn write_state(&self, state: &Self::State, numbers: &mut StateWriter);
+
+    /// Reads numbers that an algorithm of the same unit has written. Returns `None` unless they are such: a state that is
+    /// read must not cause a panic later.
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State>;
+
+    /// Returns an error if this configuration cannot be kept on another machine. The limiter is then not built.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error whose text says what to change.
+    fn check_storable(&self) -> Result<(), StorableError> {
+        Ok(())
+    }
+
+    /// Returns the steps by which a script on the server decides a check. `None` if the state is read, and written if nobody
+    /// else has written it meanwhile: two round trips, for any arithmetic.
+    fn script(&self) -> Option<ScriptSteps> {
+        None
+    }
+
+    /// Returns whether a denial changes the state, so that it must be written.
+    fn counts_denials(&self) -> bool {
+        false
+    }
+
+    /// Replaces the configuration in the state that has the unit of this one by this one. For
+    /// [`Tiered`](crate::algorithm::Tiered), whose states contain configurations.
+    fn adopt(&self, _state: &mut Self::State) {}
+
+    /// Charges units that a call turned out to cost, as far as they are available.
+    fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.charge_saturating(state, now, cost);
+    }
+
+    /// Charges a call that may wait, and hands out the time of its release. `None` if no such times are handed out: a call
+    /// that waits asks again.
+    fn reserve(
+        &self,
+        _state: &mut Self::State,
+        _now: Nanos,
+        _cost: u64,
+        _max_wait: u64,
+    ) -> Option<ReservedTime> {
+        None
+    }
+
+    /// Returns the charge of a call that was cancelled while it waited, unless another call was charged after it.
+    fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
+        false
+    }
+}
+
+/// The result of [`StoredAlgorithm::reserve`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReservedTime {
+    /// The decision. An admission has the wait as its [`delay`](Decision::delay).
+    pub decision: Decision,
+    /// A mark of the state after the charge, by which [`give_back`](StoredAlgorithm::give_back) finds out whether another
+    /// call was charged since.
+    pub mark: u128,
+}
+
+/// The error of a configuration whose states cannot be kept on another machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorableError(String);
+
+impl StorableError {
+    /// Creates the error. `reason` says what to change.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl fmt::Display for StorableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StorableError {}

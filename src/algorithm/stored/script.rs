@@ -1,0 +1,68 @@
+/// The largest integer up to which a script computes exactly: its numbers are floating-point.
+pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
+
+/// The steps by which a script decides a check: one for each limit. See
+/// [`StoredAlgorithm::script`](crate::algorithm::StoredAlgorithm::script).
+///
+/// Only this crate creates them, for its own algorithms.
+#[derive(Clone, Debug)]
+pub struct ScriptSteps {
+    pub(crate) steps: Vec<Step>,
+    /// The largest cost that the script computes exactly.
+    pub(crate) max_cost: u64,
+}
+
+/// One limit in a script.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) kind: StepKind,
+    pub(crate) arguments: [u64; 6],
+}
+
+/// The kind of a limit in a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum StepKind {
+    /// Grains of a microsecond, grains of a unit, capacity in grains, grains of a unit that must fit, period, maximum of a
+    /// state in grains.
+    Bucket,
+    /// Limit, period, 1 if windows are aligned.
+    FixedWindow,
+    /// Limit, period.
+    SlidingCounter,
+    /// Limit, period in nanoseconds, width in nanoseconds, number of slices.
+    SlidingWindow,
+}
+
+impl StepKind {
+    /// Returns the number of arguments.
+    pub(crate) const fn argument_count(self) -> usize {
+        match self {
+            Self::Bucket => 6,
+            Self::FixedWindow => 3,
+            Self::SlidingCounter => 2,
+            Self::SlidingWindow => 4,
+        }
+    }
+}
+
+impl ScriptSteps {
+    /// Creates a single step. Returns `None` unless each argument can be computed with exactly.
+    pub(in crate::algorithm) fn one<const N: usize>(kind: StepKind, arguments: [u128; N]) -> Option<Self> {
+        let mut all = [0; 6];
+        for (place, argument) in all.iter_mut().zip(arguments) {
+            *place = u64::try_from(argument).ok().filter(|argument| u128::from(*argument) < MAX_EXACT)?;
+        }
+        Some(Self { steps: vec![Step { kind, arguments: all }], max_cost: u64::MAX })
+    }
+
+    pub(in crate::algorithm) fn with_max_cost(self, max_cost: u64) -> Self {
+        Self { max_cost, ..self }
+    }
+
+    /// Adds the steps of another member of a tuple.
+    pub(in crate::algorithm) fn and(mut self, other: Self) -> Self {
+        self.steps.extend(other.steps);
+        self.max_cost = self.max_cost.min(other.max_cost);
+        self
+    }
+}

@@ -1,0 +1,145 @@
+use std::fmt::Write;
+
+use crate::clock::Nanos;
+
+/// Writes the numbers of a state, each after a space.
+#[derive(Clone, Debug, Default)]
+pub struct StateWriter(String);
+
+impl StateWriter {
+    /// Writes a number.
+    pub fn number(&mut self, number: u64) {
+        self.wide(number.into());
+    }
+
+    /// Writes a number that may need 128 bits.
+    pub fn wide(&mut self, number: u128) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, " {number}");
+    }
+
+    /// Writes an instant in microseconds, rounded up.
+    pub fn instant(&mut self, instant: Nanos) {
+        self.number(instant.0.div_ceil(1_000));
+    }
+
+    /// Writes a word, which has no space.
+    pub fn word(&mut self, word: &str) {
+        self.0.push(' ');
+        self.0.push_str(word);
+    }
+
+    /// Returns what was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Reads the numbers of a state. Every method returns `None` unless what comes next is such.
+#[derive(Clone, Debug)]
+pub struct StateReader<'a>(&'a str);
+
+impl<'a> StateReader<'a> {
+    /// Creates a reader of what a [`StateWriter`] wrote.
+    #[must_use]
+    pub fn new(text: &'a str) -> Self {
+        Self(text)
+    }
+
+    /// Reads a word.
+    pub fn word(&mut self) -> Option<&'a str> {
+        let rest = self.0.strip_prefix(' ')?;
+        let (word, rest) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+        self.0 = rest;
+        (!word.is_empty()).then_some(word)
+    }
+
+    /// Reads a number.
+    pub fn number(&mut self) -> Option<u64> {
+        u64::try_from(self.wide()?).ok()
+    }
+
+    /// Reads a number of up to 128 bits.
+    pub fn wide(&mut self) -> Option<u128> {
+        let word = self.word()?;
+        // `parse` takes a plus sign, too.
+        word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
+    }
+
+    /// Reads a number that is at most `max`.
+    pub fn at_most(&mut self, max: u64) -> Option<u64> {
+        self.number().filter(|number| *number <= max)
+    }
+
+    /// Reads an instant.
+    pub fn instant(&mut self) -> Option<Nanos> {
+        Some(Nanos(self.number()?.checked_mul(1_000)?))
+    }
+
+    /// Returns whether all was read.
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Splits the numbers of a unit such as `t:10/1000/10` after its tag.
+pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) -> Option<[u64; N]> {
+    let mut words = unit.strip_prefix(tag)?.split('/');
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        let word = words.next()?;
+        *number = word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())??;
+    }
+    words.next().is_none().then_some(numbers)
+}
+
+/// Returns the nanoseconds in which spans below a period are written: 1,000 if the period is a whole number of microseconds.
+pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
+    if period.is_multiple_of(1_000) { 1_000 } else { 1 }
+}
+
+/// Splits units such as `a,(b,c),d` at the commas that are in no parentheses.
+pub(crate) fn split_members(units: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_i32;
+    units.split(move |c| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        c == ',' && depth == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_numbers_are_read() {
+        let numbers = |text: &str| StateReader::new(text).number();
+        assert_eq!(numbers(" 18446744073709551615"), Some(u64::MAX));
+        for text in
+            ["", " ", "1", "  1", " +1", " -1", " 1.0", " 1e3", " 18446744073709551616", " 0x1", " \u{0661}"]
+        {
+            assert_eq!(numbers(text), None, "{text:?}");
+        }
+        assert_eq!(StateReader::new(" 18446744073709552").instant(), None, "beyond the end of time");
+    }
+
+    #[test]
+    fn a_trailing_space_is_not_the_end() {
+        let mut reader = StateReader::new(" 1 ");
+        assert_eq!(reader.number(), Some(1));
+        assert!(!reader.is_at_end());
+        assert_eq!(reader.number(), None);
+    }
+
+    #[test]
+    fn members_are_split_outside_of_parentheses() {
+        let members: Vec<_> = split_members("a:1,(b,(c,d)),e").collect();
+        assert_eq!(members, ["a:1", "(b,(c,d))", "e"]);
+    }
+}

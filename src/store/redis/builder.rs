@@ -1,0 +1,168 @@
+use std::fmt;
+use std::time::Duration;
+
+use super::RedisStore;
+use super::client::{Client, convert};
+use super::connection::Connection;
+use super::error::{RedisError, RedisErrorKind};
+use super::flight;
+use super::link::{Link, Verdict};
+use super::names::Names;
+use super::scripts::TimeSource;
+use crate::store::shared_key::{KeySecret, KeyText};
+
+/// A builder of a [`RedisStore`].
+#[must_use = "a builder does nothing until `connect` or `connect_lazily`"]
+pub struct RedisStoreBuilder {
+    client: Result<::redis::Client, RedisError>,
+    deadline: Duration,
+    settings: Settings,
+}
+
+/// The settings of a store that concern each limiter.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    prefix: String,
+    slot: Option<String>,
+    secret: Option<KeySecret>,
+    pub(super) remember_denials: Duration,
+    /// Whether scripts decide, where they can.
+    pub(super) scripts: bool,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self::with(::redis::Client::open(url).map_err(|error| convert(&error)))
+    }
+
+    fn with(client: Result<::redis::Client, RedisError>) -> Self {
+        Self { client, deadline: Duration::from_millis(50), settings: Settings::default() }
+    }
+
+    /// Creates a builder for the server of a client of the crate `redis`, which may have further settings, such as
+    /// certificates.
+    pub fn from_client(client: ::redis::Client) -> Self {
+        Self::with(Ok(client))
+    }
+
+    /// Sets what all keys begin with: `throttle` unless set. Applications that share a server need prefixes of their own.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.settings.prefix);
+        self
+    }
+
+    /// Sets how long a call may take, reconnecting included: 50 ms unless set. A timer may be up to 1 ms late.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Keeps all keys in one slot of a cluster, that of `tag`. Then one node does all the work.
+    pub fn one_slot(mut self, tag: &str) -> Self {
+        self.settings.slot = Some(tag.to_owned());
+        self
+    }
+
+    /// Sets the secret with which keys above [100 bytes](KeyText::MAX_LEN) are hashed. All processes need the same. Without
+    /// it, keys have any length.
+    pub fn key_secret(mut self, secret: KeySecret) -> Self {
+        self.settings.secret = Some(secret);
+        self
+    }
+
+    /// Sets how long a denial may be remembered: one second unless set. With zero, each call is sent.
+    ///
+    /// It is remembered until one unit is free at the latest. Meanwhile calls for the key are denied without a trip, and a
+    /// reset or refund by another process is not noticed.
+    pub fn remember_denials(mut self, longest: Duration) -> Self {
+        self.settings.remember_denials = longest;
+        self
+    }
+
+    /// Decides all calls by reading and writing states, two round trips each, without the scripts that decide them in one. To
+    /// compare both.
+    #[doc(hidden)]
+    pub fn without_scripts(mut self) -> Self {
+        self.settings.scripts = false;
+        self
+    }
+
+    /// Connects to the server, and executes a script.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is wrong, or the server cannot be reached or does not execute scripts.
+    pub async fn connect(self) -> Result<RedisStore, RedisError> {
+        let client = Client::new(self.client.clone()?);
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(RedisError::new(RedisErrorKind::NoRuntime, ""));
+        }
+        client.connect().await?;
+        let store = self.finish(Box::new(client));
+        let (link, key) = (&*store.link, store.settings.key_text("connect").of(&()));
+        // It also tells the server's time, so that calls that are late from now on are found out.
+        let limit = link.now().saturating_add(2_000_000_000);
+        match flight::until(link, limit, link.read(&key, limit)).await {
+            Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(store),
+            Some(Ok(_)) | None => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
+    /// Returns a store that connects when it is first used.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is wrong.
+    pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
+        let client = Client::new(self.client.clone()?);
+        Ok(self.finish(Box::new(client)))
+    }
+
+    fn finish(self, connection: Box<dyn Connection>) -> RedisStore {
+        Self::store(connection, self.deadline, TimeSource::Server, self.settings)
+    }
+
+    pub(super) fn store(
+        connection: Box<dyn Connection>,
+        deadline: Duration,
+        source: TimeSource,
+        settings: Settings,
+    ) -> RedisStore {
+        let link = Link::new(connection, deadline, source).into();
+        RedisStore { link, settings, names: Names::default() }
+    }
+}
+
+impl Settings {
+    /// Returns the texts of the keys of a limiter.
+    pub(super) fn key_text(&self, name: &str) -> KeyText {
+        let mut text = KeyText::new(name).prefix(&self.prefix);
+        if let Some(slot) = &self.slot {
+            text = text.one_slot(slot);
+        }
+        match self.secret {
+            Some(secret) => text.secret(secret),
+            None => text,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: "throttle".to_owned(),
+            slot: None,
+            secret: None,
+            remember_denials: Duration::from_secs(1),
+            scripts: true,
+        }
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may have a password.
+        f.debug_struct("RedisStoreBuilder").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,115 @@
+//! The methods of a limiter.
+
+use std::sync::Arc;
+
+use super::error::RedisError;
+use super::limit::{RedisKey, RedisLimit, RedisReply, Request, Shared};
+use super::operation::{Action, Operation};
+use crate::algorithm::StoredAlgorithm;
+use crate::decision::Decision;
+use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, Permit, Reservation, Store};
+
+impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
+    type Reply<T: Send + 'static> = RedisReply<T>;
+    type Output<T> = Result<T, RedisError>;
+
+    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
+        result
+    }
+
+    fn check(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
+        let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
+        Box::pin(async move {
+            let decided = shared.check(&key, &request).await;
+            shared.or_fallback(&key, &request, decided).await.map(|(decision, _)| decision)
+        })
+    }
+
+    /// The permits of algorithms that can be kept in Redis are empty.
+    fn try_acquire_permit(
+        &self,
+        key: RedisKey,
+        attempt: Attempt<'_, A>,
+    ) -> RedisReply<Result<Permit, Denied>> {
+        let decision = self.check(key, attempt);
+        Box::pin(async move { Ok(Permit::decided(decision.await?, Reservation::default())) })
+    }
+
+    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
+        let (shared, mut request) = (Arc::clone(&self.shared), self.request(&attempt));
+        request.operation.action = Action::Peek;
+        Box::pin(async move {
+            match shared.ask(&key, request.operation.clone()).await {
+                Ok(outcome) => Ok(outcome.decision),
+                Err(error) => match &shared.fallback {
+                    Some(local) => Ok(local.store().peek(local.store().key(&*key), request.attempt())),
+                    None => Err(error),
+                },
+            }
+        })
+    }
+
+    fn refund(&self, RedisKey(key): RedisKey, cost: u64) -> RedisReply<()> {
+        self.change(key, Operation::new(Action::Refund, cost))
+    }
+
+    fn reset(&self, RedisKey(key): RedisKey) -> RedisReply<()> {
+        self.change(key, Operation::new(Action::Reset, 0))
+    }
+}
+
+impl<A: StoredAlgorithm> RedisLimit<A> {
+    /// Makes a change that gives units to the key. If it fails, only the fallback knows of it.
+    fn change(&self, key: Arc<str>, operation: Operation<A>) -> RedisReply<()> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            shared.denials.forget(&key);
+            if let Some(local) = &shared.fallback {
+                match operation.action {
+                    Action::Reset => local.reset(&*key),
+                    _ => local.refund(&*key, operation.cost),
+                }
+            }
+            shared.ask(&key, operation).await.map(|_| ())
+        })
+    }
+}
+
+impl<A> Request<A> {
+    /// Returns the call as another store takes it.
+    fn attempt(&self) -> Attempt<'_, A>
+    where
+        A: StoredAlgorithm,
+    {
+        let mut attempt = Attempt::new(self.operation.cost);
+        if let Some(tier) = &self.operation.tier {
+            attempt = attempt.with_algorithm(tier);
+        }
+        if self.settles {
+            attempt = attempt.with_reservation();
+        }
+        if self.max_wait < u64::MAX {
+            attempt = attempt.with_max_wait(std::time::Duration::from_nanos(self.max_wait));
+        }
+        if self.may_wait { attempt.wait() } else { attempt }
+    }
+}
+
+impl<A: StoredAlgorithm> Shared<A> {
+    /// Returns what was decided, or what the fallback decides instead.
+    pub(super) async fn or_fallback(
+        &self,
+        key: &Arc<str>,
+        request: &Request<A>,
+        decided: Result<(Decision, Reservation), RedisError>,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        let (Err(_), Some(local)) = (&decided, &self.fallback) else { return decided };
+        match local.store().acquire(local.store().key(&**key), request.attempt()) {
+            Acquired::Ready(decision, reservation) => Ok((decision, reservation)),
+            Acquired::Pending(wait) => match wait.await {
+                Ok(waited) => Ok(waited),
+                Err(never) => match never {},
+            },
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Denials that are remembered for a short time, so that a client that hammers costs no trips.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashMap;
+
+use super::operation::Operation;
+use super::plan::Plan;
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// The most keys that are remembered.
+const MAX_KEYS: usize = 10_000;
+
+/// The states of keys that had no unit left when they were last decided.
+///
+/// Such a state denies the same calls until a unit is free: other processes can only use more of it, unless they reset or
+/// refund it.
+#[derive(Debug)]
+pub(super) struct Denials<A: StoredAlgorithm> {
+    keys: DashMap<Arc<str>, Remembered<A>>,
+    /// The longest time, in nanoseconds. 0: nothing is remembered.
+    longest: u64,
+}
+
+#[derive(Debug)]
+struct Remembered<A: StoredAlgorithm> {
+    plan: Arc<Plan<A>>,
+    state: A::State,
+    /// The server's time of the state.
+    now: Nanos,
+    /// The own time at which it was asked for: not after that.
+    sent: Nanos,
+}
+
+impl<A: StoredAlgorithm> Denials<A> {
+    pub(super) fn new(longest: Duration) -> Self {
+        Self { keys: DashMap::new(), longest: Nanos::from(longest).0 }
+    }
+
+    /// Remembers a state, if it has no unit left.
+    pub(super) fn remember(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        mut state: A::State,
+        now: Nanos,
+        sent: Nanos,
+    ) {
+        // Where denials count, each must be sent.
+        if self.longest == 0 || plan.algorithm.counts_denials() {
+            return;
+        }
+        let one = plan.algorithm.peek(&mut state, now, 1);
+        if one.is_allowed() || one.never_fits() {
+            return;
+        }
+        if self.keys.len() >= MAX_KEYS {
+            self.keys.retain(|_, old| sent.saturating_since(old.sent) < self.longest);
+            if self.keys.len() >= MAX_KEYS {
+                return;
+            }
+        }
+        let remembered = Remembered { plan: Arc::clone(plan), state, now, sent };
+        self.keys.insert(Arc::clone(key), remembered);
+    }
+
+    /// Returns the denial of a call at `local`, if that is known.
+    pub(super) fn answer(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        call: &Operation<A>,
+        local: Nanos,
+    ) -> Option<Decision> {
+        if self.longest == 0 || call.cost == 0 {
+            return None;
+        }
+        let remembered = self.keys.get(key)?;
+        let elapsed = local.saturating_since(remembered.sent);
+        let mut decision = None;
+        if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
+            let algorithm = call.tier.as_ref().unwrap_or(&plan.algorithm);
+            let mut state = remembered.state.clone();
+            if call.tier.is_some() {
+                algorithm.adopt(&mut state);
+            }
+            let now = remembered.now.saturating_add(elapsed);
+            decision =
+                Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());
+        }
+        drop(remembered);
+        if decision.is_none() {
+            self.forget(key);
+        }
+        decision
+    }
+
+    pub(super) fn forget(&self, key: &str) {
+        self.keys.remove(key);
+    }
+
+    pub(super) fn clear(&self) {
+        self.keys.clear();
+    }
+}

@@ -1,0 +1,167 @@
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// The error of a [`RedisStore`](super::RedisStore): why it could not be set up, or could not decide a call.
+///
+/// Its text says what to change. A layer answers it with 503, or gRPC `UNAVAILABLE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisError {
+    kind: RedisErrorKind,
+    detail: Arc<str>,
+}
+
+/// The kind of a [`RedisError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RedisErrorKind {
+    /// The URL, or another setting of the store, is wrong.
+    Config,
+    /// A limiter has no name, or its name is that of another limiter.
+    Name,
+    /// The states of this algorithm, as it is configured, cannot be kept in Redis.
+    Algorithm,
+    /// No reply came before the deadline. The call was charged only if the server executed it before that.
+    Late,
+    /// There is no connection.
+    Unreachable,
+    /// Earlier calls failed, so this one was not sent. The next attempt is due within half a second.
+    Open,
+    /// The value of the key was not written by this crate, or by another version of it. It is left as it is.
+    Foreign,
+    /// The server only reads: it is a replica (`READONLY`).
+    ReadOnly,
+    /// The server is out of memory (`OOM`), or cannot write its snapshot (`MISCONF`).
+    OutOfMemory,
+    /// The server executes a script that takes long (`BUSY`).
+    Busy,
+    /// The server is starting (`LOADING`), or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
+    Loading,
+    /// The user or the password is wrong (`NOAUTH`, `WRONGPASS`).
+    Auth,
+    /// The user may not do this (`NOPERM`).
+    Permission,
+    /// The call was made outside of a tokio runtime, or its runtime has ended.
+    NoRuntime,
+    /// Another error of the server.
+    Server,
+}
+
+impl RedisError {
+    pub(crate) fn new(kind: RedisErrorKind, detail: impl Into<Arc<str>>) -> Self {
+        Self { kind, detail: detail.into() }
+    }
+
+    /// Converts the text of an error that the server replied, such as `OOM command not allowed`.
+    pub(crate) fn from_reply(text: &str) -> Self {
+        let code = text.split(' ').next().unwrap_or_default();
+        let kind = match code {
+            "READONLY" => RedisErrorKind::ReadOnly,
+            "OOM" | "MISCONF" => RedisErrorKind::OutOfMemory,
+            "BUSY" => RedisErrorKind::Busy,
+            "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => RedisErrorKind::Loading,
+            "NOAUTH" | "WRONGPASS" => RedisErrorKind::Auth,
+            "NOPERM" => RedisErrorKind::Permission,
+            "WRONGTYPE" => RedisErrorKind::Foreign,
+            _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
+            // A script that may not call one of its commands fails with this text.
+            _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
+                RedisErrorKind::Permission
+            }
+            _ => RedisErrorKind::Server,
+        };
+        Self::new(kind, text)
+    }
+
+    /// Returns the kind.
+    #[must_use]
+    pub const fn kind(&self) -> RedisErrorKind {
+        self.kind
+    }
+}
+
+impl RedisErrorKind {
+    /// Returns whether the server cannot decide any call, as it seems.
+    pub(super) const fn is_outage(self) -> bool {
+        matches!(
+            self,
+            Self::ReadOnly
+                | Self::OutOfMemory
+                | Self::Busy
+                | Self::Loading
+                | Self::Auth
+                | Self::Permission
+                | Self::Late
+                | Self::Unreachable
+        )
+    }
+
+    /// Returns whether a new connection may reach another server, or the same in another state.
+    pub(super) const fn needs_connection(self) -> bool {
+        matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
+    }
+
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Config => "the settings of the Redis store are wrong",
+            Self::Name => "the limiter needs a name of its own",
+            Self::Algorithm => "the algorithm cannot be used with Redis",
+            Self::Late => {
+                "Redis did not answer in time: set a longer `deadline`, or find out what delays the server"
+            }
+            Self::Unreachable => "Redis cannot be reached: check the address and that the server runs",
+            Self::Open => "Redis failed a moment ago, and is tried again soon",
+            Self::Foreign => {
+                "the value of the key is not a state of this limiter: set a `prefix`, or delete the key"
+            }
+            Self::ReadOnly => "Redis only reads: connect to the master, not to a replica",
+            Self::OutOfMemory => "Redis cannot write: raise `maxmemory`, or check its disk",
+            Self::Busy => "Redis executes a script that takes long: find it, or `SCRIPT KILL`",
+            Self::Loading => "Redis is not ready",
+            Self::Auth => "Redis does not know the user or the password: check those in the URL",
+            Self::Permission => {
+                "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the prefix"
+            }
+            Self::NoRuntime => "the call needs a tokio runtime that has its timer and I/O enabled",
+            Self::Server => "Redis replied with an error",
+        }
+    }
+}
+
+impl fmt::Display for RedisError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.advice())?;
+        if self.detail.is_empty() { Ok(()) } else { write!(f, " ({})", self.detail) }
+    }
+}
+
+impl Error for RedisError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_server_have_names() {
+        for (text, kind) in [
+            ("READONLY You can't write against a read only replica.", RedisErrorKind::ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", RedisErrorKind::OutOfMemory),
+            ("BUSY Redis is busy running a script.", RedisErrorKind::Busy),
+            ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),
+            ("NOAUTH Authentication required.", RedisErrorKind::Auth),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", RedisErrorKind::Permission),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                RedisErrorKind::Permission,
+            ),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
+            ("ERR max number of clients reached", RedisErrorKind::Unreachable),
+            ("ERR unknown command", RedisErrorKind::Server),
+            ("", RedisErrorKind::Server),
+        ] {
+            let error = RedisError::from_reply(text);
+            assert_eq!(error.kind(), kind, "{text}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

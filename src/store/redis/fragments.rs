@@ -1,0 +1,173 @@
+//! The parts of the scripts that decide checks, for each kind of limit.
+
+use crate::algorithm::StepKind;
+
+/// Grains of a microsecond, grains of a unit, capacity, grains of a unit that must fit, period, maximum.
+const BUCKET: Fragments = Fragments {
+    read: "\
+local m$, h$, l$ = 0, 0, nil
+if s then
+  m$, l$, p = string.match(s, '^ (%d+) (%d+)()', p)
+  if not p then return 'O' .. stamp .. s end
+  m$, l$ = tonumber(m$), tonumber(l$)
+  if m$ > @6 or l$ > 9007199254740992 then return 'O' .. stamp .. s end
+  local e = now - l$
+  if e >= 0 then
+    m$ = m$ - e * @1
+    if m$ < 0 then m$ = 0 end
+  elseif -e <= @5 then h$ = -e
+  else back = true end
+end
+",
+    fits: "m$ <= @3 - cost * @4",
+    take: "m$ = m$ + cost * @2",
+    write: "\
+x = x .. string.format(' %d %d', m$, now + h$)
+ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
+",
+};
+
+/// Limit, period, 1 if aligned.
+const FIXED_WINDOW: Fragments = Fragments {
+    read: "\
+local l$, g$, n$, h$ = now, 0, 0, 0
+if s then
+  l$, g$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+)()', p)
+  if not p then return 'O' .. stamp .. s end
+  l$, g$, n$ = tonumber(l$), tonumber(g$), tonumber(n$)
+  if l$ > 9007199254740992 or g$ >= @2 or n$ > @1 then return 'O' .. stamp .. s end
+  local e = now - l$
+  if e >= 0 then g$, l$ = g$ + e, now
+  elseif -e <= @2 then h$ = -e
+  else
+    l$, back = now, true
+    if @3 == 1 and g$ < @2 then g$ = math.fmod(now, @2) end
+  end
+  if g$ >= @2 then n$ = 0 end
+end
+",
+    fits: "cost <= @1 - n$",
+    take: "\
+if n$ == 0 then g$ = @3 == 1 and math.fmod(l$, @2) or 0 end
+n$ = n$ + cost",
+    write: "\
+if n$ == 0 then g$ = 0 end
+x = x .. string.format(' %d %d %d', l$, g$, n$)
+ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
+",
+};
+
+/// Limit, period.
+const SLIDING_COUNTER: Fragments = Fragments {
+    read: "\
+local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
+if s then
+  l$, i$, a$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
+  if not p then return 'O' .. stamp .. s end
+  l$, i$, a$, n$ = tonumber(l$), tonumber(i$), tonumber(a$), tonumber(n$)
+  if l$ > 9007199254740992 or i$ >= @2 or a$ > @1 or n$ > @1 then return 'O' .. stamp .. s end
+  local e = now - l$
+  if e >= 0 then i$, l$ = i$ + e, now
+  elseif -e <= @2 then h$ = -e
+  else l$, back = now, true end
+  if i$ >= @2 then
+    i$ = i$ - @2
+    if i$ < @2 then a$, n$ = n$, 0 else i$, a$, n$ = 0, 0, 0 end
+  end
+  v$ = n$
+  if a$ > 0 then
+    local w = a$ * (@2 - i$)
+    local r = math.fmod(w, @2)
+    v$ = v$ + (w - r) / @2
+    if r > 0 then v$ = v$ + 1 end
+  end
+end
+",
+    fits: "cost <= @1 - v$",
+    take: "\
+if v$ == 0 then i$ = 0 end
+n$, v$ = n$ + cost, v$ + cost",
+    write: "\
+if a$ == 0 and n$ == 0 then i$ = 0 end
+x = x .. string.format(' %d %d %d %d', l$, i$, a$, n$)
+local rest = 0
+if n$ > 0 then rest = 2 * @2 - i$ elseif a$ > 0 then rest = @2 - i$ end
+ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
+",
+};
+
+/// Limit, period, width, slices; spans in nanoseconds.
+const SLIDING_WINDOW: Fragments = Fragments {
+    read: "\
+local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
+if s then
+  local z
+  l$, i$, o$, z, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
+  if not p then return 'O' .. stamp .. s end
+  l$, i$, o$, z = tonumber(l$), tonumber(i$), tonumber(o$), tonumber(z)
+  if l$ > 9007199254740992 or i$ >= @3 or o$ > @1 or z > @4 then return 'O' .. stamp .. s end
+  local e, passed = now - l$, 0
+  if e >= 0 then
+    l$ = now
+    if e * 1000 > 2 * @2 then i$, passed = 0, @4 + 1
+    else
+      i$ = i$ + e * 1000
+      local r = math.fmod(i$, @3)
+      passed, i$ = (i$ - r) / @3, r
+    end
+  elseif -e * 1000 <= @2 then h$ = -e
+  else l$, back = now, true end
+  local oldest = @4
+  if i$ >= @2 - 1 - (@4 - 1) * @3 then oldest = @4 - 1 end
+  if passed > 0 then
+    if o$ > 0 and passed <= oldest then k$ = 2; f$[1], f$[2], n$ = passed, o$, o$ end
+    o$ = 0
+  end
+  local youngest = 0
+  for _ = 1, z do
+    local g, u
+    g, u, p = string.match(s, '^ (%d+) (%d+)()', p)
+    if not p then return 'O' .. stamp .. s end
+    g, u = tonumber(g), tonumber(u)
+    if g <= youngest or g > @4 or u == 0 or u > @1 then return 'O' .. stamp .. s end
+    youngest = g
+    g = g + passed
+    if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, u, k$ + 2, n$ + u end
+  end
+  n$ = n$ + o$
+  if n$ > @1 then return 'O' .. stamp .. s end
+end
+",
+    fits: "cost <= @1 - n$",
+    take: "\
+if n$ == 0 then i$ = @3 - 1 end
+n$, o$ = n$ + cost, o$ + cost",
+    write: "\
+if n$ == 0 then i$, o$ = 0, 0 end
+x = x .. string.format(' %d %d %d %d', l$, i$, o$, k$ / 2)
+for j = 1, k$ do x = x .. string.format(' %d', f$[j]) end
+local rest = 0
+if n$ > 0 then rest = @2 + @3 - 1 - i$ - (o$ > 0 and 0 or f$[1] * @3) end
+ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
+",
+};
+
+/// The parts of a script for one limit. `$` stands for its index, `@1` for its first argument.
+pub(super) struct Fragments {
+    /// Reads the state and brings it up to `now`.
+    pub(super) read: &'static str,
+    /// Whether `cost` fits.
+    pub(super) fits: &'static str,
+    pub(super) take: &'static str,
+    /// Appends the state to `x`, and extends `ttl`.
+    pub(super) write: &'static str,
+}
+
+pub(super) const fn fragments(kind: StepKind) -> Fragments {
+    match kind {
+        StepKind::Bucket => BUCKET,
+        StepKind::FixedWindow => FIXED_WINDOW,
+        StepKind::SlidingCounter => SLIDING_COUNTER,
+        StepKind::SlidingWindow => SLIDING_WINDOW,
+    }
+}

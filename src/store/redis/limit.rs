@@ -1,0 +1,273 @@
+use std::borrow::Cow;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use dashmap::DashMap;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::denials::Denials;
+use super::error::{RedisError, RedisErrorKind};
+use super::flight::until;
+use super::link::Link;
+use super::names::Registered;
+use super::operation::{Action, Operation, Outcome, Pending};
+use super::plan::Plan;
+use super::waiting::WaitQueues;
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::limiter::RateLimiter;
+use crate::store::shared_key::{KeyText, SharedKey};
+use crate::store::{Acquired, Attempt, KeyedStore, ReplaceAlgorithm, Reservation, SettleStore, Store};
+
+/// The store of one limiter in a [`RedisStore`](super::RedisStore). Created by
+/// [`Builder::store`](crate::limiter::Builder::store).
+pub struct RedisLimit<A: StoredAlgorithm> {
+    pub(super) shared: Arc<Shared<A>>,
+}
+
+/// The key of a [`RedisLimit`]: its text in Redis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RedisKey(pub(super) Arc<str>);
+
+/// A reply of a [`RedisLimit`].
+pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
+
+/// What the clones of a limiter share.
+pub(super) struct Shared<A: StoredAlgorithm> {
+    pub(super) link: Arc<Link>,
+    pub(super) key_text: KeyText,
+    initial: A,
+    plan: RwLock<Arc<Plan<A>>>,
+    is_replaced: AtomicBool,
+    scripts: bool,
+    /// The keys for which a trip is under way, and the calls that wait for the next.
+    pub(super) flights: DashMap<Arc<str>, Vec<Pending<A>>>,
+    pub(super) queues: WaitQueues,
+    pub(super) denials: Denials<A>,
+    pub(super) fallback: Option<RateLimiter<A>>,
+    name: Registered,
+}
+
+/// A call of a limiter.
+#[derive(Clone, Debug)]
+pub(super) struct Request<A> {
+    pub(super) operation: Operation<A>,
+    pub(super) settles: bool,
+    pub(super) may_wait: bool,
+    pub(super) max_wait: u64,
+}
+
+/// The parts from which a limiter's store is made.
+pub(super) struct Parts<A: StoredAlgorithm> {
+    pub(super) link: Arc<Link>,
+    pub(super) key_text: KeyText,
+    pub(super) plan: Arc<Plan<A>>,
+    pub(super) scripts: bool,
+    pub(super) denials: Denials<A>,
+    pub(super) fallback: Option<RateLimiter<A>>,
+    pub(super) name: Registered,
+}
+
+impl<A: StoredAlgorithm> RedisLimit<A> {
+    pub(super) fn new(parts: Parts<A>) -> Self {
+        let Parts { link, key_text, plan, scripts, denials, fallback, name } = parts;
+        let shared = Shared {
+            link,
+            key_text,
+            initial: plan.algorithm.clone(),
+            plan: RwLock::new(plan),
+            is_replaced: AtomicBool::new(false),
+            scripts,
+            flights: DashMap::new(),
+            queues: WaitQueues::default(),
+            denials,
+            fallback,
+            name,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(super) fn request(&self, attempt: &Attempt<'_, A>) -> Request<A> {
+        let operation =
+            Operation { tier: attempt.algorithm().cloned(), ..Operation::new(Action::Check, attempt.cost()) };
+        let waits =
+            || attempt.algorithm().map_or_else(|| self.algorithm().holds_requests(), A::holds_requests);
+        Request {
+            operation,
+            settles: attempt.wants_reservation(),
+            may_wait: attempt.may_wait() || waits(),
+            max_wait: attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0),
+        }
+    }
+}
+
+impl<A: StoredAlgorithm> Shared<A> {
+    pub(super) fn plan(&self) -> Arc<Plan<A>> {
+        Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has an operation decided by the server, within the deadline.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+    ) -> Result<Outcome, RedisError> {
+        let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
+        let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
+        let link = &self.link;
+        link.breaker.admit(link.now())?;
+        let deadline = link.deadline();
+        let (reply, mut answer) = oneshot::channel();
+        self.send(key, Pending { operation, deadline, reply: Some(reply) }, &runtime);
+        match until(link, deadline, &mut answer).await {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
+            None => {
+                // It may have been decided in the same moment.
+                answer.close();
+                answer.try_recv().unwrap_or_else(|_| {
+                    link.count_late();
+                    Err(link.deadline_error())
+                })
+            }
+        }
+    }
+
+    /// Sends an operation for whose result nobody waits. It is lost if it cannot be decided in time.
+    pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
+        let deadline = self.link.deadline();
+        self.send(key, Pending { operation, deadline, reply: None }, runtime);
+    }
+
+    /// Returns the reservation of a call that was charged.
+    pub(super) fn reservation(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+        charged_at: Nanos,
+    ) -> Reservation {
+        let Operation { cost, tier, .. } = request.operation.clone();
+        let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
+        if !request.settles || cost == 0 {
+            return Reservation::default();
+        }
+        let (shared, key) = (Arc::clone(self), Arc::clone(key));
+        Reservation::on_settle(move |actual| {
+            let (action, cost) = match actual.checked_sub(cost) {
+                Some(0) => return None,
+                Some(more) => (Action::ChargeMore, more),
+                None => (Action::Undo(charged_at), cost - actual),
+            };
+            shared.tell(&key, Operation { tier, ..Operation::new(action, cost) }, &runtime);
+            None
+        })
+    }
+
+    /// Decides a call without waiting.
+    pub(super) async fn check(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        if let Some(denial) = self.known_denial(key, request) {
+            return Ok((denial, Reservation::default()));
+        }
+        let outcome = self.ask(key, request.operation.clone()).await?;
+        let reservation = match outcome.decision.is_allowed() {
+            true => self.reservation(key, request, outcome.now),
+            false => Reservation::default(),
+        };
+        Ok((outcome.decision, reservation))
+    }
+
+    fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+        // A call that can be settled may find units that another gives back in a moment.
+        if request.settles {
+            return None;
+        }
+        self.denials.answer(key, &self.plan(), &request.operation, self.link.now())
+    }
+}
+
+impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
+    type Key = RedisKey;
+    type Error = RedisError;
+    type Wait = RedisReply<(Decision, Reservation)>;
+
+    fn algorithm(&self) -> Cow<'_, A> {
+        match self.shared.is_replaced.load(Ordering::Acquire) {
+            true => Cow::Owned(self.shared.plan().algorithm.clone()),
+            false => Cow::Borrowed(&self.shared.initial),
+        }
+    }
+
+    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
+        if !request.may_wait
+            && let Some(denial) = shared.known_denial(&key, &request)
+        {
+            return Acquired::Ready(denial, Reservation::default());
+        }
+        Acquired::Pending(Box::pin(async move {
+            let decided = match request.may_wait {
+                true => shared.wait(&key, &request).await,
+                false => shared.check(&key, &request).await,
+            };
+            shared.or_fallback(&key, &request, decided).await
+        }))
+    }
+}
+
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimit<A> {
+    fn key(&self, key: &K) -> RedisKey {
+        RedisKey(self.shared.key_text.of(key).into())
+    }
+}
+
+/// A settlement is sent and not awaited: it is lost if it cannot be decided within the deadline.
+impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
+
+/// Keys are converted when they are used next. Other processes go on with their own algorithm.
+impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
+    /// An algorithm whose states cannot be kept in Redis is not taken over; with the feature `tracing`, that is logged.
+    fn replace(&self, algorithm: A) {
+        let shared = &self.shared;
+        match Plan::new(algorithm, shared.link.source, shared.scripts) {
+            Ok(plan) => {
+                shared.name.set(plan.prefix());
+                *shared.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
+                shared.is_replaced.store(true, Ordering::Release);
+                shared.denials.clear();
+                if let Some(fallback) = &shared.fallback {
+                    fallback.replace(shared.plan().algorithm.clone());
+                }
+            }
+            Err(error) => log_not_replaced(&error),
+        }
+    }
+}
+
+impl<A: StoredAlgorithm> Clone for RedisLimit<A> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<A: StoredAlgorithm> fmt::Debug for RedisLimit<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLimit").field("key", &self.shared.key_text).finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn log_not_replaced(error: &RedisError) {
+    tracing::error!(%error, "tower-throttle: the algorithm was not replaced");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_not_replaced(_: &RedisError) {}

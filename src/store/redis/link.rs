@@ -1,0 +1,204 @@
+//! What all limiters of a store share: the connection, the server's time, the deadline and the breaker.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::breaker::Breaker;
+use super::connection::{CallError, Command, Connection, Reply};
+use super::error::{RedisError, RedisErrorKind};
+use super::scripts::{Script, TimeSource};
+use super::server_time::ServerTime;
+use crate::clock::{AnyClock, Nanos};
+
+pub(super) struct Link {
+    connection: Box<dyn Connection>,
+    /// The own clock, for deadlines. States know only the server's.
+    clock: AnyClock,
+    deadline: Duration,
+    time: ServerTime,
+    pub(super) breaker: Breaker,
+    pub(super) source: TimeSource,
+    read: Script,
+    swap: Script,
+    trips: AtomicU64,
+    late: AtomicU64,
+    /// The time that tests pass to scripts, in microseconds.
+    #[cfg(test)]
+    pub(super) passed: AtomicU64,
+}
+
+/// What a script returned: the server's time, and a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) verdict: Verdict,
+    pub(super) now: Nanos,
+    pub(super) text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The script did what it was made for.
+    Done,
+    /// It did nothing, since the state is another one than it can change.
+    Other,
+    /// It did nothing, since nobody waits for it any more.
+    Late,
+}
+
+impl Link {
+    pub(super) fn new(connection: Box<dyn Connection>, deadline: Duration, source: TimeSource) -> Self {
+        Self {
+            connection,
+            clock: AnyClock::default(),
+            deadline,
+            time: ServerTime::default(),
+            breaker: Breaker::default(),
+            source,
+            read: Script::read(source),
+            swap: Script::swap(source),
+            trips: AtomicU64::default(),
+            late: AtomicU64::default(),
+            #[cfg(test)]
+            passed: AtomicU64::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Returns the time at which a call fails that begins now.
+    pub(super) fn deadline(&self) -> Nanos {
+        self.now().saturating_add(Nanos::from(self.deadline).0)
+    }
+
+    pub(super) fn sleep_until(&self, time: Nanos) -> crate::clock::Sleep {
+        self.clock.sleep_until(time)
+    }
+
+    /// Counts a call that failed at its deadline.
+    pub(super) fn count_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn deadline_error(&self) -> RedisError {
+        // That there is no connection says more than that it took too long.
+        let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
+        self.connection.problem().unwrap_or_else(late)
+    }
+
+    pub(super) fn trips(&self) -> u64 {
+        self.trips.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn read(&self, key: &str, not_after: Nanos) -> Result<Answer, RedisError> {
+        self.eval(&self.read, key, not_after, |_| {}).await
+    }
+
+    /// Writes `after` if the state is still `before`. Deletes the key if there is nothing after it.
+    pub(super) async fn swap(
+        &self,
+        key: &str,
+        not_after: Nanos,
+        before: &str,
+        after: &str,
+        ttl: u64,
+    ) -> Result<Answer, RedisError> {
+        self.eval(&self.swap, key, not_after, |command| {
+            command.word(before).word(after).number(ttl);
+        })
+        .await
+    }
+
+    /// Executes a script. Takes part in the breaker's counts, but does not ask it. The caller sets the deadline.
+    pub(super) async fn eval(
+        &self,
+        script: &Script,
+        key: &str,
+        not_after: Nanos,
+        arguments: impl Fn(&mut Command),
+    ) -> Result<Answer, RedisError> {
+        let command = |name: &str, script: &str| {
+            let mut command = Command::default();
+            command.word(name).word(script).word("1").word(key);
+            arguments(&mut command);
+            command.number(self.last_argument(not_after));
+            command
+        };
+        self.trips.fetch_add(1, Ordering::Relaxed);
+        let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
+        if let Err(CallError::NoScript) = reply {
+            // The server restarted, or its scripts were flushed. The text teaches it the script.
+            self.trips.fetch_add(1, Ordering::Relaxed);
+            reply = self.connection.call(command("EVAL", script.text())).await;
+        }
+        let text = match reply {
+            Ok(Reply::Text(text)) => text,
+            Ok(Reply::Other(other)) => {
+                return Err(self.failed(RedisError::new(RedisErrorKind::Server, other)));
+            }
+            Err(CallError::Failed(error)) => return Err(self.failed(error)),
+            Err(CallError::NoScript) => {
+                return Err(self.failed(RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL")));
+            }
+        };
+        let answer = Answer::parse(&text).ok_or_else(|| {
+            RedisError::new(
+                RedisErrorKind::Foreign,
+                String::from_utf8_lossy(&text).chars().take(60).collect::<String>(),
+            )
+        })?;
+        self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, micros(self.deadline));
+        self.breaker.succeeded();
+        Ok(answer)
+    }
+
+    /// Takes the failure of a trip.
+    pub(super) fn failed(&self, error: RedisError) -> RedisError {
+        let is_open = self.breaker.failed(&error, self.now());
+        if is_open && error.kind().needs_connection() {
+            self.connection.renew();
+        }
+        error
+    }
+
+    /// Returns the server's time at `not_after`, at least; the end of time if it is not known yet.
+    fn last_argument(&self, not_after: Nanos) -> u64 {
+        #[cfg(test)]
+        if self.source == TimeSource::Passed {
+            return self.passed.load(Ordering::SeqCst);
+        }
+        self.time.at(not_after.0 / 1_000).unwrap_or(1 << 53)
+    }
+}
+
+impl Answer {
+    /// Parses `D1700000000000000 text`.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = str::from_utf8(text).ok()?;
+        let verdict = match text.as_bytes().first()? {
+            b'D' => Verdict::Done,
+            b'O' => Verdict::Other,
+            b'L' => Verdict::Late,
+            _ => return None,
+        };
+        let (now, text) = text[1..].split_once(' ')?;
+        let now = Nanos(now.parse::<u64>().ok()?.checked_mul(1_000)?);
+        Some(Self { verdict, now, text: text.to_owned() })
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}

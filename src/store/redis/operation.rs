@@ -1,0 +1,147 @@
+use tokio::sync::oneshot;
+
+use super::error::RedisError;
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
+/// What a call does to the state of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Operation<A> {
+    pub(super) action: Action,
+    pub(super) cost: u64,
+    /// The algorithm of the call, if it is not the limiter's.
+    pub(super) tier: Option<A>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Check,
+    Peek,
+    Refund,
+    Reset,
+    /// Undoes a charge of that time.
+    Undo(Nanos),
+    /// Charges what a call turned out to cost more.
+    ChargeMore,
+    /// Charges a call that waits at most so long, in nanoseconds, for the time that it is given.
+    Reserve(u64),
+    /// Undoes a `Reserve` that left this mark.
+    GiveBack(u128),
+}
+
+/// The result of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    pub(super) decision: Decision,
+    /// The server's time at which it was decided.
+    pub(super) now: Nanos,
+    /// The mark of a call that was given a time.
+    pub(super) mark: Option<u128>,
+}
+
+/// A call that is to be decided in a trip.
+#[derive(Debug)]
+pub(super) struct Pending<A> {
+    pub(super) operation: Operation<A>,
+    /// The time at which nobody waits for it any more.
+    pub(super) deadline: Nanos,
+    /// `None`: nobody waits for it.
+    pub(super) reply: Option<oneshot::Sender<Result<Outcome, RedisError>>>,
+}
+
+impl<A> Pending<A> {
+    /// Returns whether the caller has dropped the call.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    /// Sends the result. Returns the operation that undoes it if it has charged a caller who is gone.
+    pub(super) fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
+        let sent = self.reply?.send(result);
+        let Err(Ok(outcome)) = sent else { return None };
+        self.operation.undone(&outcome)
+    }
+}
+
+impl<A> Operation<A> {
+    pub(super) fn new(action: Action, cost: u64) -> Self {
+        Self { action, cost, tier: None }
+    }
+
+    /// Returns the operation that undoes this one.
+    fn undone(self, outcome: &Outcome) -> Option<Self> {
+        if !outcome.decision.is_allowed() || self.cost == 0 {
+            return None;
+        }
+        let action = match (self.action, outcome.mark) {
+            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.now),
+            (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
+            _ => return None,
+        };
+        Some(Self { action, ..self })
+    }
+
+    /// Returns whether a script can decide it.
+    pub(super) fn is_plain_check(&self) -> bool {
+        self.action == Action::Check && self.tier.is_none() && self.cost > 0
+    }
+}
+
+impl<A: StoredAlgorithm> Operation<A> {
+    /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
+    pub(super) fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
+        let algorithm = self.tier.as_ref().unwrap_or(limiter);
+        if self.tier.is_some() {
+            algorithm.adopt(state);
+        }
+        let cost = self.cost;
+        let observed = limiter.last_update(state);
+        let mut mark = None;
+        let (decision, changed) = match self.action {
+            Action::Check | Action::Reserve(_) => {
+                let before = algorithm.switch_tier(state, now);
+                let reserved = match self.action {
+                    Action::Reserve(max_wait) => algorithm.reserve(state, now, cost, max_wait),
+                    _ => None,
+                };
+                let decision = match reserved {
+                    Some(reserved) => {
+                        mark = Some(reserved.mark);
+                        reserved.decision
+                    }
+                    None => algorithm.check(state, now, cost),
+                };
+                if let Some(before) = before.filter(|_| !decision.is_allowed()) {
+                    algorithm.restore_tier(state, now, before);
+                }
+                (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
+            }
+            Action::Peek => (algorithm.peek(state, now, cost), false),
+            Action::Refund => {
+                algorithm.refund(state, now, cost);
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::Undo(charged_at) => {
+                algorithm.undo(state, now, cost, charged_at);
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::ChargeMore => {
+                algorithm.charge_more(state, now, cost);
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::GiveBack(mark) => {
+                let changed = algorithm.give_back(state, now, cost, mark);
+                (algorithm.peek(state, now, 0), changed)
+            }
+            Action::Reset => {
+                *state = limiter.new_state(Nanos::ZERO, now);
+                (limiter.peek(state, now, 0), true)
+            }
+        };
+        // If the clock was set back by more than a period, the key's time goes on from there: it must be written, or the key
+        // would stand still for as long as the step was.
+        let was_set_back = limiter.last_update(state) < observed && self.action != Action::Peek;
+        (Outcome { decision, now, mark }, changed || was_set_back)
+    }
+}

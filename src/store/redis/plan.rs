@@ -1,0 +1,242 @@
+use std::sync::Arc;
+
+use super::connection::Command;
+use super::error::{RedisError, RedisErrorKind};
+use super::scripts::{Script, TimeSource};
+use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use crate::clock::Nanos;
+
+/// The version of the text, its first word.
+const VERSION: &str = "1";
+
+/// An algorithm, and how its states are written and its checks decided.
+#[derive(Debug)]
+pub(super) struct Plan<A> {
+    pub(super) algorithm: A,
+    /// What the text of a state begins with: the version and the unit.
+    prefix: String,
+    script: Option<PlannedScript>,
+    /// Whether calls that wait are given the time of their release.
+    pub(super) hands_out_times: bool,
+}
+
+#[derive(Debug)]
+struct PlannedScript {
+    script: Script,
+    arguments: Vec<u64>,
+    max_cost: u64,
+}
+
+impl<A: StoredAlgorithm> Plan<A> {
+    /// Returns an error if the states of the algorithm cannot be kept.
+    pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
+        let unstorable = |error: crate::algorithm::StorableError| {
+            RedisError::new(RedisErrorKind::Algorithm, error.to_string())
+        };
+        algorithm.check_storable().map_err(unstorable)?;
+        let script = algorithm.script().filter(|_| scripts).map(|steps| PlannedScript {
+            script: Script::decide(source, &steps.steps),
+            arguments: {
+                let each =
+                    |step: &crate::algorithm::Step| step.arguments[..step.kind.argument_count()].to_vec();
+                steps.steps.iter().flat_map(each).collect()
+            },
+            max_cost: steps.max_cost,
+        });
+        let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        let hands_out_times = algorithm.reserve(&mut fresh, Nanos::ZERO, 0, 0).is_some();
+        let prefix = format!("{VERSION} {}", algorithm.unit());
+        Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
+    }
+
+    /// Returns what distinguishes it from other algorithms and quotas.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the script that decides calls of these costs, and the function that adds its arguments.
+    pub(super) fn script<'a>(
+        &'a self,
+        costs: &'a [u64],
+    ) -> Option<(&'a Script, impl Fn(&mut Command) + use<'a, A>)> {
+        let planned = self.script.as_ref()?;
+        if costs.iter().any(|cost| *cost > planned.max_cost) {
+            return None;
+        }
+        let arguments = move |command: &mut Command| {
+            command.word(&self.prefix);
+            planned.arguments.iter().chain(costs).for_each(|number| {
+                command.number(*number);
+            });
+        };
+        Some((&planned.script, arguments))
+    }
+
+    /// Reads the text of a state at `now`; that of another quota is converted. Without a text, the state is fresh.
+    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<A::State, RedisError> {
+        if text.is_empty() {
+            return Ok(self.algorithm.new_state(Nanos::ZERO, now));
+        }
+        let state = match text.strip_prefix(&self.prefix).filter(|rest| rest.starts_with(' ')) {
+            Some(numbers) => read(&self.algorithm, numbers),
+            None => self.decode_other(text, now),
+        };
+        state.ok_or_else(|| {
+            let shown: String = text.chars().take(60).collect();
+            RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
+        })
+    }
+
+    fn decode_other(&self, text: &str, now: Nanos) -> Option<A::State> {
+        let rest = text.strip_prefix(VERSION)?.strip_prefix(' ')?;
+        let (unit, _) = rest.split_once(' ')?;
+        let old = self.algorithm.with_unit(unit)?;
+        let mut state = read(&old, &rest[unit.len()..])?;
+        self.algorithm.migrate(&mut state, &old, now);
+        Some(state)
+    }
+
+    /// Writes a state.
+    pub(super) fn encode(&self, state: &A::State) -> String {
+        let mut numbers = StateWriter::default();
+        self.algorithm.write_state(state, &mut numbers);
+        format!("{}{}", self.prefix, numbers.as_str())
+    }
+
+    /// Returns how long a state is kept, in milliseconds: until it is fresh, and up to 2 ms longer.
+    pub(super) fn time_to_live(&self, state: &mut A::State, now: Nanos) -> u64 {
+        let reset = Nanos::from(self.algorithm.peek(state, now, 0).reset_after()).0;
+        reset.div_ceil(1_000_000).saturating_add(1)
+    }
+}
+
+fn read<A: StoredAlgorithm>(algorithm: &A, numbers: &str) -> Option<A::State> {
+    let mut reader = StateReader::new(numbers);
+    algorithm.read_state(&mut reader).filter(|_| reader.is_at_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{
+        Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
+        TokenBucket,
+    };
+    use crate::quota::Quota;
+    use std::time::Duration;
+
+    const MINUTE: u64 = 60_000_000_000;
+    const NOW: Nanos = Nanos(30_000_000 * MINUTE);
+
+    fn plan<A: StoredAlgorithm>(algorithm: A) -> Arc<Plan<A>> {
+        Plan::new(algorithm, TimeSource::Server, true).unwrap()
+    }
+
+    /// Writes and reads states after each of several calls, and asks both what they know.
+    fn survives<A: StoredAlgorithm>(algorithm: A) {
+        let plan = plan(algorithm.clone());
+        let mut state = algorithm.new_state(Nanos::ZERO, NOW);
+        for (step, cost) in [3, 1, 2, 5, 1, 1, 1, 2, 100, 1].into_iter().enumerate() {
+            let now = Nanos(NOW.0 + (step as u64).pow(3) * 77_777_000);
+            let _ = algorithm.check(&mut state, now, cost);
+            let text = plan.encode(&state);
+            let mut read = plan.decode(&text, now).unwrap();
+            for later in [0, 1_000, MINUTE / 7 / 1_000 * 1_000, MINUTE, 3 * MINUTE] {
+                for cost in [0, 1, 3] {
+                    let at = Nanos(now.0 + later);
+                    let (a, b) =
+                        (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
+                    assert_eq!(format!("{a:?}"), format!("{b:?}"), "{text}");
+                    read = plan.decode(&text, now).unwrap();
+                }
+            }
+            assert_eq!(plan.encode(&read), text);
+        }
+    }
+
+    #[test]
+    fn every_state_survives_as_text() {
+        let quota = Quota::per_minute(7);
+        survives(TokenBucket::new(quota.burst(4)));
+        survives(LeakyBucket::new(quota));
+        survives(FixedWindow::new(quota));
+        survives(FixedWindow::new(quota).aligned());
+        survives(SlidingWindow::new(quota));
+        survives(SlidingWindow::new(quota).slices(7));
+        survives(SlidingCounter::new(quota));
+        survives(SlidingLog::new(quota));
+        survives(Smooth::bursty(quota));
+        survives(Smooth::warming_up(quota, Duration::from_secs(3)));
+        survives((TokenBucket::new(quota), (FixedWindow::new(quota), SlidingLog::new(quota))));
+        survives(TokenBucket::new(quota).block_for(Duration::from_secs(90)).after(2));
+        survives(Tiered::new(TokenBucket::new(quota)));
+        survives(
+            Tiered::new((FixedWindow::new(quota), SlidingCounter::new(quota)))
+                .block_for(Duration::from_secs(1))
+                .after(1),
+        );
+    }
+
+    #[test]
+    fn tiers_survive_with_their_units() {
+        let (free, paid) =
+            (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)).queue(3));
+        let (free, paid) = (Tiered::new(free), Tiered::new(paid));
+        let plan = plan(free.clone());
+        let mut text = String::new();
+        for (tier, remaining) in [(&free, 9), (&paid, 98), (&free, 7), (&paid, 96), (&paid, 95)] {
+            let mut state = plan.decode(&text, NOW).unwrap();
+            tier.adopt(&mut state);
+            assert_eq!(tier.check(&mut state, NOW, 1).remaining(), remaining, "{text}");
+            text = plan.encode(&state);
+        }
+        assert_eq!(text.matches("t:").count(), 3, "one in the unit, and two tiers: {text}");
+    }
+
+    #[test]
+    fn another_quota_reads_the_units_and_gives_nothing_back() {
+        let (large, small) = (Quota::per_minute(1_000).burst(100), Quota::per_minute(1).burst(100));
+        let (from, to) = (plan(TokenBucket::new(large)), plan(TokenBucket::new(small)));
+        let mut state = from.decode("", NOW).unwrap();
+        assert!(from.algorithm.check(&mut state, NOW, 100).is_allowed());
+        let text = from.encode(&state);
+        let mut state = to.decode(&text, NOW).unwrap();
+        assert_eq!(to.algorithm.peek(&mut state, NOW, 1).remaining(), 0);
+        let back = from.decode(&to.encode(&state), NOW);
+        assert_eq!(from.algorithm.peek(&mut back.unwrap(), NOW, 1).remaining(), 0);
+    }
+
+    #[test]
+    fn what_is_no_state_is_foreign() {
+        let plan = plan(FixedWindow::new(Quota::per_minute(5)));
+        let good = "1 f:5/60000000000 1700000000000000 1000 3";
+        assert!(plan.decode(good, NOW).is_ok());
+        for bad in [
+            "hello",
+            "1",
+            "1 ",
+            "1 f:5/60000000000",
+            "2 f:5/60000000000 1700000000000000 1000 3",
+            "1 f:5/60000000000 1700000000000000 1000 3 ",
+            "1 f:5/60000000000 1700000000000000 1000 3 4",
+            "1 f:5/60000000000 1700000000000000 1000 -3",
+            "1 f:5/60000000000 1700000000000000 1000 6",
+            "1 f:5/60000000000 1700000000000000 60000000 1",
+            "1 f:5/60000000000 17000000000000000000000 1000 3",
+            "1 f:5/600000000001700000000000000 1000 3",
+            "1 t:5/60000000000/5 0 1700000000000000",
+            "1 f:0/60000000000 1700000000000000 1000 3",
+        ] {
+            assert_eq!(plan.decode(bad, NOW).unwrap_err().kind(), RedisErrorKind::Foreign, "{bad}");
+        }
+    }
+
+    #[test]
+    fn long_logs_cannot_be_kept() {
+        let log = SlidingLog::new(Quota::per_minute(101));
+        let error =
+            Plan::new((log, FixedWindow::new(Quota::per_minute(1))), TimeSource::Server, true).unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Algorithm);
+        assert!(error.to_string().contains("SlidingWindow"), "{error}");
+    }
+}

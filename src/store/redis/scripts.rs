@@ -1,0 +1,147 @@
+//! The scripts, which change states on the server.
+//!
+//! A script is made of fragments, one for each limit, so that there is one script for each *combination of kinds*; quotas are
+//! arguments. A script decides the costs of several calls in order, writes the state that they leave, and returns the state
+//! that it found and the time. From these, Rust computes what each call is answered, with the algorithm's own arithmetic.
+//!
+//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only `%d` prints them all. What does not fit is not
+//! decided by a script.
+
+use std::fmt::Write;
+
+use super::fragments::{Fragments, fragments};
+use crate::algorithm::Step;
+
+/// A script, and its SHA-1 by which a server knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    text: String,
+    sha: String,
+}
+
+/// Where a script takes the time from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimeSource {
+    /// The server's clock.
+    Server,
+    /// The last argument, in tests. Keys do not expire: their time to live is written beside them.
+    #[cfg(test)]
+    Passed,
+}
+
+impl TimeSource {
+    const fn head(self) -> &'static str {
+        match self {
+            Self::Server => SERVER,
+            #[cfg(test)]
+            Self::Passed => PASSED,
+        }
+    }
+}
+
+/// The last argument is the time after which a call charges nothing, since nobody waits for it any more.
+const SERVER: &str = "\
+local c = redis.call
+local t = c('TIME')
+local now = t[1] * 1000000 + t[2]
+local stamp = string.format('%d ', now)
+if now > tonumber(ARGV[#ARGV]) then return 'L' .. stamp end
+";
+
+#[cfg(test)]
+const PASSED: &str = "\
+local c = function(name, ...)
+  if name == 'PSETEX' then
+    local key, ttl, value = ...
+    redis.call('SET', 'ttl:' .. key, ttl)
+    return redis.call('SET', key, value)
+  end
+  return redis.call(name, ...)
+end
+local now = tonumber(ARGV[#ARGV])
+local stamp = string.format('%d ', now)
+";
+
+/// Returns the state.
+const READ: &str = "\
+return 'D' .. stamp .. (c('GET', KEYS[1]) or '')
+";
+
+/// Before, after, time to live: writes a state if nobody else has written one. Without a state after it, the key is deleted.
+const SWAP: &str = "\
+local s = c('GET', KEYS[1]) or ''
+if s ~= ARGV[1] then return 'O' .. stamp .. s end
+if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
+return 'D' .. stamp
+";
+
+/// The first argument is what the text begins with.
+const OPEN: &str = "\
+local s = c('GET', KEYS[1])
+local prefix, back, any = ARGV[1], false, false
+local p = #prefix + 1
+if s and string.sub(s, 1, #prefix) ~= prefix then return 'O' .. stamp .. s end
+";
+
+impl Script {
+    fn new(text: String) -> Self {
+        let sha = ::redis::Script::new(&text).get_hash().to_owned();
+        Self { text, sha }
+    }
+
+    /// Creates the script that reads a state.
+    pub(super) fn read(source: TimeSource) -> Self {
+        Self::new(format!("{}{READ}", source.head()))
+    }
+
+    /// Creates the script that writes a state if nobody else has.
+    pub(super) fn swap(source: TimeSource) -> Self {
+        Self::new(format!("{}{SWAP}", source.head()))
+    }
+
+    /// Creates the script that decides checks by these steps. Its arguments are the prefix of the text, those of the steps,
+    /// and the costs.
+    pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
+        let mut text = format!("{}{OPEN}", source.head());
+        let mut first = 2;
+        let mut parts = Vec::with_capacity(steps.len());
+        for (index, step) in steps.iter().enumerate() {
+            for argument in 0..step.kind.argument_count() {
+                let _ = writeln!(text, "local a{index}_{argument} = tonumber(ARGV[{}])", first + argument);
+            }
+            first += step.kind.argument_count();
+            let fill = |fragment: &str| {
+                let mut filled = fragment.replace('$', &index.to_string());
+                for argument in 0..step.kind.argument_count() {
+                    filled = filled.replace(&format!("@{}", argument + 1), &format!("a{index}_{argument}"));
+                }
+                filled
+            };
+            let Fragments { read, fits, take, write } = fragments(step.kind);
+            parts.push((fill(read), fill(fits), fill(take), fill(write)));
+        }
+        parts.iter().for_each(|(read, ..)| text.push_str(read));
+        text.push_str("if s and p ~= #s + 1 then return 'O' .. stamp .. s end\n");
+        let _ = writeln!(text, "for i = {first}, #ARGV - 1 do\nlocal cost = tonumber(ARGV[i])");
+        let fits: Vec<_> = parts.iter().map(|(_, fits, ..)| fits.as_str()).collect();
+        let _ = writeln!(text, "if {} then", fits.join(" and "));
+        parts.iter().for_each(|(_, _, take, _)| {
+            let _ = writeln!(text, "{take}");
+        });
+        text.push_str("any = true\nend\nend\nif any or back then\nlocal x, ttl = prefix, 0\n");
+        parts.iter().for_each(|(.., write)| {
+            // A block of its own, since locals of a function are limited to 200.
+            let _ = writeln!(text, "do\n{write}end");
+        });
+        text.push_str("c('PSETEX', KEYS[1], ttl + 1, x)\nend\nreturn 'D' .. stamp .. (s or '')\n");
+        Self::new(text)
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn sha(&self) -> &str {
+        &self.sha
+    }
+}

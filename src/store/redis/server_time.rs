@@ -1,0 +1,57 @@
+//! The time of the server, as far as it is known from its replies.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far the server's clock is ahead of this process's own, in microseconds. Both count from the Unix epoch, more or less,
+/// so the difference is kept relative to [`BIAS`].
+///
+/// A reply is read some time after the server wrote its reading into it. So each reply says how far the server is ahead *at
+/// least*, and the largest is nearest to the truth. One that is lower by more than a deadline means that the server's clock
+/// was set back.
+#[derive(Debug, Default)]
+pub(super) struct ServerTime {
+    /// 0: not known.
+    ahead: AtomicU64,
+}
+
+const BIAS: u64 = 1 << 62;
+
+impl ServerTime {
+    /// Takes a reading of the server, received at `local`; both in microseconds.
+    pub(super) fn observe(&self, server: u64, local: u64, deadline: u64) {
+        let ahead = BIAS.saturating_add(server).saturating_sub(local).max(1);
+        let known = self.ahead.load(Ordering::Relaxed);
+        if ahead > known || known - ahead > deadline.saturating_mul(2) {
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what the server's clock reads, at least, when the own one reads `local`; both in microseconds.
+    pub(super) fn at(&self, local: u64) -> Option<u64> {
+        match self.ahead.load(Ordering::Relaxed) {
+            0 => None,
+            ahead => Some(local.saturating_add(ahead).saturating_sub(BIAS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quickest_reply_counts_until_the_clock_is_set_back() {
+        let time = ServerTime::default();
+        assert_eq!(time.at(5), None);
+        time.observe(1_000, 300, 50);
+        assert_eq!(time.at(400), Some(1_100));
+        time.observe(2_000, 1_290, 50);
+        assert_eq!(time.at(1_290), Some(2_000), "a quicker reply");
+        time.observe(3_000, 2_330, 50);
+        assert_eq!(time.at(2_330), Some(3_040), "a slower one");
+        time.observe(3_000, 3_000, 50);
+        assert_eq!(time.at(3_000), Some(3_000), "the clock was set back");
+        time.observe(10, 3_000, 50);
+        assert_eq!(time.at(3_000), Some(10), "it may be behind the own one");
+    }
+}

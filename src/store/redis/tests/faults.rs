@@ -1,0 +1,237 @@
+//! Faults: each is a named error in time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::staged::{Mode, Staged};
+use super::{limit, limiter, settings, store};
+use crate::algorithm::{FixedWindow, TokenBucket};
+use crate::limiter::RateLimiter;
+use crate::quota::Quota;
+use crate::store::redis::connection::Reply;
+use crate::store::redis::{RedisErrorKind, RedisStore, WithFallback};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn swaps(server: &Staged) -> RedisStore {
+    store(server.clone(), settings(false, Duration::ZERO))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_at_its_deadline_and_charges_nothing() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    assert!(limiter.check("a").await.is_ok(), "so that the server's time is known");
+    server.set(Mode::Hold);
+    let start = Instant::now();
+    let error = limiter.check("a").await.unwrap_err();
+    assert_eq!((error.kind(), start.elapsed()), (RedisErrorKind::Late, 50 * MS));
+    assert!(error.to_string().contains("deadline"), "{error}");
+    tokio::time::advance(MS).await;
+    server.release();
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 4, "the late call has charged nothing");
+    assert_eq!(store.stats().late, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_calls_open_the_breaker_and_one_call_tries_again() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hang);
+    for key in ["a", "b", "c", "d", "e"] {
+        assert_eq!(limiter.check(key).await.unwrap_err().kind(), RedisErrorKind::Late);
+    }
+    let trips = server.commands().len();
+    assert_eq!((trips, server.renewed()), (5, 1), "the connection is given up");
+    let start = Instant::now();
+    for _ in 0..1_000 {
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
+    }
+    assert_eq!((server.commands().len(), start.elapsed()), (0, Duration::ZERO));
+    tokio::time::advance(50 * MS).await;
+    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late, "the attempt");
+    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
+    server.set(Mode::Serve);
+    tokio::time::advance(100 * MS).await;
+    assert!(limiter.check("a").await.is_ok());
+    assert!(limiter.check("b").await.is_ok());
+    let stats = store.stats();
+    assert_eq!((stats.opened, stats.is_open), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_by_which_no_call_can_be_decided_open_it_at_once() {
+    for (text, kind) in [
+        ("READONLY You can't write against a read only replica.", RedisErrorKind::ReadOnly),
+        ("OOM command not allowed when used memory > 'maxmemory'.", RedisErrorKind::OutOfMemory),
+        ("BUSY Redis is busy running a script.", RedisErrorKind::Busy),
+        ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),
+        ("NOAUTH Authentication required.", RedisErrorKind::Auth),
+        ("NOPERM this user has no permissions", RedisErrorKind::Permission),
+    ] {
+        let server = Staged::new();
+        let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+        server.set(Mode::Fail(text));
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), kind);
+        let open = limiter.check("a").await.unwrap_err();
+        assert_eq!(open.kind(), RedisErrorKind::Open);
+        assert!(open.to_string().contains(text), "{open}");
+        server.set(Mode::Serve);
+        tokio::time::advance(50 * MS).await;
+        assert!(limiter.check("a").await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replies_that_no_script_makes_are_errors() {
+    let text = |text: &str| Mode::Answer(Reply::Text(text.into()));
+    for mode in [
+        text(""),
+        text("D"),
+        text("D "),
+        text("Dx "),
+        text("X1 "),
+        text("D-1 "),
+        text("D99999999999999999999999 "),
+        text("D18446744073709551615 "),
+        text("\u{e9}"),
+        Mode::Answer(Reply::Text(vec![b'D', b'1', b' ', 0xff])),
+        Mode::Answer(Reply::Other("int(1)".to_owned())),
+        Mode::Fail("ERR unknown command"),
+        Mode::Fail(""),
+    ] {
+        let server = Staged::new();
+        let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+        server.set(mode.clone());
+        for _ in 0..10 {
+            let kind = limiter.check("a").await.unwrap_err().kind();
+            assert!(matches!(kind, RedisErrorKind::Foreign | RedisErrorKind::Server), "{mode:?}: {kind:?}");
+        }
+        server.set(Mode::Serve);
+        assert!(limiter.check("a").await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_of_others_are_errors_and_stay_as_they_are() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+    for value in [
+        "hello",
+        "2 f:5/3600000000000 1700000000000000 0 1",
+        "1 f:5/3600000000000 1700000000000000 0 -1",
+        "1 f:5/3600000000000 1700000000000000 0 99999999999999999999999",
+        "1 f:5/3600000000000",
+        "1 priority 1 2 3",
+    ] {
+        server.put("throttle:{a}:test", value);
+        for _ in 0..10 {
+            assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+            assert_eq!(limiter.reset("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+        }
+        assert_eq!(server.texts()["throttle:{a}:test"], value);
+        assert!(limiter.check("b").await.is_ok(), "other keys are not concerned");
+        limiter.reset("b").await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_the_server_does_not_have_is_sent_once() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::NoScript);
+    assert!(limiter.peek("a").await.is_ok());
+    let commands: Vec<_> = server.commands().into_iter().map(|command| command[0].clone()).collect();
+    assert_eq!(commands, ["EVALSHA", "EVAL"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_of_the_server_that_steps_costs_one_trip() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), TokenBucket::new(Quota::per_hour(5)));
+    assert!(limiter.check("a").await.is_ok());
+    for step in [3_600_000_000, -3_600_000_000, 60_000_000] {
+        server.set_ahead(step);
+        server.commands();
+        assert!(limiter.peek("b").await.is_ok(), "{step}");
+        assert!(server.commands().len() <= 2, "{step}");
+        assert!(limiter.peek("b").await.is_ok(), "{step}");
+        assert_eq!(server.commands().len(), 1, "{step}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_decides_what_redis_cannot() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let local = RateLimiter::new(FixedWindow::new(Quota::per_hour(1)));
+    let WithFallback { store, fallback } = store.fallback(local.clone());
+    let settings = crate::store::StoreSettings {
+        algorithm: FixedWindow::new(Quota::per_hour(5)),
+        clock: crate::clock::AnyClock::default(),
+        name: Some("test".to_owned()),
+    };
+    let limiter = RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap());
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
+    assert_eq!(local.len(), 0, "it is asked only if Redis fails");
+    server.set(Mode::Hang);
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 0);
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(!limiter.acquire_within("a", Duration::ZERO).await.unwrap().is_allowed());
+    assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
+    assert!(limiter.reset("a").await.is_err(), "that Redis was not reset is not hidden");
+    assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was");
+    server.set(Mode::Serve);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+}
+
+#[test]
+fn a_runtime_that_ended_is_an_error_and_another_goes_on() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime().block_on(async { Staged::new() });
+    let limiter = {
+        let first = runtime();
+        let limiter =
+            first.block_on(async { limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5))) });
+        server.set(Mode::Hang);
+        first.block_on(async {
+            let call = tokio::spawn(limiter.check("a"));
+            tokio::task::yield_now().await;
+            call.abort();
+        });
+        limiter
+    };
+    let mut call = std::pin::pin!(limiter.check("a"));
+    let polled = call.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    match polled {
+        std::task::Poll::Ready(Err(error)) => assert_eq!(error.kind(), RedisErrorKind::NoRuntime),
+        other => panic!("{other:?}"),
+    }
+    server.set(Mode::Serve);
+    let second = runtime();
+    assert!(second.block_on(limiter.check("a")).is_ok(), "the trip of the first runtime blocks nobody");
+}
+
+#[test]
+fn settings_that_redis_cannot_work_with_are_errors_when_built() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = swaps(&Staged::new());
+        let build = |quota| RateLimiter::builder(FixedWindow::new(quota));
+        let error = build(Quota::per_hour(5)).store(store.clone()).build().unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Name);
+        let _login = build(Quota::per_hour(5)).name("login").store(store.clone()).build().unwrap();
+        assert!(build(Quota::per_hour(5)).name("login").store(store.clone()).build().is_ok());
+        let error = build(Quota::per_hour(6)).name("login").store(store.clone()).build().unwrap_err();
+        assert!(error.to_string().contains("another algorithm or quota"), "{error}");
+        assert_eq!(
+            RedisStore::builder("http://x").connect_lazily().unwrap_err().kind(),
+            RedisErrorKind::Config
+        );
+        let _ = limit(&store, TokenBucket::new(Quota::per_hour(5)));
+    });
+}

@@ -1,0 +1,185 @@
+//! Single flight, cancelled calls, remembered denials and calls that wait.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::staged::{Mode, Staged};
+use super::{limiter, settings, store};
+use crate::algorithm::{FixedWindow, LeakyBucket, Lockout, TokenBucket};
+use crate::decision::Decision;
+use crate::quota::Quota;
+use crate::store::redis::connection::Reply;
+use crate::store::redis::{RedisError, RedisStore};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn swaps(server: &Staged) -> RedisStore {
+    store(server.clone(), settings(false, Duration::ZERO))
+}
+
+async fn settle() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(10)));
+    server.set(Mode::Hold);
+    let calls: Vec<_> = [3, 4, 5, 2, 1, 1].map(|cost| tokio::spawn(limiter.check_n("a", cost))).into();
+    settle().await;
+    assert_eq!(server.commands().len(), 1, "one trip for all");
+    server.release();
+    let mut remaining = Vec::new();
+    for call in calls {
+        let decision = call.await.unwrap().unwrap();
+        remaining.push((decision.is_allowed(), decision.remaining()));
+    }
+    assert_eq!(remaining, [(true, 7), (true, 3), (false, 3), (true, 1), (true, 0), (false, 0)]);
+    assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_gets_the_costs_of_a_trip_in_order() {
+    let server = Staged::new();
+    let limiter = limiter(
+        &store(server.clone(), settings(true, Duration::ZERO)),
+        FixedWindow::new(Quota::per_hour(10)),
+    );
+    server.set(Mode::Answer(Reply::Text(format!("D{} ", server.micros()).into())));
+    let calls: Vec<_> = [3, 4, 5].map(|cost| tokio::spawn(limiter.check_n("a", cost))).into();
+    for call in calls {
+        assert!(call.await.unwrap().is_ok());
+    }
+    let commands = server.commands();
+    let costs: Vec<_> = commands.iter().map(|command| command[8..command.len() - 1].join(" ")).collect();
+    assert_eq!(costs, ["3", "4 5"]);
+    assert_eq!(commands[0][4..8], ["1 f:10/3600000000000", "10", "3600000000", "0"]);
+    let last: u64 = commands[1].last().unwrap().parse().unwrap();
+    assert_eq!(last, server.micros() + 50_000, "nobody waits any more after that");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_charges_nothing_and_blocks_nobody() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(10)));
+    drop(limiter.check_n("a", 9));
+    settle().await;
+    assert!(server.commands().is_empty(), "it was never polled");
+    server.set(Mode::Hold);
+    let [on_its_way, waiting, other] = [5, 4, 1].map(|cost| tokio::spawn(limiter.check_n("a", cost)));
+    settle().await;
+    on_its_way.abort();
+    waiting.abort();
+    settle().await;
+    server.release();
+    assert!(other.await.unwrap().is_ok());
+    settle().await;
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn different_keys_do_not_wait_for_each_other() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(10)));
+    server.set(Mode::Hold);
+    let held = tokio::spawn(limiter.check("a"));
+    settle().await;
+    server.set(Mode::Serve);
+    assert!(limiter.check("b").await.is_ok());
+    server.release();
+    assert!(held.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_remembered_until_one_unit_is_there() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = store(server.clone(), settings(false, Duration::from_secs(1)));
+    let limiter = limiter(&store, TokenBucket::new(Quota::per_second(10).burst(1)));
+    assert!(limiter.check("a").await?.is_allowed());
+    assert!(!limiter.check("a").await?.is_allowed());
+    server.commands();
+    for left in [100, 60, 20] {
+        let denial = limiter.check("a").await?;
+        assert_eq!((denial.is_allowed(), denial.retry_after()), (false, Some(left * MS)));
+        tokio::time::advance(40 * MS).await;
+    }
+    assert!(server.commands().is_empty(), "no trips");
+    assert!(limiter.check("a").await?.is_allowed());
+    assert!(!limiter.check("a").await?.is_allowed());
+    limiter.reset("a").await?;
+    assert!(limiter.check("a").await?.is_allowed(), "a reset is seen at once");
+    assert!(!limiter.check("a").await?.is_allowed());
+    limiter.replace(TokenBucket::new(Quota::per_second(10).burst(2)));
+    assert!(limiter.check("a").await?.is_allowed(), "a replaced algorithm is seen at once");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_remembered_for_a_second_and_not_if_denials_count() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = store(server.clone(), settings(false, Duration::from_secs(1)));
+    let window = FixedWindow::new(Quota::per_hour(1));
+    let plain = limiter(&store, window.clone());
+    let _ = (plain.check("a").await?, plain.check("a").await?);
+    server.commands();
+    tokio::time::advance(Duration::from_millis(1_001)).await;
+    assert!(!plain.check("a").await?.is_allowed());
+    assert_eq!(server.commands().len(), 1);
+    drop(plain);
+
+    let lockout: Lockout<_> =
+        crate::algorithm::Algorithm::block_for(window, Duration::from_secs(7_200)).after(2);
+    let lockout = limiter(&store, lockout);
+    for _ in 0..2 {
+        assert!(lockout.check("b").await?.retry_after() <= Some(Duration::from_secs(3_600)));
+    }
+    assert_eq!(
+        lockout.check("b").await?.retry_after(),
+        Some(Duration::from_secs(7_200)),
+        "each denial was counted"
+    );
+    Ok(())
+}
+
+async fn delays(calls: Vec<tokio::task::JoinHandle<Result<Decision, RedisError>>>) -> Vec<Option<u128>> {
+    let mut delays = Vec::new();
+    for call in calls {
+        let decision = call.await.unwrap().unwrap();
+        delays.push(decision.is_allowed().then(|| decision.delay().as_millis()));
+    }
+    delays
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_bucket_are_given_their_times() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let bucket = limiter(&store, LeakyBucket::new(Quota::per_second(10)).queue(2));
+    let start = Instant::now();
+    let calls = (0..4).map(|_| tokio::spawn(bucket.acquire("a"))).collect();
+    assert_eq!(delays(calls).await, [Some(0), Some(100), Some(200), None]);
+    assert_eq!(start.elapsed(), 200 * MS);
+    let cancelled = tokio::spawn(bucket.acquire("a"));
+    settle().await;
+    cancelled.abort();
+    settle().await;
+    assert_eq!(bucket.acquire("a").await.unwrap().delay(), 100 * MS, "its place was given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_wait_for_a_window_wait_in_order() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_second(2)).queue(3));
+    let start = Instant::now();
+    let calls: Vec<_> = (0..5).map(|_| tokio::spawn(window.acquire("a"))).collect();
+    let delays: Vec<_> =
+        delays(calls).await.into_iter().map(|delay| delay.map(|delay| delay / 1_000)).collect();
+    assert_eq!(delays, [Some(0), Some(0), Some(1), Some(1), None]);
+    assert_eq!(start.elapsed().as_secs(), 1);
+    assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
+}

@@ -1,0 +1,38 @@
+mod differential;
+mod faults;
+mod flights;
+#[path = "../../../../tests/support/redis_connection.rs"]
+mod redis_connection;
+#[path = "../../../../tests/support/redis_server.rs"]
+mod redis_server;
+mod staged;
+
+use std::time::Duration;
+
+use super::builder::{RedisStoreBuilder, Settings};
+use super::connection::Connection;
+use super::scripts::TimeSource;
+use super::{RedisLimit, RedisStore};
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::AnyClock;
+use crate::limiter::RateLimiter;
+use crate::store::StoreSettings;
+
+fn settings(scripts: bool, remember_denials: Duration) -> Settings {
+    let mut settings = Settings::default();
+    (settings.scripts, settings.remember_denials) = (scripts, remember_denials);
+    settings
+}
+
+fn store(connection: impl Connection, settings: Settings) -> RedisStore {
+    RedisStoreBuilder::store(Box::new(connection), Duration::from_millis(50), TimeSource::Server, settings)
+}
+
+fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> {
+    let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some("test".to_owned()) };
+    store.limit(settings, None).unwrap()
+}
+
+fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
+    RateLimiter::with_store(limit(store, algorithm))
+}

@@ -1,0 +1,148 @@
+//! A connection on which everything can be staged.
+
+use std::collections::HashMap;
+use std::future::{pending, ready};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::store::redis::connection::{Call, CallError, Command, Connection, Reply};
+use crate::store::redis::error::RedisError;
+
+/// A server that knows the scripts that read and swap, and no others. Its time is tokio's.
+#[derive(Clone)]
+pub(super) struct Staged(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    started: Instant,
+    /// Wakes the calls that are held back.
+    go: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// What happens to the next calls.
+    mode: Mode,
+    texts: HashMap<String, String>,
+    commands: Vec<Vec<String>>,
+    renewed: usize,
+    /// By how much the server's clock is ahead, in microseconds.
+    ahead: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Mode {
+    #[default]
+    Serve,
+    /// There is never a reply.
+    Hang,
+    /// Calls are executed when they are let go.
+    Hold,
+    NoScript,
+    Fail(&'static str),
+    Answer(Reply),
+}
+
+impl Staged {
+    pub(super) fn new() -> Self {
+        let state = Mutex::default();
+        Self(Arc::new(Inner { state, started: Instant::now(), go: Notify::new() }))
+    }
+
+    pub(super) fn set(&self, mode: Mode) {
+        self.0.state.lock().unwrap().mode = mode;
+    }
+
+    pub(super) fn set_ahead(&self, ahead: i64) {
+        self.0.state.lock().unwrap().ahead = ahead;
+    }
+
+    /// Lets all calls go on that are held back.
+    pub(super) fn release(&self) {
+        self.set(Mode::Serve);
+        self.0.go.notify_waiters();
+    }
+
+    pub(super) fn texts(&self) -> HashMap<String, String> {
+        self.0.state.lock().unwrap().texts.clone()
+    }
+
+    pub(super) fn put(&self, key: &str, text: &str) {
+        self.0.state.lock().unwrap().texts.insert(key.to_owned(), text.to_owned());
+    }
+
+    /// Returns the commands since this was last called.
+    pub(super) fn commands(&self) -> Vec<Vec<String>> {
+        std::mem::take(&mut self.0.state.lock().unwrap().commands)
+    }
+
+    pub(super) fn renewed(&self) -> usize {
+        self.0.state.lock().unwrap().renewed
+    }
+
+    pub(super) fn micros(&self) -> u64 {
+        let ahead = self.0.state.lock().unwrap().ahead;
+        (1_700_000_000_000_000 + ahead + self.0.started.elapsed().as_micros() as i64) as u64
+    }
+
+    fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
+        let now = self.micros();
+        let (last, key) = (command.last().unwrap(), &command[3]);
+        let reply = |text: String| Ok(Reply::Text(text.into()));
+        if now > last.parse().unwrap() {
+            return reply(format!("L{now} "));
+        }
+        let mut state = self.0.state.lock().unwrap();
+        let text = state.texts.get(key).cloned().unwrap_or_default();
+        match command {
+            [_, _, _, _, _] => reply(format!("D{now} {text}")),
+            [_, _, _, _, before, ..] if *before != text => reply(format!("O{now} {text}")),
+            [_, _, _, _, _, after, ..] => {
+                match after.as_str() {
+                    "" => drop(state.texts.remove(key)),
+                    _ => drop(state.texts.insert(key.clone(), after.clone())),
+                }
+                reply(format!("D{now} "))
+            }
+            _ => panic!("{command:?}"),
+        }
+    }
+}
+
+impl Connection for Staged {
+    fn call(&self, command: Command) -> Call {
+        let command: Vec<_> = command.words().map(|word| String::from_utf8(word.to_vec()).unwrap()).collect();
+        let mode = {
+            let mut state = self.0.state.lock().unwrap();
+            state.commands.push(command.clone());
+            state.mode.clone()
+        };
+        match mode {
+            Mode::Serve => Box::pin(ready(self.execute(&command))),
+            Mode::Hang => Box::pin(pending()),
+            Mode::Hold => {
+                let server = self.clone();
+                Box::pin(async move {
+                    server.0.go.notified().await;
+                    server.execute(&command)
+                })
+            }
+            Mode::NoScript => Box::pin(ready(match command[0].as_str() {
+                "EVAL" => self.execute(&command),
+                _ => Err(CallError::NoScript),
+            })),
+            Mode::Fail(text) => Box::pin(ready(Err(CallError::Failed(RedisError::from_reply(text))))),
+            Mode::Answer(reply) => Box::pin(ready(Ok(reply))),
+        }
+    }
+
+    fn problem(&self) -> Option<RedisError> {
+        None
+    }
+
+    fn renew(&self) {
+        self.0.state.lock().unwrap().renewed += 1;
+    }
+}

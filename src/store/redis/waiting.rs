@@ -1,0 +1,176 @@
+//! Calls that wait: for a time that they were given, or in a queue of this process.
+//!
+//! A bucket knows when it will have the units of a call. So the call is charged at once for that time, and sleeps here: calls
+//! of all processes are in one order. A window does not know who else waits. So its calls wait in a queue of their own
+//! process, and the first of it asks again when the window has room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+
+use super::error::RedisError;
+use super::flight::until;
+use super::limit::{Request, Shared};
+use super::operation::{Action, Operation};
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::store::Reservation;
+
+/// The queues of keys for which calls wait in this process.
+#[derive(Debug, Default)]
+pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
+
+/// The queue of a key. Its lock is fair: the first of the queue holds it.
+#[derive(Debug, Default)]
+struct WaitQueue {
+    first: Mutex<()>,
+    len: AtomicU64,
+}
+
+/// A place in a queue, which removes the queue if it was the last one.
+struct Place<'a> {
+    queues: &'a WaitQueues,
+    key: &'a Arc<str>,
+    queue: Arc<WaitQueue>,
+    ahead: u64,
+}
+
+impl WaitQueues {
+    fn join<'a>(&'a self, key: &'a Arc<str>) -> Place<'a> {
+        let entry = self.0.entry(Arc::clone(key)).or_default();
+        let ahead = entry.len.fetch_add(1, Ordering::AcqRel);
+        let queue = Arc::clone(&entry);
+        drop(entry);
+        Place { queues: self, key, queue, ahead }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // Places are only added while the entry is locked, as it is here.
+        let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
+        if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
+            entry.remove();
+        }
+    }
+}
+
+/// Gives back a time that was handed out, if the call is dropped while it sleeps.
+struct Sleeper<'a, A: StoredAlgorithm> {
+    shared: &'a Arc<Shared<A>>,
+    key: &'a Arc<str>,
+    give_back: Option<Operation<A>>,
+    runtime: Option<Handle>,
+}
+
+impl<A: StoredAlgorithm> Drop for Sleeper<'_, A> {
+    fn drop(&mut self) {
+        if let (Some(operation), Some(runtime)) = (self.give_back.take(), &self.runtime) {
+            self.shared.tell(self.key, operation, runtime);
+        }
+    }
+}
+
+impl<A: StoredAlgorithm> Shared<A> {
+    /// Decides a call that may wait.
+    pub(super) async fn wait(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        match self.plan().hands_out_times && request.operation.tier.is_none() {
+            true => self.sleep_until_given_time(key, request).await,
+            false => self.queue(key, request).await,
+        }
+    }
+
+    async fn sleep_until_given_time(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        let operation = Operation { action: Action::Reserve(request.max_wait), ..request.operation.clone() };
+        let outcome = self.ask(key, operation).await?;
+        if !outcome.decision.is_allowed() {
+            return Ok((outcome.decision, Reservation::default()));
+        }
+        let delay = Nanos::from(outcome.decision.delay()).0;
+        if delay > 0 {
+            let give_back = outcome
+                .mark
+                .map(|mark| Operation { action: Action::GiveBack(mark), ..request.operation.clone() });
+            let runtime = Handle::try_current().ok();
+            let mut sleeper = Sleeper { shared: self, key, give_back, runtime };
+            self.link.sleep_until(self.link.now().saturating_add(delay)).await;
+            sleeper.give_back = None;
+        }
+        // It was charged for the time at which it is released.
+        let charged_at = outcome.now.saturating_add(delay);
+        Ok((outcome.decision, self.reservation(key, request, charged_at)))
+    }
+
+    async fn queue(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        let plan = self.plan();
+        let algorithm = request.operation.tier.as_ref().unwrap_or(&plan.algorithm);
+        let Some(queueing) = algorithm.queueing() else { return self.check(key, request).await };
+        let config = queueing.queue_config(&algorithm.new_state(Nanos::ZERO, Nanos::ZERO));
+        let max_wait = request.max_wait.min(config.max_wait());
+        let arrived = self.link.now();
+        let latest = arrived.saturating_add(max_wait);
+        let place = self.queues.join(key);
+        // The call that asks needs no place in the queue until it waits.
+        if place.ahead > config.places() || config.places() == 0 {
+            return self.check_behind(key, request, place.ahead > 0).await;
+        }
+        let Some(_first) = until(&self.link, latest, place.queue.first.lock()).await else {
+            return self.check_behind(key, request, true).await;
+        };
+        let mut has_waited = place.ahead > 0;
+        loop {
+            let (decision, reservation) = self.check(key, request).await?;
+            let now = self.link.now();
+            let waited = now.saturating_since(arrived);
+            if decision.is_allowed() {
+                // A call that did not have to wait took the time of a trip only.
+                return Ok((decision.with_delay(if has_waited { waited } else { 0 }), reservation));
+            }
+            let retry = decision.retry_after().map(|retry| now.saturating_add(Nanos::from(retry).0));
+            let Some(retry) = retry.filter(|retry| *retry <= latest) else {
+                return Ok((decision, reservation));
+            };
+            self.link.sleep_until(retry).await;
+            has_waited = true;
+        }
+    }
+
+    /// Decides a call that cannot wait. Behind others it is denied, even if there is room for it, so that it takes nothing
+    /// from them.
+    async fn check_behind(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<A>,
+        is_behind: bool,
+    ) -> Result<(Decision, Reservation), RedisError> {
+        if !is_behind {
+            return self.check(key, request).await;
+        }
+        let peek = Operation { action: Action::Peek, ..request.operation.clone() };
+        let decision = self.ask(key, peek).await?.decision;
+        let denied = match decision.is_allowed() {
+            true => {
+                let reset = Nanos::from(decision.reset_after()).0;
+                Decision::deny(decision.limit(), 0, None, reset).with_unknown_wait(true)
+            }
+            false => decision,
+        };
+        Ok((denied, Reservation::default()))
+    }
+}

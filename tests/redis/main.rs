@@ -1,0 +1,26 @@
+//! The store in Redis, over a real server: every test starts its own.
+
+#[cfg(feature = "test-util")]
+mod contract;
+mod faults;
+mod layer;
+mod limits;
+mod processes;
+#[path = "../support/mod.rs"]
+mod support;
+mod trips;
+
+use std::time::Duration;
+
+use tower_throttle::store::redis::{RedisStore, RedisStoreBuilder};
+
+use support::redis_server::RedisServer;
+
+/// Returns a builder of a store with a deadline that a busy machine keeps.
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(&server.url()).deadline(Duration::from_secs(10))
+}
+
+async fn connect(server: &RedisServer) -> RedisStore {
+    patient(server).connect().await.unwrap()
+}

@@ -1,0 +1,99 @@
+//! Several processes, one limit. A process is this test program, started again for one test.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tower_throttle::algorithm::{Algorithm, FixedWindow, SlidingWindow, StoredAlgorithm, TokenBucket};
+use tower_throttle::store::redis::RedisStore;
+use tower_throttle::{Quota, RateLimiter};
+
+use crate::support::redis_server::RedisServer;
+
+const URL: &str = "TOWER_THROTTLE_TEST_REDIS";
+const KIND: &str = "TOWER_THROTTLE_TEST_KIND";
+const TASKS: usize = 4;
+const LIMIT: u64 = 1_000;
+
+async fn hammer<A: StoredAlgorithm>(url: &str, algorithm: A, calls: usize) -> u64 {
+    let store = RedisStore::builder(url).deadline(Duration::from_secs(20)).connect().await.unwrap();
+    let limiter = RateLimiter::builder(algorithm).name("shared").store(store).build().unwrap();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..calls {
+                    admitted += u64::from(limiter.check("key").await.unwrap().is_allowed());
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.unwrap();
+    }
+    admitted
+}
+
+/// What a started process does. It does nothing in the test run itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child() {
+    let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
+    // No unit comes back within half an hour.
+    let days = |limit| Quota::per(limit, Duration::from_secs(20 * 86_400)).unwrap();
+    let quota = days(LIMIT);
+    let admitted = match kind.as_str() {
+        "bucket" => hammer(&url, TokenBucket::new(quota), 1_500).await,
+        "window" => hammer(&url, SlidingWindow::new(quota), 1_500).await,
+        "pair" => hammer(&url, (TokenBucket::new(days(LIMIT + 50)), FixedWindow::new(quota)), 1_500).await,
+        "lockout" => {
+            let lockout = FixedWindow::new(quota).block_for(Duration::from_secs(60)).after(1_000_000);
+            hammer(&url, lockout, 100).await
+        }
+        other => panic!("{other}"),
+    };
+    println!("admitted={admitted};");
+}
+
+fn start(url: &str, kind: &str) -> Child {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args(["processes::child", "--exact", "--nocapture"]).env(URL, url).env(KIND, kind);
+    command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap()
+}
+
+fn admits_exactly_the_limit(kind: &str) {
+    let server = RedisServer::start();
+    let children: Vec<_> = (0..4).map(|_| start(&server.url(), kind)).collect();
+    let mut admitted = 0;
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        let (_, rest) = text.split_once("admitted=").unwrap();
+        admitted += rest.split_once(';').unwrap().0.parse::<u64>().unwrap();
+    }
+    assert_eq!(admitted, LIMIT, "{kind}");
+}
+
+#[test]
+fn four_processes_share_a_bucket() {
+    admits_exactly_the_limit("bucket");
+}
+
+#[test]
+fn four_processes_share_a_window() {
+    admits_exactly_the_limit("window");
+}
+
+#[test]
+fn four_processes_share_a_pair() {
+    admits_exactly_the_limit("pair");
+}
+
+/// Denials are counted, so each call of each process is written by compare-and-set.
+#[test]
+fn four_processes_share_a_lockout() {
+    admits_exactly_the_limit("lockout");
+}
