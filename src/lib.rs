@@ -81,6 +81,7 @@
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service keeps its name.
 //! - `redis`: `store::redis::RedisStore`, limits that several machines share, in Redis or Valkey. `redis-tls` adds encrypted connections.
+//! - `test-util`: the promises of a store, as tests for stores of your own: `test_util`.
 //! - `tracing` (default): one error event for each kind of mistake in the setup that requests suffer from, a warning
 //!   when a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
 
@@ -94,6 +95,8 @@ pub mod key;
 pub mod limiter;
 pub mod middleware;
 pub mod store;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 
 #[cfg(feature = "axum")]
 mod axum;

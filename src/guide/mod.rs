@@ -8,6 +8,7 @@
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress.
 //! - [Trying a limit](rollout): shadow mode, and costs that the response decides.
+//! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact and what is not.
 //! - [Ordering](ordering): what goes outside of a limit and what inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //!
@@ -28,6 +29,10 @@ pub mod keys {}
 
 #[doc = include_str!("limits.md")]
 pub mod limits {}
+
+// Its code uses what the feature `axum` adds.
+#[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("many_machines.md"))]
+pub mod many_machines {}
 
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}

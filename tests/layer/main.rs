@@ -4,6 +4,8 @@
 mod and;
 mod and_with_queue;
 mod built_keys;
+#[cfg(feature = "test-util")]
+mod contract;
 mod custom_store;
 mod full_table;
 mod headers;

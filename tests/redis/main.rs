@@ -1,5 +1,7 @@
 //! The store in Redis, over a real server: every test starts its own.
 
+#[cfg(feature = "test-util")]
+mod contract;
 mod faults;
 mod layer;
 mod limits;

@@ -40,7 +40,7 @@ pub(crate) struct TaskStore<A: Algorithm> {
 }
 
 type Job<A> = Box<dyn FnOnce(&mut Keys<A>) + Send>;
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The state of all keys, owned by the task.
 struct Keys<A: Algorithm> {

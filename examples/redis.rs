@@ -1,0 +1,134 @@
+//! Two copies of one app share one limit, which is kept in Redis. One command starts all of it: a Redis server of its own,
+//! which needs `redis-server` to be installed, and both copies.
+//!
+//! ```text
+//! cargo run --features redis --example redis
+//! ```
+//!
+//! The limit is ten requests a minute for each address. Twelve requests are sent, in turn to one copy and to the other: ten are
+//! admitted, and what is left counts down over both. With a server that already runs:
+//! `cargo run --features redis --example redis -- redis://127.0.0.1:6379`.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use axum::{Router, routing::get};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::key::PeerIp;
+use tower_throttle::store::redis::RedisStore;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+const QUOTA: Quota = Quota::per_minute(10);
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Starts one copy of the app, with a connection of its own, as another process would. Returns its address.
+async fn start_copy(url: &str) -> Result<SocketAddr> {
+    // A call that takes longer is answered with 503. In a data centre, the default of 50 ms is plenty.
+    let redis = RedisStore::builder(url).deadline(Duration::from_secs(1)).connect().await?;
+    // Limiters of one name share their keys.
+    let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).name("example").store(redis).build()?;
+    let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+    });
+    Ok(address)
+}
+
+/// Starts a server that keeps nothing, on a free port. It ends when it is dropped.
+async fn start_redis() -> Result<(Child, String)> {
+    // Redis cannot choose a free port itself.
+    let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+    let server = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| {
+            format!("redis-server cannot be started: {error}; install it, or give the URL of a server")
+        })?;
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err("redis-server does not listen".into());
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok((server, format!("redis://127.0.0.1:{port}")))
+}
+
+/// Sends a request. Returns the status, and the header that says what is left.
+async fn ask(address: SocketAddr) -> Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: example\r\nconnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let status = answer.split(' ').nth(1).ok_or("no status")?.parse()?;
+    let limit = answer.lines().find_map(|line| line.strip_prefix("ratelimit: "));
+    Ok((status, limit.unwrap_or("-").to_owned()))
+}
+
+/// Sends requests to two copies in turn. Returns how many were admitted.
+async fn share(url: &str, requests: usize) -> Result<usize> {
+    let copies = [start_copy(url).await?, start_copy(url).await?];
+    let mut admitted = 0;
+    for (number, copy) in (1..=requests).zip([0, 1].into_iter().cycle()) {
+        let (status, limit) = ask(copies[copy]).await?;
+        println!("request {number:>2} to copy {}: {status}, RateLimit: {limit}", copy + 1);
+        admitted += usize::from(status == 200);
+    }
+    Ok(admitted)
+}
+
+async fn run(url: Option<String>) -> Result<()> {
+    let (server, url) = match url {
+        Some(url) => (None, url),
+        None => start_redis().await.map(|(server, url)| (Some(server), url))?,
+    };
+    println!("the limit is {QUOTA}, in {url}");
+    let admitted = share(&url, 12).await?;
+    println!("{admitted} were admitted, by both copies together");
+    if let Some(mut server) = server {
+        server.kill().await?;
+    }
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(std::env::args().nth(1)).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn two_copies_admit_one_limit_together() {
+        let (mut server, url) = start_redis().await.unwrap();
+        let start = Instant::now();
+        let admitted = share(&url, 14).await.unwrap();
+        // A token comes back every six seconds.
+        let refilled = start.elapsed().as_secs() as usize / 6 + 1;
+        assert!((10..10 + refilled).contains(&admitted), "{admitted}");
+        server.kill().await.unwrap();
+        assert!(TcpStream::connect(url.trim_start_matches("redis://")).await.is_err());
+    }
+}

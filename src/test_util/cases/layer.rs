@@ -1,0 +1,107 @@
+//! The layer in front of the store.
+
+use std::convert::Infallible;
+use std::future::{Ready, poll_fn, ready};
+use std::task::{Context, Poll};
+
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::super::tested::{Env, Subject};
+use crate::algorithm::{FixedWindow, LeakyBucket};
+use crate::key::{FromFn, from_fn};
+use crate::middleware::{Error, ErrorResponder, RateLimitLayer};
+use crate::quota::Quota;
+
+list! {
+    a_layer_admits_the_limit_and_rejects_the_rest
+    a_layer_and_its_limiter_share_units
+    a_request_that_is_not_limited_charges_nothing
+    a_layer_holds_requests_if_the_algorithm_does
+}
+
+/// Answers each request with the request.
+#[derive(Clone, Copy)]
+struct Echo;
+
+impl Service<String> for Echo {
+    type Response = String;
+    type Error = Infallible;
+    type Future = Ready<Result<String, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: String) -> Self::Future {
+        ready(Ok(request))
+    }
+}
+
+fn by_text() -> FromFn<impl Fn(&String) -> Option<String> + Clone + Send + Sync + 'static> {
+    from_fn(|request: &String| (request != "free").then(|| request.clone()))
+}
+
+/// Makes a request. Returns whether it was admitted.
+async fn ask<S>(service: &mut S, request: &str) -> bool
+where
+    S: Service<String, Response = String, Error = Error<Infallible>>,
+{
+    poll_fn(|cx| service.poll_ready(cx)).await.unwrap_or_else(|error| panic!("{error}"));
+    match service.call(request.to_owned()).await {
+        Ok(answer) => {
+            assert_eq!(answer, request);
+            true
+        }
+        Err(Error::Limited(decision)) => {
+            assert!(decision.retry_after().is_some());
+            false
+        }
+        Err(error) => panic!("the store failed: {error}"),
+    }
+}
+
+async fn a_layer_admits_the_limit_and_rejects_the_rest<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(Quota::per_hour(3)));
+    let layer = RateLimitLayer::with_limiter(by_text(), limiter.limiter).responder(ErrorResponder);
+    let (mut one, mut other) = (layer.layer(Echo), layer.layer(Echo));
+    assert!(ask(&mut one, "a").await);
+    assert!(ask(&mut other, "a").await);
+    assert!(ask(&mut one, "a").await);
+    assert!(!ask(&mut one, "a").await);
+    assert!(!ask(&mut other, "a").await);
+    assert!(ask(&mut other, "b").await);
+}
+
+async fn a_layer_and_its_limiter_share_units<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(Quota::per_hour(3)));
+    let layer = RateLimitLayer::with_limiter(by_text(), limiter.limiter.clone()).responder(ErrorResponder);
+    let mut service = layer.layer(Echo);
+    assert!(ask(&mut service, "a").await);
+    assert_eq!(limiter.exhaust("a").await.0, 2);
+    assert!(!ask(&mut service, "a").await);
+    limiter.reset("a").await;
+    assert!(ask(&mut service, "a").await);
+}
+
+async fn a_request_that_is_not_limited_charges_nothing<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(Quota::per_hour(3)));
+    let layer = RateLimitLayer::with_limiter(by_text(), limiter.limiter.clone()).responder(ErrorResponder);
+    let mut service = layer.layer(Echo);
+    for _ in 0..5 {
+        assert!(ask(&mut service, "free").await);
+    }
+    assert_eq!(limiter.exhaust("free").await.0, 3);
+    assert!(ask(&mut service, "free").await);
+}
+
+async fn a_layer_holds_requests_if_the_algorithm_does<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(LeakyBucket::new(Quota::per_second(20)).queue(5));
+    let layer = RateLimitLayer::with_limiter(by_text(), limiter.limiter).responder(ErrorResponder);
+    let mut service = layer.layer(Echo);
+    let start = tokio::time::Instant::now();
+    for number in 0_u32..4 {
+        assert!(ask(&mut service, "a").await);
+        assert!(start.elapsed() >= std::time::Duration::from_millis(50) * number, "{number}");
+    }
+}

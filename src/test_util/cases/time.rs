@@ -1,0 +1,135 @@
+//! What time changes. A decision is made at some time between the call and its answer: the cases require what holds
+//! whenever in between that was.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::super::tested::{Env, MakeTested, Subject, Timed, until};
+use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
+use crate::quota::Quota;
+
+list! {
+    retry_after_of_a_token_bucket_is_true
+    retry_after_of_a_fixed_window_is_true
+    retry_after_of_a_sliding_window_is_true
+    retry_after_of_a_sliding_counter_is_true
+    retry_after_of_a_leaky_bucket_is_true
+    reset_after_is_true
+    a_window_starts_anew_after_its_period
+    a_bucket_refills_at_its_rate
+    an_idle_key_stores_no_more_than_its_burst
+    a_sliding_window_never_holds_more_than_its_limit
+}
+
+const PERIOD: Duration = Duration::from_millis(240);
+const MS: Duration = Duration::from_millis(1);
+
+fn quota(limit: u64) -> Quota {
+    Quota::per(limit, PERIOD).unwrap_or(Quota::per_second(limit))
+}
+
+async fn retry_after_is_true<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algorithm: A) {
+    let limiter = env.limiter(algorithm);
+    loop {
+        let (_, denied) = limiter.exhaust("a").await;
+        let wait = denied.retry_after();
+        sleep(wait * 3 / 4).await;
+        let early = limiter.timed("a").await;
+        if early.decision.is_allowed() {
+            // The machine must have stalled until the wait was over: once more.
+            let passed = early.after - denied.before;
+            assert!(passed >= wait, "admitted after {passed:?}, before the wait of {wait:?} is over");
+            continue;
+        }
+        until(denied.after + wait).await;
+        assert!(limiter.check("a").await.is_allowed(), "denied after the wait of {wait:?}");
+        return;
+    }
+}
+
+async fn retry_after_of_a_token_bucket_is_true<M: Subject>(env: Env<M>) {
+    retry_after_is_true(env, TokenBucket::new(quota(3))).await;
+}
+
+async fn retry_after_of_a_fixed_window_is_true<M: Subject>(env: Env<M>) {
+    retry_after_is_true(env, FixedWindow::new(quota(3))).await;
+}
+
+async fn retry_after_of_a_sliding_window_is_true<M: Subject>(env: Env<M>) {
+    retry_after_is_true(env, SlidingWindow::new(quota(3))).await;
+}
+
+async fn retry_after_of_a_sliding_counter_is_true<M: Subject>(env: Env<M>) {
+    retry_after_is_true(env, SlidingCounter::new(quota(3))).await;
+}
+
+async fn retry_after_of_a_leaky_bucket_is_true<M: Subject>(env: Env<M>) {
+    retry_after_is_true(env, LeakyBucket::new(quota(3))).await;
+}
+
+async fn reset_after_is_true<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(TokenBucket::new(quota(3)));
+    let last = limiter.timed("a").await;
+    let reset_after = last.decision.reset_after();
+    assert!(reset_after > Duration::ZERO && reset_after <= PERIOD / 3 + MS, "{reset_after:?}");
+    until(last.after + reset_after).await;
+    let fresh = limiter.peek("a").await;
+    assert_eq!((fresh.remaining(), fresh.reset_after()), (3, Duration::ZERO));
+}
+
+async fn a_window_starts_anew_after_its_period<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(quota(3)));
+    let first = limiter.timed("a").await;
+    until(first.after + PERIOD).await;
+    assert_eq!(limiter.take_n("a", 3).await, 0);
+}
+
+async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
+    // 50 a second.
+    let limiter = env.limiter(TokenBucket::new(quota(12).burst(5)));
+    let start = Instant::now();
+    let (mut admitted, first) = limiter.exhaust("a").await;
+    let mut last = first.after;
+    while start.elapsed() < PERIOD * 2 {
+        sleep(7 * MS).await;
+        let (more, denied) = limiter.exhaust("a").await;
+        admitted += more;
+        last = denied.before;
+        let at_most = 5 + units(denied.after - start);
+        assert!(admitted <= at_most + 1, "{admitted} admitted, and at most {at_most} in that time");
+    }
+    let at_least = 5 + units(last - first.after);
+    assert!(admitted + 1 >= at_least, "{admitted} admitted, and at least {at_least} in that time");
+}
+
+/// Returns how many units become available in that time, at 50 a second.
+fn units(time: Duration) -> u64 {
+    time.as_micros() as u64 / 20_000
+}
+
+async fn an_idle_key_stores_no_more_than_its_burst<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(TokenBucket::new(quota(1_000).burst(3)));
+    limiter.exhaust("a").await;
+    sleep(PERIOD).await;
+    assert_eq!(limiter.remaining("a").await, 3);
+    assert!(!limiter.check_n("a", 4).await.is_allowed());
+}
+
+async fn a_sliding_window_never_holds_more_than_its_limit<M: Subject>(env: Env<M>) {
+    const LIMIT: usize = 4;
+    let limiter = env.limiter(SlidingWindow::new(quota(LIMIT as u64)));
+    let (mut admitted, start) = (Vec::<Timed>::new(), Instant::now());
+    // A machine that stalls takes longer; a window that frees no units never ends.
+    while start.elapsed() < PERIOD * 3 || admitted.len() <= LIMIT {
+        let call = limiter.timed("a").await;
+        if call.decision.is_allowed() {
+            admitted.push(call);
+        }
+        sleep(5 * MS).await;
+    }
+    for calls in admitted.windows(LIMIT + 1) {
+        let span = calls[LIMIT].after - calls[0].before;
+        assert!(span >= PERIOD, "{} calls within {span:?}", LIMIT + 1);
+    }
+}

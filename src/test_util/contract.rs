@@ -1,0 +1,162 @@
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::cases::cases;
+use super::tested::{Env, Subject};
+
+/// The time after which a case counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The future of a case, which panics if the store breaks the promise.
+type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One case.
+pub(super) struct Case<M> {
+    pub(super) name: &'static str,
+    pub(super) run: fn(Env<M>) -> CaseFuture,
+}
+
+/// The promises of a store, as cases to run.
+///
+/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore), and a panic in it fails that case only.
+/// The [module documentation](super) has an example.
+#[derive(Clone, Debug)]
+pub struct Contract<M> {
+    make: M,
+}
+
+impl<M: Subject> Contract<M> {
+    /// Creates the contract for the stores that `make` makes.
+    pub fn new(make: M) -> Self {
+        Self { make }
+    }
+
+    /// Returns the names of all cases.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        cases::<M>().iter().map(|case| case.name).collect()
+    }
+
+    /// Runs all cases, at the same time.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, all cases end.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime that has its timer enabled.
+    pub async fn run(&self) -> Report {
+        self.run_if(|_| true).await
+    }
+
+    /// Runs the cases whose name `is_wanted` returns true for: a store may document that it does not keep a promise.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, all cases end.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a tokio runtime that has its timer enabled.
+    pub async fn run_if(&self, is_wanted: impl Fn(&str) -> bool) -> Report {
+        let mut running = JoinSet::new();
+        for Case { name, run } in cases::<M>().into_iter().filter(|case| is_wanted(case.name)) {
+            let case = tokio::spawn(timeout(PATIENCE, run(Env { make: self.make.clone() })));
+            let case = AbortOnDrop(case);
+            running.spawn(async move { (name, case.ended().await) });
+        }
+        let mut report = Report::default();
+        for (case, result) in running.join_all().await {
+            match result {
+                Ok(()) => report.passed.push(case),
+                Err(message) => report.failed.push(Failure { case, message }),
+            }
+        }
+        report.passed.sort_unstable();
+        report.failed.sort_unstable_by_key(|failure| failure.case);
+        report
+    }
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<Result<(), tokio::time::error::Elapsed>>);
+
+impl AbortOnDrop {
+    async fn ended(mut self) -> Result<(), String> {
+        match (&mut self.0).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(format!("it has not ended after {PATIENCE:?}")),
+            Err(error) => Err(error.try_into_panic().map_or_else(|error| error.to_string(), message)),
+        }
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn message(panic: Box<dyn Any + Send>) -> String {
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast::<&str>()
+            .map_or_else(|_| "a panic without a text".to_owned(), |text| (*text).into()),
+    }
+}
+
+/// Which cases passed and which failed.
+#[derive(Clone, Debug, Default)]
+#[must_use = "a failed case is not an error by itself: call `assert_passed`"]
+pub struct Report {
+    passed: Vec<&'static str>,
+    failed: Vec<Failure>,
+}
+
+/// A case that failed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The name of the case, which is the promise.
+    pub case: &'static str,
+    /// What was found instead.
+    pub message: String,
+}
+
+impl Report {
+    /// Returns the names of the cases that passed.
+    #[must_use]
+    pub fn passed(&self) -> &[&'static str] {
+        &self.passed
+    }
+
+    /// Returns the cases that failed.
+    #[must_use]
+    pub fn failed(&self) -> &[Failure] {
+        &self.failed
+    }
+
+    /// Does nothing if all cases passed.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a case failed, with the names and messages of all that did.
+    #[track_caller]
+    pub fn assert_passed(&self) {
+        assert!(self.failed.is_empty(), "{self}");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cases passed, {} failed", self.passed.len(), self.failed.len())?;
+        self.failed.iter().try_for_each(|Failure { case, message }| write!(f, "\n{case}: {message}"))
+    }
+}

@@ -1,0 +1,14 @@
+use super::TestedStore;
+use crate::algorithm::StoredAlgorithm;
+use crate::store::BoxError;
+use crate::store::redis::{RedisLimit, RedisReply};
+
+impl<A: StoredAlgorithm> TestedStore<A> for RedisLimit<A> {
+    async fn reply<T: Send + 'static>(reply: RedisReply<T>) -> Result<T, BoxError> {
+        Ok(reply.await?)
+    }
+
+    fn result<T>(output: Self::Output<T>) -> Result<T, BoxError> {
+        Ok(output?)
+    }
+}

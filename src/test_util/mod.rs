@@ -1,0 +1,58 @@
+//! The promises of a store, as tests that run against any store (feature `test-util`).
+//!
+//! A store of your own must keep the same promises as those of this crate, or limits do not hold. [`Contract`] verifies
+//! them: exact counting also under concurrency, denials that charge nothing, true waits, keys that are kept apart,
+//! refunds, cancelled calls, settling, replaced algorithms, and the layer in front of all of it.
+//!
+//! Time passes by tokio's clock. With `start_paused`, a store that follows that clock is tested at once and exactly;
+//! others take the time that the tests wait, about two seconds. No test has an upper bound on how long a store may take
+//! to answer, so a slow machine fails none.
+//!
+//! ```
+//! use tower_throttle::test_util::{Contract, InMemory};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let report = Contract::new(InMemory).run().await;
+//! report.assert_passed();
+//! assert!(report.passed().len() >= 40);
+//! # }
+//! ```
+//!
+//! For a store from outside, implement [`TestedStore`], which says how its replies are awaited:
+//!
+//! ```
+//! # use std::future::Future;
+//! # use std::pin::Pin;
+//! # use tower_throttle::algorithm::Algorithm;
+//! # use tower_throttle::key::StoreKey;
+//! use tower_throttle::store::{BoxError, CheckStore, KeyedStore, ReplaceAlgorithm, SettleStore};
+//! use tower_throttle::test_util::TestedStore;
+//!
+//! # fn implement<A, E, S>()
+//! # where
+//! #     A: Algorithm,
+//! #     E: Into<BoxError>,
+//! #     S: SettleStore<A> + ReplaceAlgorithm<A> + KeyedStore<A, str> + KeyedStore<A, StoreKey<String>>
+//! #         + CheckStore<A>,
+//! # {
+//! # struct MyStore<S>(S);
+//! # }
+//! type Reply<T> = Pin<Box<dyn Future<Output = Result<T, std::io::Error>> + Send>>;
+//!
+//! // as in `impl TestedStore<A> for MyStore<A>`
+//! async fn reply<T: Send + 'static>(reply: Reply<T>) -> Result<T, BoxError> {
+//!     Ok(reply.await?)
+//! }
+//! ```
+
+mod cases;
+mod contract;
+mod in_memory;
+#[cfg(feature = "redis")]
+mod in_redis;
+mod tested;
+
+pub use contract::{Contract, Failure, Report};
+pub use in_memory::InMemory;
+pub use tested::{MakeTested, Subject, TestedStore};

@@ -1,0 +1,31 @@
+//! The contract of stores, run against a real server: by scripts, and by compare-and-set.
+
+use std::time::Duration;
+
+use tower_throttle::store::redis::{RedisStore, RedisStoreBuilder};
+use tower_throttle::test_util::Contract;
+
+use crate::support::redis_server::RedisServer;
+
+async fn keeps_the_contract(change: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) {
+    let server = RedisServer::start();
+    // Failing in time is another promise: here, a slow machine must not fail a case.
+    let builder = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20));
+    let store = change(builder).connect().await.unwrap();
+    Contract::new(store).run().await.assert_passed();
+}
+
+#[tokio::test]
+async fn scripts_keep_the_contract() {
+    keeps_the_contract(|builder| builder).await;
+}
+
+#[tokio::test]
+async fn compare_and_set_keeps_the_contract() {
+    keeps_the_contract(RedisStoreBuilder::without_scripts).await;
+}
+
+#[tokio::test]
+async fn one_slot_keeps_the_contract() {
+    keeps_the_contract(|builder| builder.one_slot("app")).await;
+}
