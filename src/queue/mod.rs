@@ -24,6 +24,7 @@
 
 mod arrival;
 mod cancel;
+mod counted;
 mod enqueue;
 mod release;
 mod retry;

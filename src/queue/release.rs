@@ -14,6 +14,8 @@ impl<A: Algorithm> Queue<A> {
         if self.is_known_to_wait(base, state, now) {
             return;
         }
+        // The key may have observed the clock since, and only from there can that be set back.
+        self.seen = self.seen.max(base.last_update(state));
         let known = self.released.len();
         let mut remaining = Vec::new();
         while let Some(first) = self.waiting.front() {
@@ -76,6 +78,7 @@ impl<A: Algorithm> Queue<A> {
         if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
             let _ = base.peek(state, checked_at, 0);
         }
+        let seen = self.seen.max(base.last_update(state));
         for waiter in &self.waiting {
             let arrived = waiter.arrived.max(self.since);
             let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
@@ -83,7 +86,7 @@ impl<A: Algorithm> Queue<A> {
             self.is_stale |= left == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
             left += 1;
         }
-        if base.last_update(state) < self.seen {
+        if base.last_update(state) < seen {
             self.projection = None;
         }
         left

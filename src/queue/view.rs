@@ -238,7 +238,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     #[inline]
     fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
-        match self.config.is_counted() {
+        match self.counts_places(arrival) {
             true => {
                 let counted = self.counted_admission(decision, arrival);
                 self.algorithm.report(self.state, now, cost, false, counted)
@@ -248,27 +248,12 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns the decision of an admitted call, where queued calls count as admitted.
-    fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
-        let Arrival { now, priority, max_wait, .. } = arrival;
-        let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
-        let reset = self.reset(now);
-        let remaining = self.remaining(decision, arrival);
-        let decision = Decision::allow(self.limit(decision), remaining, reset);
-        match remaining {
-            0 => decision.with_next(self.retry(arrival)),
-            _ => decision,
-        }
-    }
-
     /// Adapts the algorithm's own `decision` on a denied call to the queue.
     fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
         let retry = (fits && is_timed).then(|| self.retry(arrival));
-        if self.config.is_counted() {
-            let reset = self.reset(arrival.now);
-            let remaining = self.remaining(decision, arrival);
-            return Decision::deny(self.limit(decision), remaining, retry, reset).with_unknown_wait(fits);
+        if self.counts_places(arrival) {
+            return self.counted_denial(decision, arrival, retry).with_unknown_wait(fits);
         }
         match (self.is_empty(), is_timed) {
             (false, _) => self.deny_behind_others(arrival, fits, retry),
@@ -277,23 +262,5 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             // wait is.
             (true, false) => decision,
         }
-    }
-
-    /// Returns the limit that counts queued calls. `decision` is that of the algorithm alone.
-    fn limit(&self, decision: Decision) -> u64 {
-        let most = decision.limit().saturating_add(self.total.limit());
-        self.algorithm.policy().quota.min(most)
-    }
-
-    /// Returns the number of calls like `arrival` that would pass or wait now, one after another.
-    fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
-        let (algorithm, config) = (self.algorithm, self.config);
-        let at_once = if self.is_empty() { decision.remaining() } else { 0 };
-        let places = config.places().saturating_sub(self.waiting());
-        let places = places.min(self.total.available()).saturating_add(at_once);
-        let (tail, _) = self.tail(arrival.now);
-        let in_time = algorithm.queue_capacity(tail, arrival.now, arrival.max_wait(config));
-        // A call that is admitted immediately does not wait, however far the clock is behind.
-        places.min(in_time.max(at_once))
     }
 }

@@ -1,0 +1,71 @@
+//! What is reported where the places of the queue count: `limit` and `remaining` include the calls that may wait.
+
+use super::arrival::Arrival;
+use super::view::QueueView;
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+
+impl<A: Algorithm> QueueView<'_, A> {
+    /// Returns whether a call like `arrival` that waits counts as admitted: any call, or one with priority where
+    /// only those wait.
+    #[inline]
+    pub(super) fn counts_places(&self, arrival: Arrival) -> bool {
+        self.config.is_counted() || self.borrowable_units(arrival).is_some()
+    }
+
+    /// Returns the decision of an admitted call. `decision` is that of the algorithm alone.
+    pub(super) fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let Arrival { now, priority, max_wait, .. } = arrival;
+        let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
+        let reset = self.reset(now);
+        let remaining = self.remaining(decision, arrival);
+        let decision = Decision::allow(self.limit(decision, arrival), remaining, reset);
+        match remaining {
+            0 => decision.with_next(self.retry(arrival)),
+            _ => decision,
+        }
+    }
+
+    /// Returns the decision of a denied call. `decision` is that of the algorithm alone.
+    pub(super) fn counted_denial(
+        &mut self,
+        decision: Decision,
+        arrival: Arrival,
+        retry: Option<u64>,
+    ) -> Decision {
+        let reset = self.reset(arrival.now);
+        let remaining = self.remaining(decision, arrival);
+        Decision::deny(self.limit(decision, arrival), remaining, retry, reset)
+    }
+
+    /// Returns the limit, and the units that may be borrowed.
+    fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
+        let most = decision.limit().saturating_add(self.total.limit());
+        let limit = match self.borrowable_units(arrival) {
+            Some(units) => decision.limit().saturating_add(units),
+            None => self.algorithm.policy().quota,
+        };
+        limit.min(most)
+    }
+
+    /// Returns the number of calls like `arrival` that would pass or wait now, one after another.
+    fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
+        let (algorithm, config) = (self.algorithm, self.config);
+        let at_once = if self.is_empty() { decision.remaining() } else { 0 };
+        let places = match self.borrowable_units(arrival) {
+            Some(units) => units.saturating_sub(u64::try_from(self.ahead()).unwrap_or(u64::MAX)),
+            None => config.places().saturating_sub(self.waiting()),
+        };
+        let places = places.min(self.total.available()).saturating_add(at_once);
+        let (tail, _) = self.tail(arrival.now);
+        let in_time = algorithm.queue_capacity(tail, arrival.now, arrival.max_wait(config));
+        // A call that is admitted immediately does not wait, however far the clock is behind.
+        places.min(in_time.max(at_once))
+    }
+
+    /// Returns the maximum total cost of waiters, if the call has priority and only such calls wait.
+    #[inline]
+    fn borrowable_units(&self, arrival: Arrival) -> Option<u64> {
+        self.config.priority_units().filter(|_| arrival.priority)
+    }
+}
