@@ -117,7 +117,7 @@ pub trait StoredAlgorithm: Algorithm {
     }
 }
 
-/// The result of [`StoredAlgorithm::reserve`].
+/// The result of [`StoredAlgorithm::reserve_slot`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReservedTime {
     /// The decision. An admission has the wait as its [`delay`](Decision::delay).
