@@ -17,9 +17,9 @@ use crate::decision::Decision;
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
 /// With a [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
-/// [`max_wait`](Concurrency::max_wait): as the wait is unknown in advance, one that becomes too long ends with a
-/// refusal. A free permit goes to the first waiter: if that is never polled again, and not dropped either, it blocks
-/// its key, as in any fair semaphore. To combine it with a rate, join layers with
+/// [`max_wait`](Concurrency::max_wait): as the wait is unknown in advance, a wait that becomes too long ends with a
+/// denial. A free permit goes to the first waiter. If that waiter is never polled again, and not dropped either, it
+/// blocks its key, as in any fair semaphore. To combine this limit with a rate, join layers with
 /// [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
 ///
 /// An upgraded connection (a WebSocket) holds nothing: its response ended when it was upgraded. When the table of keys
@@ -27,8 +27,8 @@ use crate::decision::Decision;
 /// permits: only they know from which bucket they were taken.
 ///
 /// Calls in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
-/// [`refund`](crate::limiter::RateLimiter::refund) affects them. A permit is released from the total in which it was
-/// counted, even if that was [replaced](crate::limiter::RateLimiter::replace) since.
+/// [`refund`](crate::limiter::RateLimiter::refund) affects them. The end of a call is subtracted from the total
+/// that counted the call, even if the algorithm was [replaced](crate::limiter::RateLimiter::replace) since.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;

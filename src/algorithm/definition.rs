@@ -92,8 +92,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         false
     }
 
-    /// Refuses a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of refusals. See
-    /// [`Lockout`](super::Lockout).
+    /// Denies every call of a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of
+    /// denials. See [`Lockout`](super::Lockout).
     ///
     /// # Panics
     ///
@@ -102,8 +102,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         LockoutBuilder::new(self, duration)
     }
 
-    /// Returns whether an admitted call holds something until it ends. Then it is [released](Algorithm::release) once,
-    /// and so is its part of the [total](Algorithm::release_total) of all keys.
+    /// Returns whether an admitted call holds units until it ends. When the call ends, it is
+    /// [released](Algorithm::release) once, and so is its part of the [total](Algorithm::release_total) of all
+    /// keys.
     #[inline]
     fn needs_release(&self) -> bool {
         false
@@ -136,7 +137,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = fresh;
     }
 
-    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is refused.
+    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is denied.
     ///
     /// All methods below are for queues. An algorithm that queues needs to implement this one only: by default, a
     /// queued call is admitted when a [`check`](Algorithm::check) of it passes, at the time that a

@@ -14,7 +14,7 @@
 //! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
 //! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate has faded | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
-//! | to smooth instead of to refuse: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
+//! | to smooth instead of to deny: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
 //! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
 //!
@@ -26,7 +26,7 @@
 //!
 //! # Waiting
 //!
-//! Every algorithm can queue calls instead of refusing them: in [`acquire`](crate::limiter::RateLimiter::acquire)
+//! Every algorithm can queue calls instead of denying them: in [`acquire`](crate::limiter::RateLimiter::acquire)
 //! always, and in a layer once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. ([`LeakyBucket`] and
 //! [`Smooth`] exist to let calls wait, and queue in a layer without it.) Queued calls are admitted first come, first
 //! served: by a bucket when their tokens are there, by a window when it has room. A call that waits for a window and is
@@ -40,7 +40,7 @@
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
-//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, the rest is refused |
+//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, the rest is denied |
 //! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
 //! # Combined algorithms
@@ -48,7 +48,7 @@
 //! | you want | write | more state per key |
 //! |---|---|---|
 //! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | the sum |
-//! | a key that is refused ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
+//! | a key that is denied ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
 //! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
 //!
@@ -78,13 +78,13 @@
 //! top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the limit for
 //! two seconds, a pause. The limit is always 4: per second, or for [`Concurrency`] at a time. From top to bottom:
 //!
-//! - The calls that arrive, from left to right. A dot passes, a cross is refused, and a ring has to wait.
+//! - The calls that arrive, from left to right. A dot passes, a cross is denied, and a ring has to wait.
 //! - The calls that pass, if calls wait. A triangle has waited.
 //! - The state of the algorithm: its count, its tokens, its queue.
 //! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the
 //!   edge of a fixed window, or because a bucket's burst comes on top of its rate.
 //!
-//! A fixed window refuses:
+//! A fixed window denies:
 //!
 #![cfg_attr(doc, doc = include_str!("pictures/fixed_window.svg"))]
 //!

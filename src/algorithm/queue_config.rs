@@ -19,11 +19,12 @@ pub struct QueueConfig {
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
-    /// True if `places` bounds the queue already, false if only once calls of a layer wait as well.
+    /// True if `places` bounds the queue now. If false, it bounds the queue only once calls of a layer wait as
+    /// well.
     bounded: bool,
-    /// True if calls wait that do not ask for it.
+    /// True if calls wait even if they do not ask for it, as calls of a layer.
     enabled: bool,
-    /// True if the capacity was given.
+    /// True if `places` was set, and is not a default.
     explicit: bool,
     /// True if only calls with priority wait; then `places` bounds their total cost.
     priority_only: bool,
@@ -35,7 +36,7 @@ pub struct QueueConfig {
     exclusive: bool,
 }
 
-/// The call that is refused when a queue is full.
+/// The call that is denied when a queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueOverflow {
@@ -49,7 +50,7 @@ pub enum QueueOverflow {
 
 impl QueueConfig {
     /// Creates a queue used only by [`acquire`](crate::limiter::RateLimiter::acquire): any number of calls wait, as long
-    /// as it takes. Calls of a layer are refused instead.
+    /// as it takes. Calls of a layer are rejected instead.
     ///
     /// `default_places` is the capacity of the queue once [`within`](QueueConfig::within) or
     /// [`with_overflow`](QueueConfig::with_overflow) is called without [`queue`](QueueConfig::queue).
@@ -70,7 +71,7 @@ impl QueueConfig {
     }
 
     /// Creates a queue for all calls, which wait as long as it takes. When `places` calls wait, further calls are
-    /// refused.
+    /// denied.
     #[must_use]
     pub const fn enabled(places: u64) -> Self {
         Self::acquire_only(places).for_all()
@@ -93,7 +94,7 @@ impl QueueConfig {
         Self { max_wait: Nanos::from(max_wait).0, ..self.for_all() }
     }
 
-    /// Sets which call is refused when the queue is full, and applies the queue to all calls.
+    /// Sets which call is denied when the queue is full, and applies the queue to all calls.
     #[must_use]
     pub const fn with_overflow(self, overflow: QueueOverflow) -> Self {
         Self { overflow, ..self.for_all() }
@@ -106,15 +107,17 @@ impl QueueConfig {
     }
 
     /// Counts queued calls as admitted: `limit` and `remaining` of a decision include the places of the queue. The
-    /// quota of the first [policy](crate::algorithm::Algorithm::for_each_policy) is the number of calls that an idle
-    /// key accepts at one instant.
+    /// algorithm must include them too: the quota of its first
+    /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle
+    /// key admits or queues at one instant. A decision reports that quota as its `limit`, unless the store bounds
+    /// all waiters to fewer.
     #[must_use]
     pub const fn counted(self) -> Self {
         Self { counted: true, ..self }
     }
 
-    /// Declares that it is unknown when a call will be admitted: calls are admitted when others end, and a wait that
-    /// becomes too long ends with a refusal.
+    /// Declares that it is unknown when a call will be admitted: calls are admitted when others end, and a wait
+    /// that becomes too long ends with a denial.
     #[must_use]
     pub const fn untimed(self) -> Self {
         Self { untimed: true, ..self }
@@ -181,7 +184,7 @@ impl QueueConfig {
         self.max_wait
     }
 
-    /// Returns which call is refused when the queue is full.
+    /// Returns which call is denied when the queue is full.
     #[must_use]
     pub const fn overflow(&self) -> QueueOverflow {
         self.overflow
@@ -192,14 +195,14 @@ impl QueueConfig {
         if self.explicit { Some(self.places) } else { None }
     }
 
-    /// Returns whether calls wait that do not ask for it: those of a layer.
+    /// Returns whether calls wait even if they do not ask for it. Calls of a layer do not ask.
     #[must_use]
     pub const fn holds_requests(&self) -> bool {
         self.enabled
     }
 }
 
-/// Defines the methods that make an algorithm queue calls instead of refusing them.
+/// Defines the methods that make an algorithm queue calls instead of denying them.
 macro_rules! queue_methods {
     ($algorithm:ty, $default:literal) => {
         impl $algorithm {
@@ -208,7 +211,7 @@ macro_rules! queue_methods {
             ///
             /// Unless this, `max_wait` or `overflow` is called, only that total bounds how many may wait in
             /// [`acquire`](crate::limiter::RateLimiter::acquire), so one key may take every place of it; and none wait in
-            #[doc = concat!("a layer, which refuses what may not pass now. With `max_wait` or `overflow` alone, ", $default, " may wait. Once \
+            #[doc = concat!("a layer, which rejects what may not pass now. With `max_wait` or `overflow` alone, ", $default, " may wait. Once \
                 any of the three is called, a layer holds requests as well.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
@@ -216,7 +219,7 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Sets how long a call may wait. A call that would wait longer is refused at once, not after having waited.
+            /// Sets how long a call may wait. A call that would wait longer is denied at once, not after having waited.
             /// Once set, a layer holds requests as well.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
@@ -224,7 +227,7 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Sets which call is refused when the queue is full: by default the one that arrives. Once set, a layer
+            /// Sets which call is denied when the queue is full: by default the one that arrives. Once set, a layer
             /// holds requests as well.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {

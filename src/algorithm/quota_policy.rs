@@ -50,8 +50,8 @@ impl QuotaPolicy {
         Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
     }
 
-    /// Returns the same policy, for requests that become available one by one, at the rate of `quota`, as those of a
-    /// bucket do.
+    /// Returns the same policy, with requests that become available one by one at the rate of `quota`, as those of
+    /// a bucket do. Only the rate is taken from `quota`: the policy keeps its own quota and window.
     #[must_use]
     pub const fn with_rate(mut self, quota: Quota) -> Self {
         self.rate = Some(Rate::of(quota));

@@ -138,8 +138,8 @@ impl SlidingCounter {
         }
     }
 
-    /// Returns the time before the weight of `count` reaches zero from which it weighs no more than `spare`; at most a
-    /// period.
+    /// Returns the time from when the weight of `count` has decayed to `spare` until it has decayed to zero; at most
+    /// a period.
     fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {

@@ -14,9 +14,8 @@ use crate::quota::Quota;
 
 /// The exact window: no more than the limit in any period, and a hit is forgotten exactly one period after it.
 ///
-/// Memory grows with the limit: up to 16 bytes for each unit of it, per key. Where that is too much, take a
-/// [`SlidingWindow`](crate::algorithm::SlidingWindow). The quota's burst has no effect. A cost above the limit never
-/// fits.
+/// A key takes up to 16 bytes for each unit of the limit; a [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less.
+/// The quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,9 +41,8 @@ use crate::quota::Quota;
 ///
 /// **Naive answer.** Write down when each call passed; count those within the last period.
 ///
-/// **Where it breaks.** It does not: it is the exact answer, and every other window is judged by it. It costs memory:
-/// one record for each call that still counts, so a limit of a million is 16 MB for one busy key. And counting all
-/// records for each call is work in proportion to the limit.
+/// **Where it breaks.** Nowhere: every other window is judged by it. But its cost is in proportion to the limit:
+/// each call counts all records, and a limit of a million needs 16 MB of them for one busy key.
 ///
 /// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
 /// old are dropped from the front, each once. The sum within the period is a difference of two totals, and "when
@@ -56,8 +54,7 @@ use crate::quota::Quota;
 ///             base └── 6 - 1 = 5 units count ┘
 /// ```
 ///
-/// **Invariant.** The records are those of the last period, in order of time; the sum of their units is at most
-/// `limit`.
+/// **Invariant.** The records are those of the last period, in order of time; their units add up to at most `limit`.
 ///
 /// **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
 /// bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
@@ -143,8 +140,8 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units` from the hit of `ago` nanoseconds ago, then from older hits, so that units charged later do not
-    /// expire later. The work is in proportion to the number of later hits.
+    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits:
+    /// so later hits keep their units and expire no later. The work is in proportion to the number of later hits.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -248,8 +245,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Keeps the instants of the hits, which count for the new period. If there are more than the new limit, the oldest
-    /// are dropped.
+    /// Keeps the instants of the hits for the new period. Of more hits than the new limit, drops the oldest.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);

@@ -119,8 +119,8 @@ impl Decision {
         decision
     }
 
-    /// Returns the same denial, with `unknown` set if a wait helps but its length is not known, so that `retry_after` is
-    /// `None`. For authors of algorithms and stores.
+    /// Returns the same denial. If it has no `retry_after`, `unknown` says why: `true` if a wait helps but its
+    /// length is not known, `false` if no wait helps. For authors of algorithms and stores.
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
@@ -276,8 +276,8 @@ impl Decision {
         Duration::from_nanos(self.delay)
     }
 
-    /// Returns the time until one more unit is available, for an admission whose algorithm reports it; the window of the
-    /// reported limit, if there are several.
+    /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports
+    /// that time. For a decision on several limits, returns the window of the reported limit instead.
     pub(crate) const fn next(&self) -> Option<u64> {
         match self.allowed && (self.wait > 0 || self.is_window) {
             true => Some(self.nanos(self.wait)),

@@ -181,7 +181,8 @@ impl PeerProblem {
 }
 
 impl HeaderProblem {
-    /// Returns whether the client made the mistake. A header that a proxy sets is missing because of the configuration.
+    /// Returns whether the header counts as a mistake of the client: it does if it was sent in an invalid form. A
+    /// missing header counts as a mistake of the configuration, since a proxy should have set it.
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,

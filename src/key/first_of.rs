@@ -1,7 +1,7 @@
 use super::or::Or;
 
-/// Creates an extractor that takes the key of the first of two to five extractors that finds one: signed-in users by id,
-/// others by address.
+/// Creates an extractor from two to five others. It takes the key of the first one that finds a key: for example,
+/// the id of a signed-in user, or else the address.
 ///
 /// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
 /// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.

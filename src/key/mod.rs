@@ -56,10 +56,10 @@
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires that a key has a text that is the same everywhere: it is a
-//! [`SharedKey`](crate::store::SharedKey). The keys of all extractors are, if their parts are; but those of [`Bearer`]
-//! and [`Cookie`] only with [`keyed_by(secret)`](Bearer::keyed_by). Without it they are hashed with a random number of
-//! the process, so each process would have a limit of its own.
+//! A store on another machine, such as Redis, requires that a key has a text that is the same on all machines:
+//! that its type is a [`SharedKey`](crate::store::SharedKey). The key of an extractor is one if all its parts are.
+//! The keys of [`Bearer`] and [`Cookie`] are shared keys only with [`keyed_by(secret)`](Bearer::keyed_by). Without
+//! a secret they are hashed with a random number of the process, so each process would have a limit of its own.
 
 mod error;
 mod exempt;

@@ -17,8 +17,10 @@ impl<F, D> HttpResponder<F, D> {
     /// limiter that was closed, and for a store that failed. The default is one second. With `None` there is no
     /// `Retry-After`, and many clients then retry at once.
     ///
-    /// It is a hint, appears in `Retry-After` only, and is at least the wait of any other policy that denied the call. A
-    /// request that costs more than a limit can ever admit has none, nor do gRPC responses, which use other fields.
+    /// The time is a hint, and appears in `Retry-After` only. It is raised to the longest known wait of the
+    /// policies that denied the call; the jitter is added, and the maximum reported wait caps the sum. There is no
+    /// hint for a request without a key, nor for one that costs more than a limit can ever admit. A gRPC response
+    /// has none either, since it uses other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;

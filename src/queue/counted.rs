@@ -38,7 +38,9 @@ impl<A: Algorithm> QueueView<'_, A> {
         Decision::deny(self.limit(decision, arrival), remaining, retry, reset)
     }
 
-    /// Returns the limit, and the units that may be borrowed.
+    /// Returns the limit to report. For a call with priority it is the algorithm's limit plus the units that may
+    /// be borrowed; for any other, the quota of the algorithm's policy, which includes the places of the queue. It
+    /// is at most the algorithm's limit plus the maximum number of waiters of all keys.
     fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
         let most = decision.limit().saturating_add(self.total.limit());
         let limit = match self.borrowable_units(arrival) {

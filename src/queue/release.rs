@@ -47,9 +47,10 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Returns whether no waiter can be due at `now`, as computed at an earlier access.
+    /// Returns whether an earlier access has computed that no waiter is due at `now`.
     ///
-    /// If so, the key does not observe `now`; it does if the clock is then set back.
+    /// If so, the state is not advanced to `now`; the queue only keeps this reading. If the clock is later set
+    /// back behind the reading, the state is advanced to it first.
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };

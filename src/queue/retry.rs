@@ -105,7 +105,7 @@ impl<A: Algorithm> QueueView<'_, A> {
     }
 }
 
-/// Returns the time from `now` until a key is fresh that reported `decision` at `at`, in nanoseconds.
+/// Returns the time in nanoseconds from `now` until a key is fresh. The key reported `decision` at the time `at`.
 pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
     at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -226,15 +226,15 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             .with_index(last.limit_index())
     }
 
-    /// Returns the decision that a call of cost 1 would have reported which was admitted now.
+    /// Returns the decision that a call of cost 1 would report if it had just been admitted, at `now`.
     pub(crate) fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
         let arrival = Arrival { priority, ..Arrival::new(now, 1) };
         let decision = self.algorithm.peek(self.state, now, 0);
         self.admitted(decision, arrival)
     }
 
-    /// Adapts the algorithm's own `decision` on an admitted call to the queue. `remaining` counts calls with the
-    /// same priority and maximum wait.
+    /// Adapts the decision on an admitted call to the queue. `decision` is that of the algorithm alone. In the
+    /// result, `remaining` counts calls with the same priority and maximum wait.
     #[inline]
     fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
@@ -248,7 +248,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Adapts the algorithm's own `decision` on a denied call to the queue.
+    /// Adapts the decision on a denied call to the queue. `decision` is that of the algorithm alone.
     fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
         let retry = (fits && is_timed).then(|| self.retry(arrival));

@@ -53,7 +53,7 @@ impl<A> From<Waiter<A>> for Evicted<A> {
     }
 }
 
-/// A call that was released or rejected and has not observed it yet.
+/// A call that was released or denied, and whose future has not been polled since.
 #[derive(Debug)]
 pub(super) struct Released<A> {
     pub(super) ticket: u64,

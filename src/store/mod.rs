@@ -68,9 +68,9 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// A decision that comes later: from another machine, or after waiting in a queue. The reservation of a denied call is
     /// empty.
     ///
-    /// Cancel safety: a future that is dropped before it is ready must leave no call waiting for it, and what it would
-    /// have held is released. A store that answers later may have charged the units of such a call, since its request
-    /// may have been sent; one that decides immediately has not.
+    /// Cancel safety: a future that is dropped before it is ready must leave no waiter behind, and must release
+    /// what its call would have held. A store that answers later may have charged the units of such a call, since
+    /// the request may have been sent already; a store that decides immediately has not charged them.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
     /// Returns the present algorithm: borrowed if it is the one that the store was created with, owned if it has been

@@ -19,7 +19,7 @@ use crate::quota::Quota;
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) (and so of the layer) are queued: first come, first
 /// served, at most [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the
-/// rest is refused at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when no call is queued
+/// rest is denied at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when no call is queued
 /// and the last call is one interval ago.
 ///
 /// Slots are kept to the nanosecond, though a timer may be up to 5 ms late: so 1,000 calls queued at 1,000 a second take
@@ -48,7 +48,7 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not refuse the
+/// **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not deny the
 /// eleventh: hold it until its scheduled time.
 ///
 /// **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
@@ -71,7 +71,7 @@ use crate::quota::Quota;
 ///          ① goes ② ─────▶
 ///                 ③ ───────────▶
 ///                 ④ ──────────────────▶
-///                 ⑤ refused at once: try again in 100 ms, when ② is admitted
+///                 ⑤ denied at once: try again in 100 ms, when ② is admitted
 /// ```
 ///
 /// A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
@@ -81,7 +81,7 @@ use crate::quota::Quota;
 ///
 /// **Cost.** Constant time, 24 bytes a key; each waiter costs a place in the queue (see the store).
 ///
-/// Used as a *meter* (refuse instead of hold) a leaky bucket is a token bucket: take
+/// Used as a *meter* (deny instead of hold) a leaky bucket is a token bucket: take
 /// [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
@@ -114,21 +114,21 @@ impl LeakyBucket {
         self.quota
     }
 
-    /// Sets how many calls may wait, per key. With 0, a call that cannot pass at once is refused.
+    /// Sets how many calls may wait, per key. With 0, a call that cannot pass at once is denied.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);
         self.measured()
     }
 
-    /// Sets how long a call may wait. A call that would wait longer is refused at once, not after having waited.
+    /// Sets how long a call may wait. A call that would wait longer is denied at once, not after having waited.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
-    /// Sets which call is refused when the queue is full: by default the one that arrives.
+    /// Sets which call is denied when the queue is full: by default the one that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);

@@ -27,8 +27,8 @@ impl Slot {
         Self::new(self.count().saturating_add(grains))
     }
 
-    /// Returns the slot that is `grains` earlier, as far as that can be counted. A [saturated](Slot::is_saturated) slot
-    /// stays the same.
+    /// Returns the slot that is `grains` earlier, or the earliest slot that has a number. A
+    /// [saturated](Slot::is_saturated) slot stays the same.
     pub(super) const fn sooner(self, grains: u128) -> Self {
         if self.is_saturated() { self } else { Self::new(self.count().saturating_sub(grains)) }
     }
@@ -37,7 +37,7 @@ impl Slot {
         self.count() <= EPOCH_OFFSET
     }
 
-    /// Returns whether it is further away than can be counted: beyond the end of time.
+    /// Returns whether the slot is too far away to have a number of its own: beyond the end of time.
     pub(super) const fn is_saturated(self) -> bool {
         self.count() == u128::MAX
     }

@@ -83,10 +83,11 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// `cf` times the interval and has come down to the interval after `warm_up`. Since the cost is an area, it does not
 /// matter how permits are split into calls.
 ///
-/// **Numbers.** The store is counted in *time*, not in permits: a permit is `T` of it. Then the bend is at `warm_up /
-/// 2`, the end at `warm_up / 2 + 2 warm_up / (1 + cf)`, and it fills by `1/2 + 2 / (1 + cf)` for each unit of time:
-/// no rate appears in any of it. These numbers have no finite form for every rate, so they are kept in 2^-48 of a
-/// nanosecond, and each is rounded so that no call goes early. The cold factor is rounded up to a multiple of 1/1024.
+/// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the bend
+/// is at `warm_up / 2`, the end is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by
+/// `1/2 + 2 / (1 + cf)` for each unit of time: none of these formulas contains the rate. With some rates the times
+/// have no finite form, so they are kept in 2^-48 of a nanosecond, and each is rounded so that no call goes early.
+/// The cold factor is rounded up to a multiple of 1/1024.
 ///
 /// Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
 /// Above that the algorithm itself is unstable: the later a cold start begins, the warmer and so the faster it is, and
@@ -172,8 +173,9 @@ impl Smooth {
     /// Sets the factor by which the first interval of a cold limiter is longer than the normal one. It has no effect on
     /// [`bursty`](Smooth::bursty).
     ///
-    /// It is rounded up to a multiple of 1/1024. Above 3, rounding errors add up over many cold starts in a row, none of
-    /// them quite cold: at a factor of 10 some fifteen of them are exact to a nanosecond, at 1,000 some four.
+    /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors add up over cold starts in a
+    /// row, if the limiter was idle before each of them but not long enough to be quite cold: with a factor of 10,
+    /// some fifteen such starts are exact to a nanosecond; with 1,000, some four.
     ///
     /// # Panics
     ///
@@ -195,15 +197,15 @@ impl Smooth {
         self.measured()
     }
 
-    /// Sets how long a call may wait. A call that would wait longer is refused at once, as in Guava's `tryAcquire` with
-    /// a timeout.
+    /// Sets how long a call may wait. A call that would wait longer is denied at once, as in Guava's `tryAcquire`
+    /// with a timeout.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
-    /// Sets which call is refused when the queue is full: by default the one that arrives.
+    /// Sets which call is denied when the queue is full: by default the one that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);

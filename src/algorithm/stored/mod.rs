@@ -1,8 +1,9 @@
 //! States that other machines can keep, as text.
 //!
-//! A state in memory is a few integers in units that only its algorithm knows: grains of a rate, offsets in a slice. On
-//! another machine it is text, and the text begins with its *unit*: all that is needed to read its numbers. So a machine
-//! whose quota is another one reads the numbers as what they are, and [migrates](Algorithm::migrate) them.
+//! A state in memory is a few integers, in units that only its algorithm knows: grains of a rate, offsets in a slice.
+//! On another machine a state is text, and the text begins with the *unit* of the state: all that is needed to read
+//! its numbers. So a machine whose quota differs reads the numbers as what they are, and
+//! [migrates](Algorithm::migrate) them.
 
 mod micro_rate;
 mod script;
@@ -90,11 +91,11 @@ pub trait StoredAlgorithm: Algorithm {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces the configuration in the state that has the unit of this one by this one. For
-    /// [`Tiered`](crate::algorithm::Tiered), whose states contain configurations.
+    /// Replaces the configurations in `state` that have the same unit as this one by this one. Only a state of
+    /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges units that a call turned out to cost, as far as they are available.
+    /// Charges the units by which the actual cost of a call exceeds its charge, as far as they are available.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }

@@ -15,7 +15,7 @@ use crate::quota::Quota;
 /// A bucket that allows bursts up to a capacity and is refilled at a steady rate.
 ///
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced,
-/// and the rest is refused.
+/// and the rest is denied.
 ///
 /// The capacity is the quota's burst, which is its limit unless set. The bucket of a fresh key is full, except with
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass,
@@ -198,8 +198,9 @@ impl TokenBucket {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Returns the scheduled time of the next queued call, of `cost`. A call that costs more than the burst was made
-    /// with another limit: it is admitted when the bucket is full.
+    /// Returns the time at which the bucket has the tokens for a queued call of `cost` that is next; the state's
+    /// own time if it has them already. A call that costs more than the burst was queued with another limit: it
+    /// needs a full bucket.
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
         state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }

@@ -25,7 +25,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of a decision by an algorithm with these quotas, or with those of the policy.
+    /// Creates the outcome of `decision`. `quotas` are those of the algorithm that decided; `None` if they cannot
+    /// differ from those that the policy was created with.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
         Self { decision, quotas, is_tiered: false, is_shadow: false, reservation: None }

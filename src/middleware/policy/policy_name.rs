@@ -30,7 +30,7 @@ impl PolicyNames {
         names
     }
 
-    /// Gives all labels that name; the second and further ones are numbered.
+    /// Gives the name `name` to all labels; the second label and all further ones are numbered.
     pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();

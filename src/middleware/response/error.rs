@@ -52,8 +52,8 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// The inner error need not implement [`std::error::Error`], since boxed errors, as tower's own middleware has them, do
-/// not. So an inner error is displayed in place of this one, and is not returned as a source.
+/// An inner error is displayed in place of this one, and is not returned as a source. So it need not implement
+/// [`std::error::Error`]: the boxed errors of tower's own middleware do not implement it.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

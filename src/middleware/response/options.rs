@@ -75,12 +75,13 @@ pub enum BodyFormat {
 /// The requests that are rejected with a gRPC response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GrpcMode {
-    /// Requests whose content type is `application/grpc` or `application/grpc-web`, also followed by `+` or `;`.
+    /// Requests whose content type is `application/grpc` or `application/grpc-web`, alone or with a suffix that
+    /// begins with `+` or `;`.
     #[default]
     ByContentType,
     /// All requests.
     Always,
-    /// No requests: for services without gRPC, whose clients could not read the response.
+    /// No requests: for services without gRPC, whose clients could not read a gRPC response.
     Never,
 }
 

@@ -1,4 +1,5 @@
-//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of.
+//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of, and of the waits in
+//! `Retry-After` and in milliseconds. This is where a wait is rounded up, to whole seconds or milliseconds.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering;
 const SWEEP_PER_INSERT: usize = 2;
 
 impl<A: Algorithm> Table<A> {
-    /// Locks the bucket that a new key shares while `change` runs. The shard of the key is locked already.
+    /// Locks the shared bucket of a new key, and runs `change` on it. The shard of the key is locked already.
     pub(super) fn with_shared<R>(
         &self,
         context: &MemoryContext<A>,

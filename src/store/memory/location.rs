@@ -1,6 +1,6 @@
 use super::fingerprint::Fingerprint;
 
-/// The minimum and the maximum number of shared buckets, as powers of two.
+/// The minimum and the maximum number of shared buckets, as base-2 logarithms.
 const SHARED_BITS: (u32, u32) = (8, 16);
 
 /// The location of a key: a place of its own, or a bucket that it shares.
@@ -10,7 +10,7 @@ pub(super) enum Location {
     Shared(Fingerprint),
 }
 
-/// Returns the number of buckets that a table of `max_keys` shares, as a power of two: about as many as keys.
+/// Returns the base-2 logarithm of the number of buckets that a table of `max_keys` shares: about as many as keys.
 pub(super) fn shared_bits(max_keys: usize) -> u32 {
     let (min, max) = SHARED_BITS;
     max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)

@@ -3,6 +3,8 @@
 //! A part holds all that is needed to decide on one of its keys: its state, its queue, and the algorithm
 //! itself. So a decision takes one lock, an algorithm is replaced part by part and never in the middle of a
 //! decision, and several keys can be locked at once: in the order of the addresses of their locks.
+//!
+//! The calls that wait are woken by [`Wakers`], after the locks are released.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -46,7 +48,8 @@ pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
     /// The number of times that the algorithm was replaced.
     pub(super) generation: u64,
-    /// The state of a key never seen, converted as others were; `None` until the algorithm is replaced.
+    /// The state with which a new key begins: a fresh state of the first algorithm, converted at each replacement
+    /// as the states of known keys were. `None` until the algorithm is replaced.
     pub(super) first: Option<A::State>,
     pub(super) closed: bool,
 }

@@ -2,7 +2,7 @@
 
 use crate::algorithm::StepKind;
 
-/// Grains of a microsecond, grains of a unit, capacity, grains of a unit that must fit, period, maximum.
+/// Arguments: grains of a microsecond, grains of a unit, capacity, grains of a unit that must fit, period, maximum.
 const BUCKET: Fragments = Fragments {
     read: "\
 local m$, h$, l$ = 0, 0, nil
@@ -27,7 +27,7 @@ ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
 ",
 };
 
-/// Limit, period, 1 if aligned.
+/// Arguments: limit, period, 1 if aligned.
 const FIXED_WINDOW: Fragments = Fragments {
     read: "\
 local l$, g$, n$, h$ = now, 0, 0, 0
@@ -57,7 +57,7 @@ ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
 ",
 };
 
-/// Limit, period.
+/// Arguments: limit, period.
 const SLIDING_COUNTER: Fragments = Fragments {
     read: "\
 local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
@@ -96,7 +96,7 @@ ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
 };
 
-/// Limit, period, width, slices; spans in nanoseconds.
+/// Arguments: limit, period, width, slices; spans in nanoseconds.
 const SLIDING_WINDOW: Fragments = Fragments {
     read: "\
 local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0

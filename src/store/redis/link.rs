@@ -167,7 +167,8 @@ impl Link {
         error
     }
 
-    /// Returns the server's time at `not_after`, at least; the end of time if it is not known yet.
+    /// Returns what the server's clock reads at `not_after`, at least, in microseconds; the end of time if that is not
+    /// known yet.
     fn last_argument(&self, not_after: Nanos) -> u64 {
         #[cfg(test)]
         if self.source == TimeSource::Passed {
@@ -178,7 +179,8 @@ impl Link {
 }
 
 impl Answer {
-    /// Parses `D1700000000000000 text`.
+    /// Parses a reply such as `D1700000000000000 text`: the letter of the verdict, the server's time in
+    /// microseconds, and the text after the space.
     fn parse(text: &[u8]) -> Option<Self> {
         let text = str::from_utf8(text).ok()?;
         let verdict = match text.as_bytes().first()? {

@@ -20,13 +20,13 @@ pub(super) enum Action {
     Peek,
     Refund,
     Reset,
-    /// Undoes a charge of that time.
+    /// Undoes a charge that was made at this time.
     Undo(Nanos),
-    /// Charges what a call turned out to cost more.
+    /// Charges the units by which the actual cost of a call exceeds its charge.
     ChargeMore,
-    /// Charges a call that waits at most so long, in nanoseconds, for the time that it is given.
+    /// Charges a call that waits at most this many nanoseconds, for the time at which it is to be released.
     Reserve(u64),
-    /// Undoes a `Reserve` that left this mark.
+    /// Undoes the `Reserve` that left this mark.
     GiveBack(u128),
 }
 

@@ -24,7 +24,8 @@ pub(super) struct Script {
 pub(super) enum TimeSource {
     /// The server's clock.
     Server,
-    /// The last argument, in tests. Keys do not expire: their time to live is written beside them.
+    /// The last argument, in tests. Keys do not expire there: the time to live of each is written to a second key,
+    /// whose name begins with `ttl:`.
     #[cfg(test)]
     Passed,
 }

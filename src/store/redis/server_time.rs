@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How far the server's clock is ahead of this process's own, in microseconds. Both count from the Unix epoch, more or less,
 /// so the difference is kept relative to [`BIAS`].
 ///
-/// A reply is read some time after the server wrote its reading into it. So each reply says how far the server is ahead *at
-/// least*, and the largest is nearest to the truth. One that is lower by more than a deadline means that the server's clock
-/// was set back.
+/// A reply is read some time after the server wrote its clock's reading into it. So each reply shows how far the
+/// server is ahead *at least*, and the largest of these differences is nearest to the truth. A difference that is
+/// smaller than the largest by more than two deadlines means that the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
     /// 0: not known.

@@ -138,7 +138,7 @@ struct RejectionCount {
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {
-    /// Returns the algorithm whose refusals are counted.
+    /// Returns the algorithm whose denials are counted.
     #[must_use]
     pub const fn algorithm(&self) -> &A {
         &self.algorithm
@@ -150,7 +150,7 @@ impl<A: Algorithm> Lockout<A> {
         Duration::from_nanos(self.duration)
     }
 
-    /// Returns the number of refusals after which a key is locked out.
+    /// Returns the number of denials after which a key is locked out.
     #[must_use]
     pub const fn refusals(&self) -> u64 {
         self.refusals

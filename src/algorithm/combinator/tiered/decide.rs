@@ -37,7 +37,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.reported(state, now, decision)
     }
 
-    /// Moves no key to another tier.
+    /// Decides with this tier, without a charge. The tier that the key was asked with last stays the same.
     fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         let decision = self.look(state, now, |mine| self.algorithm.peek(mine, now, cost));
         self.reported(state, now, decision)

@@ -17,12 +17,13 @@ use crate::decision::Decision;
 /// ([`tier`](crate::middleware::RateLimitLayer::tier)) or by the caller of the limiter
 /// ([`tier`](crate::limiter::RateLimiter::tier)).
 ///
-/// A key that is asked with a tier for the first time starts with what it has used with others, as the table of
-/// [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what it uses with any tier counts
-/// for all of them, as far as they have units left (what exceeds them is not owed): so moving a user to another
-/// tier neither resets it nor locks it out, and alternating between tiers gains nothing. A key keeps at most 32
-/// tiers; the one that becomes fresh first is evicted. A refund goes to the tier that was asked last. Queued
-/// calls of all tiers share one queue, in the order of arrival; each leaves when its own tier admits it.
+/// The first time that a key is asked with a tier, its state for that tier starts with what the key has used with
+/// other tiers, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what
+/// the key uses with any tier is charged to all its tiers, as far as they have units left; what exceeds them is
+/// not owed. So a user who is moved to another tier is neither reset nor locked out, and alternating between tiers
+/// gains nothing. A key keeps at most 32 tiers; the one that becomes fresh first is evicted. A refund goes to the
+/// tier that was asked last. Queued calls of all tiers share one queue, in the order of arrival; each call leaves
+/// when its own tier admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -47,15 +48,17 @@ use crate::decision::Decision;
 ///
 /// **Naive answer.** A limiter for each tier.
 ///
-/// **Where it breaks.** A user who is moved to another tier finds an unused budget there; moved to and fro, one each
-/// time.
+/// **Where it breaks.** A user who is moved to another tier finds an unused budget there, and one more with each
+/// further move.
 ///
-/// **The idea.** A user has a state for each tier it was asked with, and what it uses counts in all of them.
-/// The state for a tier that is new to it is converted from the one that leaves it the least: as when a
-/// limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace), but for one key.
+/// **The idea.** A user has a state for each tier with which it was asked, and what it uses is charged to all of
+/// them. When a user is asked with a tier for the first time, the new state is converted from the state that
+/// leaves the user the least, as when a limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace),
+/// but for one key.
 ///
-/// One state would not do: converted to a small limit and back to a large one, it would have forgotten what the
-/// small one cannot hold. A user that alternates between two tiers would have no limit at all.
+/// One state would not do: if it were converted to a small limit and back to a large one, it would no longer know
+/// of the units that the small limit cannot hold. A user that alternates between two tiers would have no limit at
+/// all.
 ///
 /// **Invariant.** Each tier's limit holds by itself, for all that was used with any tier since the key was
 /// first asked with this one. No call waits longer than the tier that is asked could demand.

@@ -55,8 +55,9 @@ impl Combined {
     }
 }
 
-/// Returns how urgent a decision is; the most urgent one is reported. Of denials it is the longest wait, else
-/// the fewest units left, and if these are equal the units that must last longer.
+/// Returns how urgent a decision is. The most urgent one is reported: the denial with the longest wait, or if
+/// there is none, the admission with the fewest units left; of equal admissions, the one whose units must last
+/// longer.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -65,7 +66,7 @@ fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     }
 }
 
-/// Converts a span of a decision, which fits: it was computed in nanoseconds.
+/// Converts a duration of a decision to nanoseconds. It fits into a `u64`, since it was computed as one.
 fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
@@ -170,7 +171,7 @@ macro_rules! tuple {
                 $(self.$at.is_fresh(&state.$at, now))&&+
             }
 
-            /// Returns that of the first member. See [`for_each_policy`](Algorithm::for_each_policy).
+            /// Returns the policy of the first member. See [`for_each_policy`](Algorithm::for_each_policy).
             fn policy(&self) -> QuotaPolicy {
                 self.0.policy()
             }

@@ -41,11 +41,12 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
-    /// Reserves room for a key, if it is a new one and there is or can be room; evicts none of `keep`.
+    /// Reserves room for a key, if the key is new and there is or can be room. Evicts none of `keep`.
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
     /// Releases room that was reserved, and is not needed.
     fn unreserve(&self);
-    /// Returns the location of a key that has no place of its own; `None` if there is none.
+    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares it. Returns
+    /// `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     /// Counts and denies a call for whose key there is no room.
     fn reject(&self, quota: u64) -> Decision;
@@ -73,8 +74,8 @@ pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
 
 /// A locked shard.
 pub(super) trait ErasedShard {
-    /// Returns the latest reading of the clock that the key knows of: that at which a call was charged that was
-    /// just admitted.
+    /// Returns the latest reading of the clock that the key knows of. Just after a call was admitted, this is the
+    /// reading at which the call was charged.
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
     /// Returns whether an admitted call can be settled.
     fn settles(&self, ask: Ask<'_>) -> bool;
@@ -82,12 +83,13 @@ pub(super) trait ErasedShard {
     fn needs_release(&self, ask: Ask<'_>) -> bool;
     /// Returns the permit of an admitted call; `None` for algorithms that hold nothing.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
-    /// Returns the wait of a queued call of that key.
+    /// Returns the wait of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
-    /// Gives the key a state, unless there is no room for it. A new one takes over the room that is `reserved`.
+    /// Gives the key a state, unless it has one or there is no room for it. If `reserved`, room was reserved
+    /// before, and a new key takes it.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
-    /// Decides a call for whose key there is no room: it is denied with its quota as the error, unless it needs
-    /// no room.
+    /// Decides a call for whose key there is no room. Returns its quota as the error, with which the call is
+    /// denied, unless the call needs no room.
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;

@@ -4,8 +4,9 @@
 //! buckets after all others. A call on one key takes the same locks in the same order, so there is no deadlock.
 //! If no call is queued, the whole is decided immediately.
 //!
-//! A call that is queued on one key is charged by the other limiters when it is queued: their budgets are for
-//! arrivals, the queue's for releases. If it is cancelled while it waits, these charges are undone.
+//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their
+//! limits count arrivals; the key with the queue charges it when it is released. If the call is cancelled while
+//! it waits, the charges to the other keys are undone.
 
 mod commit;
 mod few;
@@ -100,8 +101,9 @@ impl<'p, 'a> Participant<'p, 'a> {
         }
     }
 
-    /// Returns whether the call reports its own decision, though it draws on the state of another call: if it
-    /// has an algorithm of its own, or if nothing is charged.
+    /// Returns whether the call reports a decision of its own, and not that of its leader: the call that
+    /// charges the state which both draw on. A call does so if it is the leader itself, if the joint call is
+    /// denied, so that nothing is charged, or if it has an algorithm of its own.
     fn reports_separately(&self, at: usize, denied: bool) -> bool {
         self.leader == at || denied || self.part.algorithm.is_some()
     }
