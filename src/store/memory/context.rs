@@ -90,7 +90,7 @@ impl<A: Algorithm> MemoryContext<A> {
     ) -> Option<R> {
         match call.cost {
             0 => {
-                self.table.drop_empty_queue(self, key);
+                self.table.sweep_for_peek(self, key);
                 Some(self.table.peek_entry(self, key, call.algorithm, decide))
             }
             _ => self.table.with_entry(self, key, call.algorithm, decide),

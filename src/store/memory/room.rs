@@ -52,8 +52,9 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Looks at a few keys if this one is new, and removes those that are fresh. No lock is held by the caller.
-    pub(super) fn drop_empty_queue(&self, context: &MemoryContext<A>, key: Fingerprint) {
+    /// Looks at a few keys if `key` is not in the table, and removes those that are fresh: a peek at a new key sweeps
+    /// too, though it inserts nothing. No lock is held by the caller.
+    pub(super) fn sweep_for_peek(&self, context: &MemoryContext<A>, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared(context);
             self.sweep(context, &mut self.sweep_queue(), false, &[]);
