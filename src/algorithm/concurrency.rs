@@ -27,8 +27,8 @@ use crate::decision::Decision;
 /// permits: only they know from which bucket they were taken.
 ///
 /// Calls in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
-/// [`refund`](crate::limiter::RateLimiter::refund) affects them. The end of a call is subtracted from the total
-/// that counted the call, even if the algorithm was [replaced](crate::limiter::RateLimiter::replace) since.
+/// [`refund`](crate::limiter::RateLimiter::refund) affects them. When a call ends, its permit returns to the
+/// total that counted it, even if the algorithm was [replaced](crate::limiter::RateLimiter::replace) since.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
