@@ -59,18 +59,22 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
 }
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
-    /// Makes a change that gives units to the key. If it fails, only the fallback knows of it.
+    /// Makes a change that gives units to the key; in the fallback, if Redis cannot be asked.
     fn change(&self, key: Arc<str>, operation: Operation<A>) -> RedisReply<()> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             shared.denials.forget(&key);
+            let (action, cost) = (operation.action, operation.cost);
+            let changed = shared.ask(&key, operation).await.map(|_| ());
             if let Some(local) = &shared.fallback {
-                match operation.action {
+                match action {
                     Action::Reset => local.reset(&*key),
-                    _ => local.refund(&*key, operation.cost),
+                    // A call that Redis has charged was not charged by the fallback.
+                    _ if changed.is_err() => local.refund(&*key, cost),
+                    _ => {}
                 }
             }
-            shared.ask(&key, operation).await.map(|_| ())
+            changed
         })
     }
 }

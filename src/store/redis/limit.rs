@@ -233,7 +233,8 @@ impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
 
 /// Keys are converted when they are used next. Other processes go on with their own algorithm.
 impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
-    /// An algorithm whose states cannot be kept in Redis is not taken over; with the feature `tracing`, that is logged.
+    /// An algorithm whose states cannot be kept in Redis is not taken over; with the feature `tracing`, that is logged. The
+    /// fallback keeps its own algorithm.
     fn replace(&self, algorithm: A) {
         let shared = &self.shared;
         match Plan::new(algorithm, shared.link.source, shared.scripts) {
@@ -242,9 +243,6 @@ impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
                 *shared.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
                 shared.is_replaced.store(true, Ordering::Release);
                 shared.denials.clear();
-                if let Some(fallback) = &shared.fallback {
-                    fallback.replace(shared.plan().algorithm.clone());
-                }
             }
             Err(error) => log_not_replaced(&error),
         }

@@ -90,16 +90,19 @@ async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(TokenBucket::new(quota(12).burst(5)));
     let start = Instant::now();
     let (mut admitted, first) = limiter.exhaust("a").await;
-    let mut last = first.after;
+    let (mut last, mut lost) = (first.after, Duration::ZERO);
     while start.elapsed() < PERIOD * 2 {
         sleep(7 * MS).await;
+        let before = last;
         let (more, denied) = limiter.exhaust("a").await;
         admitted += more;
         last = denied.before;
+        // What a machine that stalls leaves in a full bucket is lost.
+        lost += (denied.after - before).saturating_sub(100 * MS);
         let at_most = 5 + units(denied.after - start);
         assert!(admitted <= at_most + 1, "{admitted} admitted, and at most {at_most} in that time");
     }
-    let at_least = 5 + units(last - first.after);
+    let at_least = 5 + units((last - first.after).saturating_sub(lost));
     assert!(admitted + 1 >= at_least, "{admitted} admitted, and at least {at_least} in that time");
 }
 
@@ -110,7 +113,7 @@ fn units(time: Duration) -> u64 {
 
 async fn an_idle_key_stores_no_more_than_its_burst<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(TokenBucket::new(quota(1_000).burst(3)));
-    limiter.exhaust("a").await;
+    assert!(limiter.check_n("a", 3).await.is_allowed());
     sleep(PERIOD).await;
     assert_eq!(limiter.remaining("a").await, 3);
     assert!(!limiter.check_n("a", 4).await.is_allowed());
