@@ -41,10 +41,29 @@ impl Arrival {
             return true;
         }
         if config.is_counted() {
-            return algorithm.queue_capacity(state, self.now, max_wait) > 0;
+            return capacity(algorithm, state, at, self.now, max_wait) > 0;
         }
         let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
         algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
+}
+
+/// Returns how many calls of cost 1 that arrive at `now` would wait no longer than `max_wait` nanoseconds, in a state that
+/// accounts for all calls ahead and is asked with the clock reading `at`, which may be later.
+pub(super) fn capacity<A: Algorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    at: Nanos,
+    now: Nanos,
+    max_wait: u64,
+) -> u64 {
+    if max_wait == u64::MAX {
+        return algorithm.queue_capacity(state, at, max_wait);
+    }
+    let latest = now.saturating_add(max_wait);
+    match latest < at {
+        true => 0,
+        false => algorithm.queue_capacity(state, at, latest.saturating_since(at)),
     }
 }
 

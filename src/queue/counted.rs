@@ -1,6 +1,6 @@
 //! What is reported where the places of the queue count: `limit` and `remaining` include the calls that may wait.
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, capacity};
 use super::view::QueueView;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
@@ -59,8 +59,8 @@ impl<A: Algorithm> QueueView<'_, A> {
             None => config.places().saturating_sub(self.waiting()),
         };
         let places = places.min(self.total.available()).saturating_add(at_once);
-        let (tail, _) = self.tail(arrival.now);
-        let in_time = algorithm.queue_capacity(tail, arrival.now, arrival.max_wait(config));
+        let (tail, at) = self.tail(arrival.now);
+        let in_time = capacity(algorithm, tail, at, arrival.now, arrival.max_wait(config));
         // A call that is admitted immediately does not wait, however far the clock is behind.
         places.min(in_time.max(at_once))
     }

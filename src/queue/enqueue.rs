@@ -105,6 +105,10 @@ impl<A: Algorithm> Queue<A> {
         let ticket = self.next_ticket;
         let ready_at = match &mut self.projection {
             Some(projection) => {
+                if tier.is_some() {
+                    // A tier that is new to the key is kept from now on.
+                    let _ = algorithm.ready_at(state, now, cost);
+                }
                 let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
                 projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
                 ready_at
@@ -112,9 +116,11 @@ impl<A: Algorithm> Queue<A> {
             // It is the first, or it is unknown when calls will be admitted.
             None => algorithm.ready_at(state, now, cost),
         };
+        // Where the time is not known, each access asks.
+        let checked_at = ready_at.map(|_| now);
         let ready_at = ready_at.unwrap_or(Nanos::MAX);
         if self.waiting.is_empty() {
-            (self.ready_at, self.checked_at) = (Some(ready_at), Some(now));
+            (self.ready_at, self.checked_at) = (Some(ready_at), checked_at);
             self.seen = algorithm.last_update(state);
         }
         let config = queue_config(algorithm);

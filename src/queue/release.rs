@@ -96,8 +96,11 @@ impl<A: Algorithm> Queue<A> {
     /// Computes when the first waiter is released. Returns its waker if that has moved forward.
     pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
         let first = self.waiting.front()?;
-        let ready_at = first.algorithm(base).ready_at(state, now, first.cost).unwrap_or(Nanos::MAX);
-        (self.ready_at, self.checked_at) = (Some(ready_at), Some(now));
+        let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
+        // Where the time is not known, each access asks.
+        self.checked_at = ready_at.map(|_| now);
+        let ready_at = ready_at.unwrap_or(Nanos::MAX);
+        self.ready_at = Some(ready_at);
         self.observe_time(base.last_update(state));
         let first = self.waiting.front()?;
         first.waker.clone().filter(|_| first.wake_at > ready_at)

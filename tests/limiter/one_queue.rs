@@ -309,3 +309,38 @@ fn a_queued_call_leaves_by_its_own_tier() {
     clock.advance(10 * MS);
     assert!(poll(&mut last).is_some());
 }
+
+/// A tier that is new to the key is kept from the time at which its first call waits.
+#[test]
+fn a_call_that_waits_in_a_new_tier_waits_by_its_rate() {
+    let (free, paid) = (TokenBucket::new(per(1, 100 * MS)), TokenBucket::new(per(1, 10 * MS)));
+    let (clock, limiter) = on(Tiered::new(free));
+    assert!(limiter.check("key").is_allowed());
+    let mut of_paid = waits(limiter.tier(&paid).acquire("key"));
+    clock.advance(5 * MS);
+    assert!(poll(&mut of_paid).is_none());
+    clock.advance(5 * MS);
+    assert!(poll(&mut of_paid).unwrap().is_allowed());
+}
+
+/// A queue that is longer than a period of the quota is no step back of the clock.
+#[test]
+fn a_tier_lets_no_call_wait_longer_than_its_maximum() {
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(20).max_wait(1_500 * MS);
+    let (clock, limiter) = on(Tiered::new(bucket));
+    let mut accepted: Vec<_> = (0..20).map(|_| Box::pin(limiter.acquire("key"))).collect();
+    let mut waiting = Vec::new();
+    let mut admitted = 0;
+    for mut call in accepted.drain(..) {
+        match poll(&mut call) {
+            Some(decision) => admitted += u64::from(decision.is_allowed()),
+            None => waiting.push(call),
+        }
+    }
+    assert_eq!((admitted, waiting.len()), (1, 15));
+    for _ in 0..15 {
+        clock.advance(100 * MS);
+        waiting.retain_mut(|call| poll(call).is_none());
+    }
+    assert!(waiting.is_empty(), "a call waits longer");
+}

@@ -140,8 +140,9 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
+    /// Keeps the state of the tier: one that is new to the key is refilled at its own rate from then on.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.look(state, now, |mine| self.algorithm.ready_at(mine, now, cost))
+        self.ask(state, now, |mine| (self.algorithm.ready_at(mine, now, cost), Keep::State))
     }
 
     fn admit_queued(
@@ -153,7 +154,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     ) -> Option<Nanos> {
         let admitted = self.ask(state, now, |mine| {
             let admitted = self.algorithm.admit_queued(mine, now, arrived, cost);
-            (admitted, if admitted.is_some() { Keep::Tier } else { Keep::Nothing })
+            (admitted, if admitted.is_some() { Keep::Tier } else { Keep::State })
         })?;
         state.count(state.by.last_update(&state.state), cost);
         Some(admitted)
