@@ -96,7 +96,7 @@ async fn run(url: Option<String>) -> Result<()> {
         Some(url) => (None, url),
         None => start_redis().await.map(|(server, url)| (Some(server), url))?,
     };
-    println!("the limit is {QUOTA}, in {url}");
+    println!("the limit is {QUOTA}");
     let admitted = share(&url, 12).await?;
     println!("{admitted} were admitted, by both copies together");
     if let Some(mut server) = server {
