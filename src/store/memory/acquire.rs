@@ -26,7 +26,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
         let mut charged_at = Nanos::ZERO;
-        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
+        let known = context.table.with_existing(key, call.algorithm, |algorithm, state, now| {
             if algorithm.needs_release() {
                 return None;
             }

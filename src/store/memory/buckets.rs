@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::task::Waker;
 
-use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::shard::{Shard, ShardConfig};
@@ -19,7 +18,6 @@ impl<A: Algorithm> Table<A> {
     /// Locks the shared bucket of a new key, and runs `change` on it. The shard of the key is locked already.
     pub(super) fn with_shared<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         wake: &mut Vec<Waker>,
@@ -29,8 +27,8 @@ impl<A: Algorithm> Table<A> {
         let bucket = self.config.bucket(key);
         let mut shared = self.shared.lock(&bucket);
         // Read while the bucket is locked, too: other keys draw on it.
-        let now = context.clock().now();
-        self.open_bucket(context, &mut shared, bucket, algorithm, now);
+        let now = self.clock.now();
+        self.open_bucket(&mut shared, bucket, algorithm, now);
         let Shard { shard_config, states, .. } = &mut *shared;
         let Some(state) = states.get_mut(&bucket) else { unreachable!("it was opened") };
         change(self.entry(key, shard_config, algorithm, state, None, wake), now)
@@ -39,7 +37,6 @@ impl<A: Algorithm> Table<A> {
     /// Gives a shared bucket a state, unless it has one. Its shard is locked.
     pub(super) fn open_bucket(
         &self,
-        context: &MemoryContext<A>,
         shared: &mut Shard<A>,
         bucket: Fingerprint,
         algorithm: Option<&A>,
@@ -48,8 +45,7 @@ impl<A: Algorithm> Table<A> {
         shared.make_slot();
         let Shard { shard_config, states, .. } = shared;
         if let Entry::Vacant(vacant) = states.entry(bucket) {
-            let mut state =
-                self.new_state(context, shard_config, algorithm.unwrap_or(&shard_config.algorithm), now);
+            let mut state = self.new_state(shard_config, algorithm.unwrap_or(&shard_config.algorithm), now);
             shard_config.algorithm.set_shared(&mut state, true);
             vacant.insert(state);
             self.buckets.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +54,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Looks at the next few shared buckets, and drops the state of those that are fresh. No lock is held by
     /// the caller.
-    pub(super) fn clean_shared(&self, context: &MemoryContext<A>) {
+    pub(super) fn clean_shared(&self) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -67,7 +63,7 @@ impl<A: Algorithm> Table<A> {
             let number = number as u64 & ((1 << self.config.shared_bits) - 1);
             let bucket = Fingerprint::numbered(number);
             let mut shared = self.shared.lock(&bucket);
-            let now = context.clock().now();
+            let now = self.clock.now();
             let Shard { shard_config: ShardConfig { algorithm, .. }, states, .. } = &mut *shared;
             if states.get(&bucket).is_some_and(|state| algorithm.is_fresh(state, now)) {
                 states.remove(&bucket);
@@ -80,7 +76,6 @@ impl<A: Algorithm> Table<A> {
     /// Returns the state in which a key starts that has no place: that of its shared bucket, if it has one.
     pub(super) fn initial_state(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         shard_config: &ShardConfig<A>,
         algorithm: &A,
@@ -100,7 +95,7 @@ impl<A: Algorithm> Table<A> {
                 return state;
             }
         }
-        self.new_state(context, shard_config, algorithm, now)
+        self.new_state(shard_config, algorithm, now)
     }
 
     /// Returns whether a new key must share a bucket though there may be room: calls in progress hold part of

@@ -57,8 +57,8 @@ impl<A: Algorithm> MemoryCharge<A> {
         };
         let table = &context.table;
         match actual > *cost {
-            true => table.with_entry(context, *key, algorithm.as_ref(), settle),
-            false => table.with_used(context, *key, algorithm.as_ref(), settle),
+            true => table.with_entry(*key, algorithm.as_ref(), settle),
+            false => table.with_used(*key, algorithm.as_ref(), settle),
         }
     }
 }
@@ -95,13 +95,12 @@ pub(super) fn permit_for<A: Algorithm>(
     let context = Arc::clone(context);
     Reservation::on_release(move || {
         algorithm.release_total(cost);
-        context.table.end(&context, location, &algorithm, cost);
+        context.table.end(location, &algorithm, cost);
     })
 }
 
 impl<A: Algorithm> MemoryContext<A> {
     pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: Nanos) {
-        let _ =
-            self.table.with_used(self, key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
+        let _ = self.table.with_used(key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
     }
 }

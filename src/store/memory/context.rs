@@ -5,7 +5,7 @@ use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, HashSeed};
 use super::table::Table;
 use crate::algorithm::Algorithm;
-use crate::clock::{AnyClock, Nanos};
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
 use crate::store::Attempt;
@@ -19,20 +19,16 @@ pub(super) struct MemoryContext<A: Algorithm> {
     initial: A,
     replaced: AtomicBool,
     replacement: RwLock<Option<A>>,
-    clock: AnyClock,
-    created_at: Nanos,
     pub(super) seed: HashSeed,
     pub(super) table: Table<A>,
 }
 
 impl<A: Algorithm> MemoryContext<A> {
-    pub(super) fn new(algorithm: A, clock: AnyClock, table: Table<A>) -> Self {
+    pub(super) fn new(algorithm: A, table: Table<A>) -> Self {
         Self {
-            created_at: clock.now(),
             initial: algorithm,
             replaced: AtomicBool::new(false),
             replacement: RwLock::new(None),
-            clock,
             seed: HashSeed::random(),
             table,
         }
@@ -64,16 +60,6 @@ impl<A: Algorithm> MemoryContext<A> {
         result
     }
 
-    /// Returns the clock.
-    pub(super) fn clock(&self) -> &AnyClock {
-        &self.clock
-    }
-
-    /// Returns the time at which the limiter was created: a key never seen counts as idle since then.
-    pub(super) fn created_at(&self) -> Nanos {
-        self.created_at
-    }
-
     #[cold]
     pub(super) fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
         self.decide(key, call, |mut entry, now| entry.check(now, call.cost))
@@ -90,10 +76,10 @@ impl<A: Algorithm> MemoryContext<A> {
     ) -> Option<R> {
         match call.cost {
             0 => {
-                self.table.sweep_for_peek(self, key);
-                Some(self.table.peek_entry(self, key, call.algorithm, decide))
+                self.table.sweep_for_peek(key);
+                Some(self.table.peek_entry(key, call.algorithm, decide))
             }
-            _ => self.table.with_entry(self, key, call.algorithm, decide),
+            _ => self.table.with_entry(key, call.algorithm, decide),
         }
     }
 
@@ -104,12 +90,12 @@ impl<A: Algorithm> MemoryContext<A> {
     }
 
     pub(super) fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
-        let asked = self.table.with_used(self, key, None, |entry, now| entry.ask(now, ticket, waker));
+        let asked = self.table.with_used(key, None, |entry, now| entry.ask(now, ticket, waker));
         let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
         turn
     }
 
     pub(super) fn abandon(&self, key: Fingerprint, ticket: u64) {
-        let _spare = self.table.with_used(self, key, None, |entry, now| entry.abandon(now, ticket));
+        let _spare = self.table.with_used(key, None, |entry, now| entry.abandon(now, ticket));
     }
 }

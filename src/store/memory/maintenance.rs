@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 
-use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
@@ -15,12 +14,12 @@ use crate::sync::atomic::Ordering;
 impl<A: Algorithm> Table<A> {
     /// Ends a call that holds a permit, in the place where it was admitted: the key's own, or the shared
     /// bucket.
-    pub(super) fn end(&self, context: &MemoryContext<A>, location: Location, algorithm: &A, cost: u64) {
+    pub(super) fn end(&self, location: Location, algorithm: &A, cost: u64) {
         let mut wake = Wakers::default();
         {
             let (Location::Own(key) | Location::Shared(key)) = location;
             let mut shard = lock(self.shard(location));
-            let now = context.clock().now();
+            let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             // A key with calls in progress is not evicted, unless the algorithm has panicked.
             if let Some(state) = states.get_mut(&key) {
@@ -32,10 +31,10 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Rejects all waiters and all later calls. Returns the wakers to wake once no lock is held.
-    pub(super) fn close(&self, context: &MemoryContext<A>) -> Wakers {
+    pub(super) fn close(&self) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
-            let now = context.clock().now();
+            let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             shard_config.closed = true;
             let waited_for: Vec<_> = queues.keys().copied().collect();
@@ -49,12 +48,12 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Makes the key fresh.
-    pub(super) fn reset(&self, context: &MemoryContext<A>, key: Fingerprint) {
+    pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {
             let mut sweep_queue = self.sweep_queue();
             let mut shard = self.keys.lock(&key);
-            let now = context.clock().now();
+            let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
             if queues.contains_key(&key)
@@ -70,7 +69,7 @@ impl<A: Algorithm> Table<A> {
                 let algorithm = &shard_config.algorithm;
                 let entry = self.entry(key, shard_config, None, state, Some(queues), &mut wake);
                 entry.replace_state(now, |state| {
-                    algorithm.reset_state(state, self.new_state(context, shard_config, algorithm, now));
+                    algorithm.reset_state(state, self.new_state(shard_config, algorithm, now));
                 });
             } else {
                 known.remove();
@@ -82,10 +81,10 @@ impl<A: Algorithm> Table<A> {
 
     /// Replaces the algorithm of all keys: shard by shard, each at an instant between two decisions. Returns
     /// the wakers to wake once no lock is held.
-    pub(super) fn replace(&self, context: &MemoryContext<A>, new: &A) -> Wakers {
+    pub(super) fn replace(&self, new: &A) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
-            let now = context.clock().now();
+            let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             for (key, state) in states {
                 let wake = &mut wake;
@@ -94,7 +93,7 @@ impl<A: Algorithm> Table<A> {
                 KeyEntry { base: new, ..entry }
                     .replace_state(now, |state| new.migrate(state, &shard_config.algorithm, now));
             }
-            let mut first = self.new_state(context, shard_config, &shard_config.algorithm, now);
+            let mut first = self.new_state(shard_config, &shard_config.algorithm, now);
             new.migrate(&mut first, &shard_config.algorithm, now);
             let (generation, closed) = (shard_config.generation + 1, shard_config.closed);
             *shard_config = ShardConfig { algorithm: new.clone(), generation, first: Some(first), closed };

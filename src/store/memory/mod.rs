@@ -94,8 +94,8 @@ impl<A: Algorithm> MemoryStore<A> {
         let max_queued = max_queued.map_or_else(|| default_max_waiting(&algorithm), |max| max as u64);
         let shared_bits = shared_bits(max_keys);
         let config = StoreConfig { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits };
-        let table = Table::new(max_keys, &algorithm, config);
-        Self { context: Arc::new(MemoryContext::new(algorithm, clock, table)) }
+        let table = Table::new(max_keys, &algorithm, clock, config);
+        Self { context: Arc::new(MemoryContext::new(algorithm, table)) }
     }
 
     pub(crate) fn queued(&self) -> usize {
@@ -138,7 +138,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     #[inline]
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
         let context = &*self.context;
-        let known = context.table.with_existing(context, key, call.algorithm, |algorithm, state, now| {
+        let known = context.table.with_existing(key, call.algorithm, |algorithm, state, now| {
             Some(algorithm.check(state, now, call.cost))
         });
         match known {
@@ -165,23 +165,23 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
 
     fn peek(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
         let context = &*self.context;
-        context.table.peek_entry(context, key, call.algorithm, |entry, now| entry.peek(now, call.cost))
+        context.table.peek_entry(key, call.algorithm, |entry, now| entry.peek(now, call.cost))
     }
 
     fn refund(&self, KeyId(key): KeyId, cost: u64) {
         let context = &*self.context;
-        let _ = context.table.with_used(context, key, None, |entry, now| entry.refund(now, cost));
+        let _ = context.table.with_used(key, None, |entry, now| entry.refund(now, cost));
     }
 
     fn reset(&self, KeyId(key): KeyId) {
-        self.context.table.reset(&self.context, key);
+        self.context.table.reset(key);
     }
 }
 
 impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let (context, cost) = (&*self.context, call.cost);
-        let released = context.table.with_used(context, key, call.algorithm, |entry, now| {
+        let released = context.table.with_used(key, call.algorithm, |entry, now| {
             // No more than it holds in flight itself: other keys' calls are not released.
             let (algorithm, cost) =
                 (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
@@ -201,14 +201,14 @@ impl<A: Algorithm> ReplaceAlgorithm<A> for MemoryStore<A> {
     fn replace(&self, algorithm: A) {
         let context = &*self.context;
         // Waiters that the new algorithm releases are woken once no lock is held.
-        drop(context.replace(algorithm, |new| context.table.replace(context, new)));
+        drop(context.replace(algorithm, |new| context.table.replace(new)));
     }
 }
 
 impl<A: Algorithm> CloseStore<A> for MemoryStore<A> {
     fn close(&self) {
         // The waiters are woken once no lock is held.
-        drop(self.context.table.close(&self.context));
+        drop(self.context.table.close());
     }
 }
 

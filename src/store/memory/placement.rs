@@ -2,7 +2,6 @@
 
 use std::mem;
 
-use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::on_full::OnFull;
@@ -42,24 +41,18 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Reserves room for a key, if it is a new one. `keep` are keys of the same call.
-    pub(super) fn ensure_space(
-        &self,
-        context: &MemoryContext<A>,
-        key: Fingerprint,
-        keep: &[Fingerprint],
-    ) -> Option<Place<'_>> {
+    pub(super) fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> Option<Place<'_>> {
         if self.is_known(key) {
             return None;
         }
-        self.clean_shared(context);
-        self.make_room(context, keep)
+        self.clean_shared();
+        self.make_room(keep)
     }
 
     /// Gives a key a state in its shard, which is locked. `reserved` says whether room is reserved for it: a
     /// new key takes that over.
     pub(super) fn insert_if_absent(
         &self,
-        context: &MemoryContext<A>,
         shard: &mut Shard<A>,
         location: Location,
         reserved: bool,
@@ -76,14 +69,13 @@ impl<A: Algorithm> Table<A> {
                 if !reserved && place.is_none() {
                     return Settled::NoRoom;
                 }
-                let state =
-                    self.initial_state(context, key, &shard.shard_config, &shard.shard_config.algorithm, now);
+                let state = self.initial_state(key, &shard.shard_config, &shard.shard_config.algorithm, now);
                 shard.make_slot();
                 shard.states.insert(key, state);
                 // The key has it now.
                 mem::forget(place);
             }
-            Location::Shared(_) => self.open_bucket(context, shard, key, None, now),
+            Location::Shared(_) => self.open_bucket(shard, key, None, now),
         }
         Settled::New
     }

@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 
-use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::on_full::{LeastUsed, OnFull, Sampled};
 use super::shard::{Shard, ShardConfig};
@@ -39,14 +38,14 @@ enum Look {
 impl<A: Algorithm> Table<A> {
     /// Reserves room for a new key. Looks at a few keys, removes those that are fresh, and if there is still no
     /// room, evicts one if the policy allows it, but none of `keep`. No lock is held by the caller.
-    pub(super) fn make_room(&self, context: &MemoryContext<A>, keep: &[Fingerprint]) -> Option<Place<'_>> {
+    pub(super) fn make_room(&self, keep: &[Fingerprint]) -> Option<Place<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         let mut sweep_queue = self.sweep_queue();
-        let sample = self.sweep(context, &mut sweep_queue, evicts, keep);
+        let sample = self.sweep(&mut sweep_queue, evicts, keep);
         if let Some(place) = self.try_reserve() {
             return Some(place);
         }
-        let place = sample.in_order().find_map(|sampled| self.evict(context, &mut sweep_queue, sampled));
+        let place = sample.in_order().find_map(|sampled| self.evict(&mut sweep_queue, sampled));
         drop(sweep_queue);
         self.counters.full(self.max_keys);
         place
@@ -54,10 +53,10 @@ impl<A: Algorithm> Table<A> {
 
     /// Looks at a few keys if `key` is not in the table, and removes those that are fresh: a peek at a new key sweeps
     /// too, though it inserts nothing. No lock is held by the caller.
-    pub(super) fn sweep_for_peek(&self, context: &MemoryContext<A>, key: Fingerprint) {
+    pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         if !self.is_known(key) {
-            self.clean_shared(context);
-            self.sweep(context, &mut self.sweep_queue(), false, &[]);
+            self.clean_shared();
+            self.sweep(&mut self.sweep_queue(), false, &[]);
         }
     }
 
@@ -68,7 +67,6 @@ impl<A: Algorithm> Table<A> {
     /// Looks at a few keys, removes those that are fresh, and samples those that may be evicted.
     fn sweep(
         &self,
-        context: &MemoryContext<A>,
         sweep_queue: &mut SweepQueue,
         evicts: bool,
         keep: &[Fingerprint],
@@ -94,7 +92,7 @@ impl<A: Algorithm> Table<A> {
                 sweep_queue.next()
             };
             let Some(key) = next else { continue };
-            match self.look_at(context, key, full) {
+            match self.look_at(key, full) {
                 Look::Removed => sweep_queue.forget_last(),
                 Look::Evictable(sampled) if evicts && !keep.contains(&key) => sample.offer(sampled),
                 Look::Evictable(_) | Look::Kept => {}
@@ -103,7 +101,7 @@ impl<A: Algorithm> Table<A> {
         sample
     }
 
-    fn look_at(&self, context: &MemoryContext<A>, key: Fingerprint, full: bool) -> Look {
+    fn look_at(&self, key: Fingerprint, full: bool) -> Look {
         let retention = self.retention.load(Ordering::Relaxed);
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config, states, queues, .. } = &mut *shard;
@@ -112,11 +110,11 @@ impl<A: Algorithm> Table<A> {
         if queues.contains_key(&key) {
             return Look::Kept;
         }
-        let now = context.clock().now();
+        let now = self.clock.now();
         let idle = now.saturating_since(algorithm.last_update(known.get()));
         if (idle >= retention || full)
             && algorithm.is_fresh(known.get(), now)
-            && self.may_forget(context, shard_config, now)
+            && self.may_forget(shard_config, now)
         {
             known.remove();
             self.record_eviction(now);
@@ -131,14 +129,13 @@ impl<A: Algorithm> Table<A> {
     /// Evicts a key, unless it was used since it was sampled. Returns its room.
     fn evict(
         &self,
-        context: &MemoryContext<A>,
         sweep_queue: &mut SweepQueue,
         Sampled { key, usage, .. }: Sampled<Fingerprint>,
     ) -> Option<Place<'_>> {
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = &mut *shard;
         let Entry::Occupied(known) = states.entry(key) else { return None };
-        let now = context.clock().now();
+        let now = self.clock.now();
         let state = known.get();
         if queues.contains_key(&key) || algorithm.in_flight(state) > 0 || algorithm.usage(state, now) > usage
         {

@@ -14,7 +14,6 @@ use std::mem;
 use std::task::Waker;
 
 use super::config::StoreConfig;
-use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::on_full::OnFull;
@@ -22,7 +21,7 @@ use super::shard::{Queues, Shard, ShardConfig, Shards, Wakers, lock};
 use super::stats::Counters;
 use super::sweep::{SweepQueue, retention};
 use crate::algorithm::Algorithm;
-use crate::clock::Nanos;
+use crate::clock::{AnyClock, Nanos};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -45,14 +44,19 @@ pub(super) struct Table<A: Algorithm> {
     evicted_until: AtomicU64,
     /// The time for which a fresh key must be idle before it is removed though there is room, in nanoseconds.
     pub(super) retention: AtomicU64,
+    pub(super) clock: AnyClock,
+    /// The time at which the limiter was created: a key never seen counts as idle since then.
+    created_at: Nanos,
     pub(super) config: StoreConfig,
     pub(super) counters: Counters,
 }
 
 impl<A: Algorithm> Table<A> {
     /// Creates a table of at most `max_keys`.
-    pub(super) fn new(max_keys: usize, algorithm: &A, config: StoreConfig) -> Self {
+    pub(super) fn new(max_keys: usize, algorithm: &A, clock: AnyClock, config: StoreConfig) -> Self {
         Self {
+            created_at: clock.now(),
+            clock,
             config,
             evicted_until: AtomicU64::new(0),
             retention: AtomicU64::new(retention(algorithm)),
@@ -79,12 +83,11 @@ impl<A: Algorithm> Table<A> {
     #[inline]
     pub(super) fn with_existing<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         change: impl FnOnce(&A, &mut A::State, Nanos) -> Option<R>,
     ) -> Option<R> {
-        let now = context.clock().now();
+        let now = self.clock.now();
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config, states, queues, .. } = &mut *shard;
         let (algorithm, state) = (algorithm.unwrap_or(&shard_config.algorithm), states.get_mut(&key)?);
@@ -92,7 +95,7 @@ impl<A: Algorithm> Table<A> {
             return None;
         }
         let late = now < algorithm.last_update(state);
-        let now = if late { context.clock().now() } else { now };
+        let now = if late { self.clock.now() } else { now };
         change(algorithm, state, now)
     }
 
@@ -100,7 +103,6 @@ impl<A: Algorithm> Table<A> {
     /// else the limiter's. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
@@ -110,12 +112,12 @@ impl<A: Algorithm> Table<A> {
         let Shard { shard_config, states, queues, .. } = &mut *shard;
         match states.get_mut(&key) {
             Some(state) => {
-                let now = context.clock().now();
+                let now = self.clock.now();
                 Some(change(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now))
             }
             None => {
                 drop(shard);
-                self.with_new_entry(context, key, algorithm, &mut wake, change)
+                self.with_new_entry(key, algorithm, &mut wake, change)
             }
         }
     }
@@ -124,34 +126,32 @@ impl<A: Algorithm> Table<A> {
     /// creates no key, unless the key may have used it in a shared bucket.
     pub(super) fn with_used<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         if self.config.on_full == OnFull::ShareBuckets {
-            return self.with_entry(context, key, algorithm, change);
+            return self.with_entry(key, algorithm, change);
         }
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config, states, queues, .. } = &mut *shard;
         let state = states.get_mut(&key)?;
-        let now = context.clock().now();
+        let now = self.clock.now();
         Some(change(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now))
     }
 
     #[cold]
     fn with_new_entry<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         wake: &mut Vec<Waker>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        self.clean_shared(context);
+        self.clean_shared();
         // If the algorithm panics, the place is free again.
-        let place = self.make_room(context, &[key]);
+        let place = self.make_room(&[key]);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
             shard.make_slot();
@@ -160,19 +160,19 @@ impl<A: Algorithm> Table<A> {
             let place = place.filter(|_| !self.must_use_shared(key, shard_config));
             match (states.entry(key), place) {
                 (Entry::Occupied(mut known), _) => {
-                    let now = context.clock().now();
+                    let now = self.clock.now();
                     let state = known.get_mut();
                     (change(self.entry(key, shard_config, algorithm, state, Some(queues), wake), now), false)
                 }
                 (Entry::Vacant(vacant), Some(place)) => {
-                    let now = context.clock().now();
-                    let mut state = self.initial_state(context, key, shard_config, own, now);
+                    let now = self.clock.now();
+                    let mut state = self.initial_state(key, shard_config, own, now);
                     let entry =
                         self.entry(key, shard_config, algorithm, &mut state, Some(&mut *queues), wake);
                     let result = change(entry, now);
                     let kept = !own.is_fresh(&state, now)
                         || queues.contains_key(&key)
-                        || !self.may_forget(context, shard_config, now);
+                        || !self.may_forget(shard_config, now);
                     mem::forget(place);
                     if kept {
                         vacant.insert(state);
@@ -183,12 +183,12 @@ impl<A: Algorithm> Table<A> {
                 }
                 // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
                 (Entry::Vacant(_), None) if self.config.on_full == OnFull::ShareBuckets => {
-                    (self.with_shared(context, key, algorithm, wake, change), false)
+                    (self.with_shared(key, algorithm, wake, change), false)
                 }
                 // Once the limiter is closed, nothing is counted.
                 (Entry::Vacant(_), None) if shard_config.closed => {
-                    let now = context.clock().now();
-                    let mut state = self.new_state(context, shard_config, own, now);
+                    let now = self.clock.now();
+                    let mut state = self.new_state(shard_config, own, now);
                     (change(self.entry(key, shard_config, algorithm, &mut state, None, wake), now), false)
                 }
                 (Entry::Vacant(_), None) => return None,
@@ -204,26 +204,20 @@ impl<A: Algorithm> Table<A> {
     /// charge anything.
     pub(super) fn peek_entry<R>(
         &self,
-        context: &MemoryContext<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         look: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> R {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(&key);
-        let now = context.clock().now();
+        let now = self.clock.now();
         let Shard { shard_config, states, queues, .. } = &mut *shard;
         let mut unknown;
         let state = match states.get_mut(&key) {
             Some(known) => known,
             None => {
-                unknown = self.initial_state(
-                    context,
-                    key,
-                    shard_config,
-                    algorithm.unwrap_or(&shard_config.algorithm),
-                    now,
-                );
+                unknown =
+                    self.initial_state(key, shard_config, algorithm.unwrap_or(&shard_config.algorithm), now);
                 &mut unknown
             }
         };
@@ -258,16 +252,10 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns the state of a key never seen, or removed: it may have known the latest reading at which a key
     /// was removed.
-    pub(super) fn new_state(
-        &self,
-        context: &MemoryContext<A>,
-        shard_config: &ShardConfig<A>,
-        algorithm: &A,
-        now: Nanos,
-    ) -> A::State {
+    pub(super) fn new_state(&self, shard_config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
         let now = now.max(Nanos(self.evicted_until.load(Ordering::Relaxed)));
         let Some(mut first) = shard_config.first.clone() else {
-            return algorithm.new_state(context.created_at(), now);
+            return algorithm.new_state(self.created_at, now);
         };
         // Brings it up to `now`.
         let _ = shard_config.algorithm.peek(&mut first, now, 0);
@@ -276,15 +264,8 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns whether a key never seen equals one that has been idle for long. Until then keys are kept: a
     /// bucket that starts empty may have been filled early by a refund.
-    pub(super) fn may_forget(
-        &self,
-        context: &MemoryContext<A>,
-        shard_config: &ShardConfig<A>,
-        now: Nanos,
-    ) -> bool {
-        shard_config
-            .algorithm
-            .is_fresh(&self.new_state(context, shard_config, &shard_config.algorithm, now), now)
+    pub(super) fn may_forget(&self, shard_config: &ShardConfig<A>, now: Nanos) -> bool {
+        shard_config.algorithm.is_fresh(&self.new_state(shard_config, &shard_config.algorithm, now), now)
     }
 
     /// Adds a key that was inserted into the table. No shard is locked.

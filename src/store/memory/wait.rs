@@ -100,7 +100,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {
-                    this.sleep.set(Some(place.context.clock().sleep_until(wake_at)));
+                    this.sleep.set(Some(place.context.table.clock.sleep_until(wake_at)));
                     *this.wake_at = wake_at;
                 }
             }

@@ -174,7 +174,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled {
         let table = &self.context.table;
-        let settled = table.insert_if_absent(self.context, &mut self.shard, location, reserved, self.now);
+        let settled = table.insert_if_absent(&mut self.shard, location, reserved, self.now);
         if let (Settled::New, Location::Own(key)) = (settled, location) {
             self.new.push(key);
         }
@@ -190,7 +190,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         if ask.cost > 0 && !shard_config.closed {
             return Err(algorithm.policy().quota);
         }
-        let mut state = table.new_state(self.context, shard_config, algorithm, self.now);
+        let mut state = table.new_state(shard_config, algorithm, self.now);
         let mut entry = table.entry(key, shard_config, Some(algorithm), &mut state, None, &mut self.wake);
         Ok(entry.preview(Arrival::new(self.now, ask.cost)))
     }
@@ -216,7 +216,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     }
 
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool {
-        self.table.ensure_space(self, key, keep).map(mem::forget).is_some()
+        self.table.ensure_space(key, keep).map(mem::forget).is_some()
     }
 
     fn unreserve(&self) {
@@ -242,7 +242,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
         let shard = lock(self.table.shard(location));
         // Read while the shard is locked: no other call has a later reading.
-        let now = self.clock().now();
+        let now = self.table.clock.now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }
 
