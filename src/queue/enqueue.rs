@@ -116,11 +116,8 @@ impl<A: Algorithm> Queue<A> {
             // It is the first, or it is unknown when calls will be admitted.
             None => algorithm.ready_at(state, now, cost),
         };
-        // Where the time is not known, each access asks.
-        let checked_at = ready_at.map(|_| now);
-        let ready_at = ready_at.unwrap_or(Nanos::MAX);
         if self.waiting.is_empty() {
-            (self.ready_at, self.checked_at) = (Some(ready_at), checked_at);
+            self.set_ready_at(ready_at, now);
             self.seen = algorithm.last_update(state);
         }
         let config = queue_config(algorithm);
@@ -128,7 +125,7 @@ impl<A: Algorithm> Queue<A> {
             true => Nanos::MAX,
             false => now.saturating_add(arrival.max_wait(config)),
         };
-        let (tier, wake_at) = (tier.cloned().map(Box::new), ready_at.min(deadline));
+        let (tier, wake_at) = (tier.cloned().map(Box::new), ready_at.unwrap_or(Nanos::MAX).min(deadline));
         self.ahead += u128::from(cost);
         self.waiting.push_back(Waiter {
             ticket,

@@ -54,12 +54,24 @@ impl<A: Algorithm> Queue<A> {
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
-        if now < checked_at {
-            let _ = base.peek(state, checked_at, 0);
-        }
+        self.observe_checked(base, state, now);
         let is_known = checked_at <= now && now < ready_at;
         self.checked_at = is_known.then_some(now);
         is_known
+    }
+
+    /// Advances the state to the latest reading that the queue has kept from it, if the clock was set back since.
+    fn observe_checked(&self, base: &A, state: &mut A::State, now: Nanos) {
+        if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
+            let _ = base.peek(state, checked_at, 0);
+        }
+    }
+
+    /// Records when the first waiter is released, as computed at `now`. Returns that time. Where it is not known, each
+    /// access asks again.
+    pub(super) fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
+        self.checked_at = ready_at.map(|_| now);
+        *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
     /// Records that the first waiter left at `at`: if that is late, those behind it are delayed.
@@ -76,9 +88,7 @@ impl<A: Algorithm> Queue<A> {
     /// Simulates releasing all due waiters on `state`, a copy of the key's state. Returns their number.
     pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
         let mut left = 0;
-        if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
-            let _ = base.peek(state, checked_at, 0);
-        }
+        self.observe_checked(base, state, now);
         let seen = self.seen.max(base.last_update(state));
         for waiter in &self.waiting {
             let arrived = waiter.arrived.max(self.since);
@@ -97,10 +107,7 @@ impl<A: Algorithm> Queue<A> {
     pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
         let first = self.waiting.front()?;
         let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
-        // Where the time is not known, each access asks.
-        self.checked_at = ready_at.map(|_| now);
-        let ready_at = ready_at.unwrap_or(Nanos::MAX);
-        self.ready_at = Some(ready_at);
+        let ready_at = self.set_ready_at(ready_at, now);
         self.observe_time(base.last_update(state));
         let first = self.waiting.front()?;
         first.waker.clone().filter(|_| first.wake_at > ready_at)

@@ -128,14 +128,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         if may_pass && decision.is_allowed() {
             return Fate::Decided(self.admitted(decision, arrival));
         }
-        match self.course(decision, arrival) {
-            Course::Waits => Fate::Waits,
-            Course::Full => Fate::Full,
-            Course::Refused => {
-                let rejection = self.rejection(decision, arrival);
-                Fate::Decided(algorithm.report(self.state, now, cost, true, rejection))
-            }
-        }
+        self.fate(decision, arrival, true)
     }
 
     /// Returns what a call would report, without charging anything.
@@ -145,13 +138,16 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         if decision.is_allowed() && (cost == 0 || self.is_empty()) {
             return Fate::Decided(self.admitted(decision, arrival));
         }
+        self.fate(decision, arrival, false)
+    }
+
+    /// Returns the outcome of a call that may not pass now. `decision` is that of the algorithm alone; `counts` is false
+    /// for a preview.
+    fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
         match self.course(decision, arrival) {
             Course::Waits => Fate::Waits,
             Course::Full => Fate::Full,
-            Course::Refused => {
-                let rejection = self.rejection(decision, arrival);
-                Fate::Decided(self.algorithm.report(self.state, now, cost, false, rejection))
-            }
+            Course::Refused => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
         }
     }
 
@@ -194,18 +190,20 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
 
     /// Returns the decision for a call that would be denied.
     pub(crate) fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
-        let Arrival { now, cost, .. } = arrival;
-        let decision = self.algorithm.peek(self.state, now, cost);
-        let rejection = self.rejection(decision, arrival);
-        self.algorithm.report(self.state, now, cost, false, rejection)
+        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
+        self.reported_rejection(decision, arrival, false)
     }
 
     /// Returns the decision for a call that is denied, and counts the denial.
     pub(crate) fn reject(&mut self, arrival: Arrival) -> Decision {
-        let Arrival { now, cost, .. } = arrival;
-        let decision = self.algorithm.peek(self.state, now, cost);
+        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
+        self.reported_rejection(decision, arrival, true)
+    }
+
+    /// Returns the rejection of a call as the algorithm reports it. `counts` is false for a preview.
+    fn reported_rejection(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Decision {
         let rejection = self.rejection(decision, arrival);
-        self.algorithm.report(self.state, now, cost, true, rejection)
+        self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
     /// Returns the decision for a call that does not wait while others do: it must not overtake them.
