@@ -126,6 +126,7 @@ pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::{QuotaPolicy, QuotaUnit};
 pub use semaphore::SharedPermit;

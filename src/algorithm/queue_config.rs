@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::Algorithm;
 use crate::clock::Nanos;
 
 /// The queue of a key: how many calls may wait, how long each, and what happens when the queue is full.
@@ -200,6 +201,12 @@ impl QueueConfig {
     pub const fn holds_requests(&self) -> bool {
         self.enabled
     }
+}
+
+/// Returns whether an algorithm queues calls that do not ask for it: those of a layer.
+#[inline]
+pub(crate) fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
+    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
 /// Defines the methods that make an algorithm queue calls instead of denying them.

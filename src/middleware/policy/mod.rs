@@ -21,7 +21,7 @@ use self::info::PolicyInfo;
 use self::outcome::{Outcome, quotas};
 use self::request_options::{Options, UnitCost};
 use self::set::{Policies, PolicyCount};
-use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::algorithm::{Algorithm, QuotaPolicy, holds_requests};
 use crate::decision::Decision;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::RateLimiter;
@@ -96,12 +96,6 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
             Cow::Owned(replacement) => Some(quotas(&replacement)),
         }
     }
-}
-
-/// Returns whether requests wait in the algorithm's queue.
-#[inline]
-fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
-    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
 impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {

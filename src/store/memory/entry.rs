@@ -6,7 +6,7 @@ use super::config::{OnClose, StoreConfig};
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::shard::Queues;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Queue, QueueView};
@@ -129,7 +129,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Returns whether calls are queued that do not ask to wait: those of a layer.
     pub(super) fn holds_requests(&self) -> bool {
-        self.algorithm().queue_config().is_some_and(|queue| queue.holds_requests())
+        holds_requests(self.algorithm())
     }
 
     /// Returns the location of the key.

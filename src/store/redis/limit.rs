@@ -17,7 +17,7 @@ use super::names::Registered;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::waiting::WaitQueues;
-use crate::algorithm::{Algorithm, StoredAlgorithm};
+use crate::algorithm::{StoredAlgorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::RateLimiter;
@@ -268,8 +268,3 @@ fn log_not_replaced(error: &RedisError) {
 
 #[cfg(not(feature = "tracing"))]
 fn log_not_replaced(_: &RedisError) {}
-
-/// Returns whether requests wait in the algorithm's queue.
-fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
-    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
-}
