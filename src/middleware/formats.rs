@@ -5,12 +5,25 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::response::PolicyReport;
-use super::response::headers::{RATELIMIT, RATELIMIT_POLICY};
-use super::response::options::ResetFormat;
+use super::response::report::PolicyReport;
 use super::response::structured_field;
 use crate::algorithm::QuotaUnit;
 use crate::clock::since_epoch;
+
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On an admitted call it is when the budget is full
+/// again; on a rejection it is when to retry, as in `Retry-After`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResetFormat {
+    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. GitHub sends
+    /// this format, and clients that know its API expect it; so it is the default.
+    #[default]
+    EpochSeconds,
+    /// The seconds from now. Clients that know GitHub's API read it as a Unix time in the distant past, and retry at once.
+    DeltaSeconds,
+}
 
 /// A version of draft-ietf-httpapi-ratelimit-headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::{Outcome, limited, reports, shadow_denial};
+use super::policy::outcome::{Outcome, limited, shadow_denial};
 use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
+use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
 use crate::store::Permit;
 

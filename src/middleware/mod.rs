@@ -42,7 +42,7 @@ mod waits;
 
 pub use body::ResponseBody;
 pub use drain::Drain;
-pub use formats::FieldNames;
+pub use formats::{FieldNames, ResetFormat};
 pub use future::ResponseFuture;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
@@ -54,9 +54,10 @@ pub use policy::shadow::{Shadow, ShadowDenied};
 pub use response::error::{Error, ErrorResponder};
 #[doc(no_inline)]
 pub use response::http_responder::HttpResponder;
-pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, ResetFormat, SendHeaders};
+pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, SendHeaders};
+pub use response::report::PolicyReport;
 pub use response::request_head::RequestHead;
-pub use response::{PolicyReport, Rejection, Responder, StoreError};
+pub use response::{Rejection, Responder, StoreError};
 pub use service::RateLimit;
 
 // Parts of the types of layers and responders. They have names so that such a type can be written down.

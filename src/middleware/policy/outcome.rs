@@ -1,13 +1,8 @@
 //! The outcomes of the policies of a request, kept until its response is made.
 
-use std::ops::Deref;
-
-use smallvec::SmallVec;
-
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
-use crate::middleware::response::PolicyReport;
 use crate::store::Reservation;
 
 /// One policy's decision, with what is reported of its algorithm.
@@ -39,24 +34,6 @@ impl Outcome {
     }
 }
 
-/// The reports of the policies that limited a request. A single one is borrowed as a slice.
-pub(in crate::middleware) enum Reports<'a> {
-    One(Option<PolicyReport<'a>>),
-    Many(SmallVec<[PolicyReport<'a>; 4]>),
-}
-
-impl<'a> Deref for Reports<'a> {
-    type Target = [PolicyReport<'a>];
-
-    #[inline]
-    fn deref(&self) -> &[PolicyReport<'a>] {
-        match self {
-            Self::One(report) => report.as_slice(),
-            Self::Many(reports) => reports,
-        }
-    }
-}
-
 /// Returns the policies that limited a request, each with its outcome.
 #[inline]
 pub(in crate::middleware) fn limited<'a>(
@@ -64,25 +41,6 @@ pub(in crate::middleware) fn limited<'a>(
     outcomes: &'a [Option<Outcome>],
 ) -> impl Iterator<Item = (&'a PolicyInfo, &'a Outcome)> {
     infos.iter().zip(outcomes).filter_map(|(info, outcome)| Some((info, outcome.as_ref()?)))
-}
-
-/// Returns the reports of the policies that limited a request, without those in shadow mode.
-#[inline]
-pub(in crate::middleware) fn reports<'a>(
-    infos: &'a [PolicyInfo],
-    outcomes: &'a [Option<Outcome>],
-) -> Reports<'a> {
-    let report = |(info, outcome): (&'a PolicyInfo, &'a Outcome)| {
-        (!outcome.is_shadow).then(|| PolicyReport::new(info, outcome))
-    };
-    match outcomes {
-        [_] => Reports::One(limited(infos, outcomes).find_map(report)),
-        _ => {
-            let mut reports = SmallVec::new();
-            limited(infos, outcomes).filter_map(report).for_each(|report| reports.push(report));
-            Reports::Many(reports)
-        }
-    }
 }
 
 /// Returns the decision of the last policy in shadow mode that would have denied the request.

@@ -2,7 +2,8 @@ use std::fmt;
 
 use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::middleware::response::{PolicyReport, Rejection, Responder};
+use crate::middleware::response::report::PolicyReport;
+use crate::middleware::response::{Rejection, Responder};
 use crate::store::BoxError;
 
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP.

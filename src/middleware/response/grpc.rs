@@ -10,7 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use super::grpc_status::details;
 use super::options::GrpcMode;
 use crate::key::KeyError;
-use crate::middleware::response::{PolicyReport, Rejection};
+use crate::middleware::response::Rejection;
+use crate::middleware::response::report::PolicyReport;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

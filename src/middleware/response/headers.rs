@@ -3,16 +3,13 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
-use super::PolicyReport;
 use super::options::Options;
+use super::report::PolicyReport;
 use super::structured_field;
-use crate::middleware::formats::{self, Draft};
+use crate::middleware::formats::{self, Draft, RATELIMIT, RATELIMIT_POLICY};
 use crate::middleware::policy::policy_name::PolicyName;
-
-pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The waits that a rejection reports.
 #[derive(Clone, Copy, Debug)]

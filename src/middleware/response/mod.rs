@@ -9,6 +9,7 @@ pub(in crate::middleware) mod jitter;
 pub(in crate::middleware) mod options;
 pub(in crate::middleware) mod problem_json;
 pub(in crate::middleware) mod rejection_body;
+pub(in crate::middleware) mod report;
 pub(in crate::middleware) mod request_head;
 pub(in crate::middleware) mod structured_field;
 
@@ -16,11 +17,9 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use self::report::PolicyReport;
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::Outcome;
-use super::policy::policy_name::PolicyName;
-use crate::algorithm::{QuotaPolicy, QuotaUnit};
 use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::store::{BoxError, Permit};
@@ -175,73 +174,5 @@ impl StoreError<'_> {
     #[must_use]
     pub fn into_error(self) -> BoxError {
         self.error
-    }
-}
-
-/// The decision of one policy. If the policy has several limits on its key, it is the decision of the limit that
-/// [matters most](Decision::limit_index).
-#[derive(Clone, Copy, Debug)]
-pub struct PolicyReport<'a> {
-    info: &'a PolicyInfo,
-    outcome: &'a Outcome,
-}
-
-impl<'a> PolicyReport<'a> {
-    pub(super) fn new(info: &'a PolicyInfo, outcome: &'a Outcome) -> Self {
-        Self { info, outcome }
-    }
-
-    pub(super) fn label(&self) -> &'a PolicyName {
-        // A custom algorithm may have returned an index out of range.
-        let names = &self.info.names;
-        names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
-    }
-
-    /// Returns whether the policy is hidden from callers. See [`hidden`](super::RateLimitLayer::hidden).
-    #[must_use]
-    pub fn is_hidden(&self) -> bool {
-        self.info.names.is_hidden()
-    }
-
-    /// Returns all limits of the policy, each with its current quota, or `None` for that of its label.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
-        let quotas = self.outcome.quotas.as_deref().unwrap_or_default();
-        self.info.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
-    }
-
-    /// Returns the policy's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.label().name()
-    }
-
-    /// Returns the quota and window, as reported to clients.
-    #[must_use]
-    pub fn policy(&self) -> QuotaPolicy {
-        let quotas = self.outcome.quotas.as_deref();
-        let current = quotas.and_then(|quotas| quotas.get(self.decision().limit_index()));
-        current.copied().unwrap_or_else(|| self.label().policy())
-    }
-
-    /// Returns whether the policy limits requests in progress.
-    #[must_use]
-    pub fn is_concurrent(&self) -> bool {
-        self.policy().unit == QuotaUnit::ConcurrentRequests
-    }
-
-    /// Returns the decision.
-    pub fn decision(&self) -> &Decision {
-        &self.outcome.decision
-    }
-
-    /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
-    #[must_use]
-    pub fn window(&self) -> Option<Duration> {
-        let (policy, decision) = (self.policy(), self.decision());
-        if policy.unit == QuotaUnit::ConcurrentRequests {
-            return None;
-        }
-        // With nothing remaining, a window of zero means that the time of the next unit is not known.
-        policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::middleware::formats::{Draft, FieldNames};
+use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 
 /// A format of the header fields that report limits to callers.
 ///
@@ -29,18 +29,6 @@ pub enum HeaderFormat {
     /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of
     /// OpenAI, Anthropic and Azure read.
     RetryAfterMs,
-}
-
-/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On an admitted call it is when the budget is full
-/// again; on a rejection it is when to retry, as in `Retry-After`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResetFormat {
-    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. GitHub sends
-    /// this format, and clients that know its API expect it; so it is the default.
-    #[default]
-    EpochSeconds,
-    /// The seconds from now. Clients that know GitHub's API read it as a Unix time in the distant past, and retry at once.
-    DeltaSeconds,
 }
 
 /// The responses that carry header fields. Redirects (3xx except 304) never do.

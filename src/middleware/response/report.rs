@@ -1,0 +1,119 @@
+//! The reports of policies: what a response tells of their decisions.
+
+use std::ops::Deref;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{QuotaPolicy, QuotaUnit};
+use crate::decision::Decision;
+use crate::middleware::policy::info::PolicyInfo;
+use crate::middleware::policy::outcome::{Outcome, limited};
+use crate::middleware::policy::policy_name::PolicyName;
+
+/// The decision of one policy. If the policy has several limits on its key, it is the decision of the limit that
+/// [matters most](Decision::limit_index).
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyReport<'a> {
+    info: &'a PolicyInfo,
+    outcome: &'a Outcome,
+}
+
+impl<'a> PolicyReport<'a> {
+    pub(super) fn new(info: &'a PolicyInfo, outcome: &'a Outcome) -> Self {
+        Self { info, outcome }
+    }
+
+    pub(in crate::middleware) fn label(&self) -> &'a PolicyName {
+        // A custom algorithm may have returned an index out of range.
+        let names = &self.info.names;
+        names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
+    }
+
+    /// Returns whether the policy is hidden from callers. See [`hidden`](crate::middleware::RateLimitLayer::hidden).
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.info.names.is_hidden()
+    }
+
+    /// Returns all limits of the policy, each with its current quota, or `None` for that of its label.
+    pub(in crate::middleware) fn limits(
+        &self,
+    ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
+        let quotas = self.outcome.quotas.as_deref().unwrap_or_default();
+        self.info.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
+    }
+
+    /// Returns the policy's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.label().name()
+    }
+
+    /// Returns the quota and window, as reported to clients.
+    #[must_use]
+    pub fn policy(&self) -> QuotaPolicy {
+        let quotas = self.outcome.quotas.as_deref();
+        let current = quotas.and_then(|quotas| quotas.get(self.decision().limit_index()));
+        current.copied().unwrap_or_else(|| self.label().policy())
+    }
+
+    /// Returns whether the policy limits requests in progress.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        self.policy().unit == QuotaUnit::ConcurrentRequests
+    }
+
+    /// Returns the decision.
+    pub fn decision(&self) -> &Decision {
+        &self.outcome.decision
+    }
+
+    /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
+    #[must_use]
+    pub fn window(&self) -> Option<Duration> {
+        let (policy, decision) = (self.policy(), self.decision());
+        if policy.unit == QuotaUnit::ConcurrentRequests {
+            return None;
+        }
+        // With nothing remaining, a window of zero means that the time of the next unit is not known.
+        policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
+    }
+}
+
+/// The reports of the policies that limited a request. A single one is borrowed as a slice.
+pub(in crate::middleware) enum Reports<'a> {
+    One(Option<PolicyReport<'a>>),
+    Many(SmallVec<[PolicyReport<'a>; 4]>),
+}
+
+impl<'a> Deref for Reports<'a> {
+    type Target = [PolicyReport<'a>];
+
+    #[inline]
+    fn deref(&self) -> &[PolicyReport<'a>] {
+        match self {
+            Self::One(report) => report.as_slice(),
+            Self::Many(reports) => reports,
+        }
+    }
+}
+
+/// Returns the reports of the policies that limited a request, without those in shadow mode.
+#[inline]
+pub(in crate::middleware) fn reports<'a>(
+    infos: &'a [PolicyInfo],
+    outcomes: &'a [Option<Outcome>],
+) -> Reports<'a> {
+    let report = |(info, outcome): (&'a PolicyInfo, &'a Outcome)| {
+        (!outcome.is_shadow).then(|| PolicyReport::new(info, outcome))
+    };
+    match outcomes {
+        [_] => Reports::One(limited(infos, outcomes).find_map(report)),
+        _ => {
+            let mut reports = SmallVec::new();
+            limited(infos, outcomes).filter_map(report).for_each(|report| reports.push(report));
+            Reports::Many(reports)
+        }
+    }
+}
