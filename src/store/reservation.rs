@@ -38,13 +38,11 @@ trait Charge: Send + Sync {
     fn is_permit(&self) -> bool;
 }
 
-type Few<T> = SmallVec<[T; 2]>;
-
 struct OnRelease<F>(F);
 
 struct OnSettle<F>(F);
 
-struct Merged(Few<Reservation>);
+struct Merged(SmallVec<[Reservation; 2]>);
 
 impl Reservation {
     /// Creates the reservation of a call in progress, which calls `release` when it is dropped or settled. For authors of
@@ -89,7 +87,7 @@ impl Reservation {
     }
 
     /// Merges several reservations into one.
-    pub(super) fn merged(mut all: Few<Self>) -> Self {
+    pub(super) fn merged(mut all: SmallVec<[Self; 2]>) -> Self {
         all.retain(|one| !one.is_empty());
         match all.len() {
             0 | 1 => all.pop().unwrap_or_default(),

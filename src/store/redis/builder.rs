@@ -5,7 +5,6 @@ use super::RedisStore;
 use super::client::{Client, convert};
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
-use super::flight;
 use super::link::{Link, Verdict};
 use super::names::Names;
 use super::scripts::TimeSource;
@@ -26,7 +25,7 @@ pub(super) struct Settings {
     slot: Option<String>,
     secret: Option<KeySecret>,
     pub(super) remember_denials: Duration,
-    /// Whether scripts decide, where they can.
+    /// `true` if scripts decide, where they can.
     pub(super) scripts: bool,
 }
 
@@ -102,7 +101,7 @@ impl RedisStoreBuilder {
         let (link, key) = (&*store.link, store.settings.key_text("connect").of(&()));
         // It also tells the server's time, so that calls that are late from now on are found out.
         let limit = link.now().saturating_add(2_000_000_000);
-        match flight::until(link, limit, link.read(&key, limit)).await {
+        match link.until(limit, link.read(&key, limit)).await {
             Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(store),
             Some(Ok(_)) | None => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
             Some(Err(error)) => Err(error),

@@ -82,11 +82,8 @@ impl<A: StoredAlgorithm> Denials<A> {
         let elapsed = local.saturating_since(remembered.sent);
         let mut decision = None;
         if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
-            let algorithm = call.tier.as_ref().unwrap_or(&plan.algorithm);
             let mut state = remembered.state.clone();
-            if call.tier.is_some() {
-                algorithm.adopt(&mut state);
-            }
+            let algorithm = call.algorithm(&plan.algorithm, &mut state);
             let now = remembered.now.saturating_add(elapsed);
             decision =
                 Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());

@@ -1,7 +1,6 @@
 //! Trips to the server: at most one at a time for a key. Calls that arrive meanwhile are decided together in the next, in the
 //! order in which they arrived.
 
-use std::future::Future;
 use std::mem;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::error::RedisError;
 use super::limit::Shared;
-use super::link::{Answer, Link, Verdict};
+use super::link::{Answer, Verdict};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
@@ -53,7 +52,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Returns the calls that have arrived meanwhile, after those that undo what nobody has waited for. Ends the flight if
+    /// Returns the calls that have arrived meanwhile, after those that undo what was charged to calls that were dropped. Ends the flight if
     /// there are none.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.link.deadline();
@@ -73,7 +72,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         Some(batch)
     }
 
-    /// Decides the calls. Returns the operations that undo what was charged to callers who are gone.
+    /// Decides the calls. Returns the operations that undo what was charged to callers that have dropped their calls.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
         let link = &*shared.link;
@@ -90,7 +89,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                 return Vec::new();
             };
             let plan = shared.plan();
-            let decided = until(link, last, self.decide(&plan, &batch, first)).await;
+            let decided = link.until(last, self.decide(&plan, &batch, first)).await;
             let outcomes = match decided {
                 Some(Ok(Some(outcomes))) => Ok(outcomes),
                 // The server found that the time of one call was over, and has done nothing.
@@ -225,17 +224,6 @@ fn apply<A: StoredAlgorithm>(
     };
     let outcomes = batch.iter().map(apply).collect();
     Ok((outcomes, state, must_write))
-}
-
-/// Awaits `future` until `deadline`.
-pub(super) async fn until<F: Future>(link: &Link, deadline: Nanos, future: F) -> Option<F::Output> {
-    let mut future = std::pin::pin!(future);
-    let mut sleep = std::pin::pin!(link.sleep_until(deadline));
-    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-        std::task::Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
-    })
-    .await
 }
 
 impl Answer {

@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
-use super::flight::until;
 use super::link::Link;
 use super::names::Registered;
 use super::operation::{Action, Operation, Outcome, Pending};
@@ -123,7 +122,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         let deadline = link.deadline();
         let (reply, mut answer) = oneshot::channel();
         self.send(key, Pending { operation, deadline, reply: Some(reply) }, &runtime);
-        match until(link, deadline, &mut answer).await {
+        match link.until(deadline, &mut answer).await {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
@@ -137,7 +136,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Sends an operation for whose result nobody waits. It is lost if it cannot be decided in time.
+    /// Sends an operation without waiting for its result. It is lost if it cannot be decided in time.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
         let deadline = self.link.deadline();
         self.send(key, Pending { operation, deadline, reply: None }, runtime);

@@ -1,7 +1,10 @@
 //! What all limiters of a store share: the connection, the server's time, the deadline and the breaker.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::breaker::Breaker;
@@ -42,7 +45,7 @@ pub(super) enum Verdict {
     Done,
     /// It did nothing, since the state is another one than it can change.
     Other,
-    /// It did nothing, since nobody waits for it any more.
+    /// It did nothing, since its callers no longer wait.
     Late,
 }
 
@@ -75,6 +78,17 @@ impl Link {
 
     pub(super) fn sleep_until(&self, time: Nanos) -> crate::clock::Sleep {
         self.clock.sleep_until(time)
+    }
+
+    /// Awaits `future` until `deadline`.
+    pub(super) async fn until<F: Future>(&self, deadline: Nanos, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut sleep = pin!(self.sleep_until(deadline));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     /// Counts a call that failed at its deadline.
@@ -153,7 +167,7 @@ impl Link {
                 String::from_utf8_lossy(&text).chars().take(60).collect::<String>(),
             )
         })?;
-        self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, micros(self.deadline));
+        self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
         self.breaker.succeeded();
         Ok(answer)
     }
@@ -193,10 +207,6 @@ impl Answer {
         let now = Nanos(now.parse::<u64>().ok()?.checked_mul(1_000)?);
         Some(Self { verdict, now, text: text.to_owned() })
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Link {

@@ -44,9 +44,9 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct Pending<A> {
     pub(super) operation: Operation<A>,
-    /// The time at which nobody waits for it any more.
+    /// The time until which the caller waits.
     pub(super) deadline: Nanos,
-    /// `None`: nobody waits for it.
+    /// `None` if no caller waits for the result.
     pub(super) reply: Option<oneshot::Sender<Result<Outcome, RedisError>>>,
 }
 
@@ -56,7 +56,7 @@ impl<A> Pending<A> {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Sends the result. Returns the operation that undoes it if it has charged a caller who is gone.
+    /// Sends the result. Returns the operation that undoes it if it has charged a caller that has dropped the call.
     pub(super) fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
         let sent = self.reply?.send(result);
         let Err(Ok(outcome)) = sent else { return None };
@@ -89,14 +89,17 @@ impl<A> Operation<A> {
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
+    /// Returns the algorithm that decides the operation. A tier takes over the state.
+    pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
+        let Some(tier) = &self.tier else { return limiter };
+        tier.adopt(state);
+        tier
+    }
+
     /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
     pub(super) fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
-        let algorithm = self.tier.as_ref().unwrap_or(limiter);
-        if self.tier.is_some() {
-            algorithm.adopt(state);
-        }
-        let cost = self.cost;
-        let before = state.clone();
+        let algorithm = self.algorithm(limiter, state);
+        let (cost, before) = (self.cost, state.clone());
         let mut mark = None;
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {

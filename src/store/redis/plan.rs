@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
-use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use crate::algorithm::{StateReader, StateWriter, Step, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 
 /// The version of the text, its first word.
@@ -16,7 +16,7 @@ pub(super) struct Plan<A> {
     /// What the text of a state begins with: the version and the unit.
     prefix: String,
     script: Option<PlannedScript>,
-    /// Whether calls that wait are given the time of their release.
+    /// `true` if calls that wait are given the time of their release.
     pub(super) hands_out_times: bool,
 }
 
@@ -30,15 +30,12 @@ struct PlannedScript {
 impl<A: StoredAlgorithm> Plan<A> {
     /// Returns an error if the states of the algorithm cannot be kept.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
-        let unstorable = |error: crate::algorithm::StorableError| {
-            RedisError::new(RedisErrorKind::Algorithm, error.to_string())
-        };
+        let unstorable = |error: StorableError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
         let script = algorithm.script().filter(|_| scripts).map(|steps| PlannedScript {
             script: Script::decide(source, &steps.steps),
             arguments: {
-                let each =
-                    |step: &crate::algorithm::Step| step.arguments[..step.kind.argument_count()].to_vec();
+                let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
                 steps.steps.iter().flat_map(each).collect()
             },
             max_cost: steps.max_cost,

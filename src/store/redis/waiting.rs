@@ -12,7 +12,6 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use super::error::RedisError;
-use super::flight::until;
 use super::limit::{Request, Shared};
 use super::operation::{Action, Operation};
 use crate::algorithm::StoredAlgorithm;
@@ -129,7 +128,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         if place.ahead > config.places() || config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
         }
-        let Some(_first) = until(&self.link, latest, place.queue.first.lock()).await else {
+        let Some(_first) = self.link.until(latest, place.queue.first.lock()).await else {
             return self.check_behind(key, request, true).await;
         };
         let mut has_waited = place.ahead > 0;
