@@ -105,7 +105,7 @@ impl Concurrency {
     #[must_use]
     #[track_caller]
     pub const fn per_key(limit: u64) -> Self {
-        assert!(limit > 0, "a limit of 0 calls at a time lets nobody in: give at least 1");
+        assert!(limit > 0, "a limit of 0 calls at a time admits none: give at least 1");
         Self { limit, total: None, queue_config: QueueConfig::acquire_only(limit) }
     }
 
@@ -130,7 +130,7 @@ impl Concurrency {
     #[must_use]
     #[track_caller]
     pub fn with_per_key(self, limit: u64) -> Self {
-        assert!(limit > 0, "a limit of 0 calls at a time lets nobody in: give at least 1");
+        assert!(limit > 0, "a limit of 0 calls at a time admits none: give at least 1");
         Self { limit, ..self }
     }
 
@@ -160,7 +160,7 @@ impl Concurrency {
     #[must_use]
     #[track_caller]
     pub fn total(mut self, limit: u64) -> Self {
-        assert!(limit > 0, "a total of 0 calls at a time lets nobody in: give at least 1");
+        assert!(limit > 0, "a total of 0 calls at a time admits none: give at least 1");
         self.total = Some(match self.total {
             Some(total) => total.with_limit(limit),
             None => Semaphore::new(limit),

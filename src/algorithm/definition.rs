@@ -21,11 +21,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// Whether the latest admission of a queued call is undone by [restoring](Algorithm::restore) a copy of the state.
-    /// Set it to false if [`undo`](Algorithm::undo) is as exact, or a copy expensive.
+    /// The way in which the latest admission of a queued call is undone: `true` by [restoring](Algorithm::restore) a copy
+    /// of the state, `false` by [`undo`](Algorithm::undo). Choose `false` if that is as exact, or a copy expensive.
     const UNDO_BY_COPY: bool = true;
 
-    /// Whether a [projected](Algorithm::project) call can be removed from among others by a
+    /// `true` if a [projected](Algorithm::project) call can be removed from among others by a
     /// [`refund`](Algorithm::refund) of its cost, exactly.
     const ADDS_UP: bool = false;
 

@@ -38,7 +38,7 @@ fn live_memory_is_flat_over_a_million_keys() {
 }
 
 #[test]
-#[ignore = "the full size, for the nightly run"]
+#[ignore = "the full size: .ci/nightly runs it"]
 fn live_memory_is_flat_over_ten_million_keys() {
     stays_flat(10_000_000);
 }

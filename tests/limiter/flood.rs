@@ -479,7 +479,7 @@ fn the_bound_holds_under_eight_threads() {
 /// Prints the table of figures in the guide. `cargo test --test limiter -- --ignored --nocapture
 /// figures_for_each_policy`
 #[test]
-#[ignore = "prints figures and asserts nothing"]
+#[ignore = "prints the figures of the guide, on demand: see its comment"]
 fn figures_for_each_policy() {
     fn print<A: Algorithm>(what: &str, algorithm: &A, requests: u64, time: Duration) {
         for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {

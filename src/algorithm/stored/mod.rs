@@ -74,8 +74,8 @@ pub trait StoredAlgorithm: Algorithm {
         Ok(())
     }
 
-    /// Returns the steps by which a script on the server decides a check. `None` if the state is read, and written if nobody
-    /// else has written it meanwhile: two round trips, for any arithmetic.
+    /// Returns the steps by which a script on the server decides a check. `None` if the state is read, and written if no other
+    /// process has written it meanwhile: two round trips, for any arithmetic.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }

@@ -9,7 +9,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// How many times the burst may be owed to calls that wait.
+/// The number of bursts that may be owed to calls that wait.
 const MAX_DEBT: u64 = 1 << 20;
 
 impl TokenBucket {

@@ -121,7 +121,7 @@ pub struct RedisStats {
     pub late: u64,
     /// How often the circuit breaker opened.
     pub opened: u64,
-    /// Whether it is open: calls are not sent.
+    /// `true` if it is open: calls are not sent.
     pub is_open: bool,
 }
 

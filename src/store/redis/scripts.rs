@@ -40,7 +40,7 @@ impl TimeSource {
     }
 }
 
-/// The last argument is the time after which a call charges nothing, since nobody waits for it any more.
+/// The last argument is the time after which a call charges nothing, since its caller no longer waits.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
@@ -68,7 +68,7 @@ const READ: &str = "\
 return 'D' .. stamp .. (c('GET', KEYS[1]) or '')
 ";
 
-/// Before, after, time to live: writes a state if nobody else has written one. Without a state after it, the key is deleted.
+/// Before, after, time to live: writes a state if no other process has written one. Without a state after it, the key is deleted.
 const SWAP: &str = "\
 local s = c('GET', KEYS[1]) or ''
 if s ~= ARGV[1] then return 'O' .. stamp .. s end
@@ -95,7 +95,7 @@ impl Script {
         Self::new(format!("{}{READ}", source.head()))
     }
 
-    /// Creates the script that writes a state if nobody else has.
+    /// Creates the script that writes a state if no other process has.
     pub(super) fn swap(source: TimeSource) -> Self {
         Self::new(format!("{}{SWAP}", source.head()))
     }

@@ -6,7 +6,7 @@ use siphasher::sip128::SipHasher24;
 use super::{KeyWriter, SharedKey};
 use crate::error::KeySecretError;
 
-/// A secret that all processes know which share limits, and that nobody else knows.
+/// A secret of all processes that share limits.
 ///
 /// It is configured, because a random one would differ in each process. Keys that must not be readable, and keys that
 /// are too long to be stored, are hashed with it: [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128

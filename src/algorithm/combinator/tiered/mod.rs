@@ -98,7 +98,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     }
 }
 
-/// What to do with the state of a tier that was asked.
+/// The fate of the state of a tier that was asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// Forget it, if it is a new one: nothing has changed.

@@ -121,7 +121,7 @@ macro_rules! compared {
 
             $(
                 #[test]
-                #[ignore = "takes a minute"]
+                #[ignore = "takes a minute: .ci/nightly runs it"]
                 fn $name() {
                     compare($algorithm, $scripts, $period, $max_cost, 100_000);
                 }

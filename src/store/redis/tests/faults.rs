@@ -216,7 +216,7 @@ fn a_runtime_that_ended_is_an_error_and_another_goes_on() {
     }
     server.set(Mode::Serve);
     let second = runtime();
-    assert!(second.block_on(limiter.check("a")).is_ok(), "the trip of the first runtime blocks nobody");
+    assert!(second.block_on(limiter.check("a")).is_ok(), "the trip of the first runtime blocks no other");
 }
 
 #[test]

@@ -59,11 +59,11 @@ async fn a_script_gets_the_costs_of_a_trip_in_order() {
     assert_eq!(costs, ["3", "4 5"]);
     assert_eq!(commands[0][4..8], ["1 f:10/3600000000000", "10", "3600000000", "0"]);
     let last: u64 = commands[1].last().unwrap().parse().unwrap();
-    assert_eq!(last, server.micros() + 50_000, "nobody waits any more after that");
+    assert_eq!(last, server.micros() + 50_000, "no caller waits longer");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_call_charges_nothing_and_blocks_nobody() {
+async fn a_cancelled_call_charges_nothing_and_blocks_no_other() {
     let server = Staged::new();
     let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(10)));
     drop(limiter.check_n("a", 9));
