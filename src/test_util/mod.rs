@@ -26,7 +26,8 @@
 //! # use std::pin::Pin;
 //! # use tower_throttle::algorithm::Algorithm;
 //! # use tower_throttle::key::StoreKey;
-//! use tower_throttle::store::{BoxError, CheckStore, KeyedStore, ReplaceAlgorithm, SettleStore};
+//! use tower_throttle::error::BoxError;
+//! use tower_throttle::store::{CheckStore, KeyedStore, ReplaceAlgorithm, SettleStore};
 //! use tower_throttle::test_util::TestedStore;
 //!
 //! # fn implement<A, E, S>()
