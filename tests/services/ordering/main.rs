@@ -7,7 +7,7 @@ mod bodies;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 mod timeouts;
 mod upgrades;

@@ -5,7 +5,7 @@
 mod cached;
 mod chromium;
 mod shown;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;

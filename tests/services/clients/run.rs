@@ -16,13 +16,13 @@ const PYTHON: &str = "target/python/bin/python";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn home() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// Runs a script of this directory: with Python, or with node if its name says so.
 pub(crate) async fn script(name: &str, arguments: &[&str]) -> Vec<Value> {
     let program = if name.ends_with(".py") { home().join(PYTHON) } else { "node".into() };
-    let script = home().join("tests/clients").join(name);
+    let script = home().join("tests/services/clients").join(name);
     let mut all = vec![script.to_str().unwrap()];
     all.extend(arguments);
     let output = run(program, &all).await;

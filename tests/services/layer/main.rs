@@ -18,7 +18,7 @@ mod readiness;
 mod service;
 mod shared_keys;
 mod shutdown;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 mod task_store;
 mod unread;

@@ -10,6 +10,6 @@ mod protobuf;
 #[cfg(unix)]
 mod python;
 mod service;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 mod wire_vectors;

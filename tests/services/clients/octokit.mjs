@@ -4,8 +4,8 @@
 //
 // Writes a line of JSON: the number of seconds.
 
-import { Octokit } from "../../target/node/node_modules/@octokit/core/dist-src/index.js";
-import { throttling } from "../../target/node/node_modules/@octokit/plugin-throttling/dist-bundle/index.js";
+import { Octokit } from "../../../target/node/node_modules/@octokit/core/dist-src/index.js";
+import { throttling } from "../../../target/node/node_modules/@octokit/plugin-throttling/dist-bundle/index.js";
 
 let waits = null;
 const throttle = {

@@ -4,7 +4,7 @@
 //
 // For each: makes one request, and writes a line of JSON. The time is in seconds from now, rounded.
 
-import { parseRateLimit } from "../../target/node/node_modules/ratelimit-header-parser/dist/index.mjs";
+import { parseRateLimit } from "../../../target/node/node_modules/ratelimit-header-parser/dist/index.mjs";
 
 for (const url of process.argv.slice(2)) {
     const answer = await fetch(url);

@@ -4,12 +4,13 @@
 //! others are clients.
 #![cfg(all(feature = "axum", target_os = "linux"))]
 
-#[path = "../examples/behind_proxy/app.rs"]
+#[path = "../../examples/behind_proxy/app.rs"]
 mod app;
 #[path = "nginx/caching.rs"]
 mod caching;
 #[path = "nginx/server.rs"]
 mod server;
+#[path = "../support/mod.rs"]
 mod support;
 #[path = "nginx/uploads.rs"]
 mod uploads;

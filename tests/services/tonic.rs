@@ -1,6 +1,7 @@
 //! The layer in tonic servers, with a real client and over raw HTTP/2.
 #![cfg(feature = "tonic")]
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::convert::Infallible;

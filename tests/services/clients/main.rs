@@ -4,6 +4,6 @@
 mod fields;
 mod retries;
 mod run;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 mod uploads;

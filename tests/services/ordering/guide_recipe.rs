@@ -143,7 +143,7 @@ fn the_order_is_that_of_the_guide() {
         let lines = text[..text.find(end).unwrap()].lines().map(str::trim);
         lines.filter(|line| line.starts_with('.')).map(|line| line.replace("cors()", "cors")).collect()
     };
-    let (guide, tested) = (include_str!("../../src/guide/ordering.md"), include_str!("guide_recipe.rs"));
+    let (guide, tested) = (include_str!("../../../src/guide/ordering.md"), include_str!("guide_recipe.rs"));
     let order = layers(guide, "ServiceBuilder::new()\n", ");\n```");
     assert_eq!(order.len(), 8);
     assert_eq!(order, layers(tested, "ServiceBuilder::new()\n", ");\n        Self"));

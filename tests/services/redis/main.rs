@@ -6,7 +6,7 @@ mod faults;
 mod layer;
 mod limits;
 mod processes;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;
 mod trips;
 

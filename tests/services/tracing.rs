@@ -1,6 +1,7 @@
 //! Logging for the operator of the service: each mistake is logged once.
 #![cfg(feature = "tracing")]
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::borrow::Cow;

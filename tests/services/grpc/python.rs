@@ -31,11 +31,11 @@ const NEVER: &str = "600";
 const PYTHON: &str = "target/python/bin/python";
 
 async fn run(arguments: &[&str]) -> Output {
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let home = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let python = home.join(PYTHON);
     assert!(python.exists(), "there is no {PYTHON}: run tests/install-deps");
     let mut command = Command::new(python);
-    command.arg(home.join("tests/grpc/client.py")).args(arguments);
+    command.arg(home.join("tests/services/grpc/client.py")).args(arguments);
     // Environment variables for Python or gRPC must not influence the test.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

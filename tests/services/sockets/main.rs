@@ -9,5 +9,5 @@ mod queue;
 mod redis_fixture;
 #[cfg(feature = "axum")]
 mod streaming;
-#[path = "../support/mod.rs"]
+#[path = "../../support/mod.rs"]
 mod support;

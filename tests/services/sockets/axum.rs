@@ -140,7 +140,7 @@ async fn without_the_peers_address_the_status_is_500_and_the_body_names_nothing(
         for _ in 0..3 {
             let answer = support::get(server.address, version, "/").await;
             assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-            // The log names the fix, and the body does not: see tests/tracing.rs.
+            // The log names the fix, and the body does not: see tests/services/tracing.rs.
             assert_eq!(answer.json()["detail"], "the server cannot identify the client of this request");
             for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
                 assert!(!answer.has(field), "{answer:?}");

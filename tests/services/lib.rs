@@ -1,0 +1,1 @@
+//! Only a package with a library or a program can have tests.
