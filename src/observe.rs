@@ -82,6 +82,18 @@ impl Observer {
     pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
+/// Logs that a limiter was built of a window with a burst.
+#[cfg(feature = "tracing")]
+pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
+    tracing::warn!(
+        ?algorithm,
+        "tower-throttle: a window makes no use of a burst: leave it out, or take a TokenBucket"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
+
 fn first(said: &AtomicBool) -> bool {
     !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)
 }

@@ -194,6 +194,7 @@ impl Algorithm for Concurrency {
     type State = ConcurrencyState;
 
     const UNDO_BY_COPY: bool = false;
+    const NEEDS_RELEASE: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> ConcurrencyState {
         ConcurrencyState { last: now, held: 0 }
@@ -242,10 +243,6 @@ impl Algorithm for Concurrency {
 
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::concurrent(self.limit())
-    }
-
-    fn needs_release(&self) -> bool {
-        true
     }
 
     fn release(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {

@@ -9,7 +9,7 @@ use crate::decision::Decision;
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
 /// `cost`, and must allow a cost of 0 without changing what the key may do. All values of a type must agree on whether
-/// there is a [queue](Algorithm::queue_config), and on whether calls [hold](Algorithm::needs_release) something.
+/// there is a [queue](Algorithm::queue_config).
 ///
 /// An algorithm that only decides implements the required methods. One that also queues calls adds
 /// [`queue_config`](Algorithm::queue_config).
@@ -28,6 +28,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// `true` if a [projected](Algorithm::project) call can be removed from among others by a
     /// [`refund`](Algorithm::refund) of its cost, exactly.
     const ADDS_UP: bool = false;
+
+    /// `true` if an admitted call holds units until it ends. When the call ends, it is [released](Algorithm::release)
+    /// once, and so is its part of the [total](Algorithm::release_total) of all keys.
+    const NEEDS_RELEASE: bool = false;
 
     /// Returns the state, at `now`, of a fresh key, for a limiter created at `created_at`.
     ///
@@ -86,12 +90,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         f(self.policy());
     }
 
-    /// Returns whether it was given a quota with a burst that it does not use. A limiter that is built with it logs a
-    /// warning (feature `tracing`).
-    fn ignores_burst(&self) -> bool {
-        false
-    }
-
     /// Denies every call of a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of
     /// denials. See [`Lockout`](super::Lockout).
     ///
@@ -100,14 +98,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Panics if `duration` is zero.
     fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
         LockoutBuilder::new(self, duration)
-    }
-
-    /// Returns whether an admitted call holds units until it ends. When the call ends, it is
-    /// [released](Algorithm::release) once, and so is its part of the [total](Algorithm::release_total) of all
-    /// keys.
-    #[inline]
-    fn needs_release(&self) -> bool {
-        false
     }
 
     /// Releases the units of a call of `cost` that has ended: its key holds that much less.

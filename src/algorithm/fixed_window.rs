@@ -211,11 +211,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.quota.limit(), self.quota.period())
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.quota.has_burst()
+        QuotaPolicy::of_window(self.quota)
     }
 
     #[inline]

@@ -18,6 +18,8 @@ pub struct QuotaPolicy {
     pub unit: QuotaUnit,
     /// The rate at which units become available; `None` if that happens at a reset.
     rate: Option<Rate>,
+    /// Whether the quota has a burst that the algorithm does not use.
+    ignores_burst: bool,
 }
 
 /// The unit that a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
@@ -35,13 +37,24 @@ impl QuotaPolicy {
     /// Creates a policy of `quota` requests per `window`, which become available at a reset, as those of a window do.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
-        Self { quota, window, unit: QuotaUnit::Requests, rate: None }
+        Self { quota, window, unit: QuotaUnit::Requests, rate: None, ignores_burst: false }
     }
 
     /// Creates a policy of `quota` requests at a time.
     #[must_use]
     pub const fn concurrent(quota: u64) -> Self {
-        Self { quota, window: Duration::ZERO, unit: QuotaUnit::ConcurrentRequests, rate: None }
+        Self { unit: QuotaUnit::ConcurrentRequests, ..Self::new(quota, Duration::ZERO) }
+    }
+
+    /// Creates the policy of a window, which makes no use of a burst.
+    #[inline]
+    pub(super) fn of_window(quota: Quota) -> Self {
+        Self { ignores_burst: quota.has_burst(), ..Self::new(quota.limit(), quota.period()) }
+    }
+
+    /// Returns whether the quota has a burst that the algorithm does not use.
+    pub(crate) fn ignores_burst(&self) -> bool {
+        self.ignores_burst
     }
 
     /// Creates a policy of `quota` requests that become available one by one, as those of a bucket do.

@@ -274,11 +274,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.quota.limit(), self.quota.period())
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.quota.has_burst()
+        QuotaPolicy::of_window(self.quota)
     }
 
     #[inline]

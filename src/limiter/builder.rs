@@ -1,6 +1,7 @@
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
+use crate::observe;
 use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, StoreSettings};
 
 /// A builder of a [`RateLimiter`].
@@ -152,15 +153,10 @@ impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
     }
 }
 
-#[cfg(feature = "tracing")]
 fn warn_of_burst(algorithm: &impl Algorithm) {
-    if algorithm.ignores_burst() {
-        tracing::warn!(
-            ?algorithm,
-            "tower-throttle: a window makes no use of a burst: leave it out, or take a TokenBucket"
-        );
+    let mut ignores_burst = false;
+    algorithm.for_each_policy(&mut |policy| ignores_burst |= policy.ignores_burst());
+    if ignores_burst {
+        observe::ignored_burst(algorithm);
     }
 }
-
-#[cfg(not(feature = "tracing"))]
-fn warn_of_burst(_: &impl Algorithm) {}

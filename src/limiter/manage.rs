@@ -54,7 +54,7 @@ impl<A: Algorithm> RateLimiter<A> {
 impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
     ///
-    /// This is for algorithms that [need a release](Algorithm::needs_release), and has no effect on others. It never
+    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others. It never
     /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
     /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
     /// the algorithm with which it was taken. So take permits if an algorithm with a total may be

@@ -143,7 +143,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes a permit, which ends the call when it is dropped. Never waits.
     ///
-    /// This is for algorithms that [need a release](Algorithm::needs_release):
+    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
     /// [`Concurrency`](crate::algorithm::Concurrency), and those that contain it. For others, the permit is empty.
     ///
     /// # Errors

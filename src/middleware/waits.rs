@@ -10,7 +10,7 @@ use super::response::Rejection;
 use super::response::headers::Waits;
 use super::response::http_responder::HttpResponder;
 use super::response::jitter::jitter;
-use super::response::options::{BodyFormat, Options};
+use super::response::options::{BodyFormat, Options, Shape};
 
 impl<F, D> HttpResponder<F, D> {
     /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: for calls in progress, for a
@@ -82,14 +82,6 @@ impl<F, D> HttpResponder<F, D> {
         let unread = DrainBody::new(max_bytes, max_time);
         HttpResponder { options: self.options, answer: self.answer, unread }
     }
-}
-
-/// The status and the body format of a rejection.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub(super) status: StatusCode,
-    /// The format of the body; never `ByAccept`, which is resolved before.
-    pub(super) format: BodyFormat,
 }
 
 impl Options {

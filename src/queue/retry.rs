@@ -1,11 +1,10 @@
 //! The times that a queue reports: until the key is fresh, and until a call that is denied finds a place.
 
 use super::arrival::Arrival;
-use super::view::QueueView;
+use super::view::{QueueView, reset_of};
 use super::waiter::Projection;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
-use crate::decision::Decision;
 
 /// The maximum number of iterations of the fixed-point search in `retry_by_eviction`.
 const MAX_ITERATIONS: usize = 8;
@@ -103,9 +102,4 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
         0
     }
-}
-
-/// Returns the time in nanoseconds from `now` until a key is fresh. The key reported `decision` at the time `at`.
-pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
-    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::arrival::{Arrival, Fate};
-use super::retry::reset_of;
 use super::waiter::{Projection, Waiter};
 use super::{Queue, queue_config};
 use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, Semaphore};
@@ -261,4 +260,9 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             (true, false) => decision,
         }
     }
+}
+
+/// Returns the time in nanoseconds from `now` until a key is fresh. The key reported `decision` at the time `at`.
+pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
+    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -81,7 +81,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// [asks](Attempt::may_wait) to, or if the algorithm [holds requests](crate::algorithm::QueueConfig::holds_requests), and no longer than
     /// its [`max_wait`](Attempt::max_wait).
     ///
-    /// If the algorithm [needs a release](Algorithm::needs_release), an admitted call has a
+    /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), an admitted call has a
     /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
     /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
     /// a [`Reservation::on_settle`], if this is a [`SettleStore`].

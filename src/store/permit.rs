@@ -6,7 +6,7 @@ use crate::decision::Decision;
 
 /// A permit of a call in progress, released when dropped.
 ///
-/// Algorithms that [need a release](crate::algorithm::Algorithm::needs_release), as
+/// Algorithms that [need a release](crate::algorithm::Algorithm::NEEDS_RELEASE), as
 /// [`Concurrency`](crate::algorithm::Concurrency), create it; the permits of others are empty. It may be sent
 /// to another thread, kept in a response's body, or dropped during a panic: wherever it is dropped, its units
 /// are free again.

@@ -1,26 +1,16 @@
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::case::Case;
 use super::cases::cases;
 use super::tested::{Env, Subject};
 
 /// The time after which a case counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The future of a case, which panics if the store breaks the promise.
-type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// One case.
-pub(super) struct Case<M> {
-    pub(super) name: &'static str,
-    pub(super) run: fn(Env<M>) -> CaseFuture,
-}
 
 /// The promises of a store, as cases to run.
 ///

@@ -47,6 +47,7 @@
 //! }
 //! ```
 
+mod case;
 mod cases;
 mod contract;
 mod in_memory;

@@ -61,7 +61,7 @@ impl<A: Algorithm> Scene<A> {
     /// Returns whether a call is admitted. It lasts a second.
     fn call(&mut self, key: u64) -> bool {
         assert!(self.limiter.len() <= MAX_KEYS);
-        if !self.limiter.algorithm().needs_release() {
+        if !A::NEEDS_RELEASE {
             return self.limiter.check(&key).is_allowed();
         }
         match self.limiter.try_acquire_permit(&key) {

@@ -20,6 +20,7 @@ type S = ConcurrencyState;
 
 impl Algorithm for Fragile {
     type State = S;
+    const NEEDS_RELEASE: bool = true;
     fn new_state(&self, b: Nanos, n: Nanos) -> S {
         self.0.new_state(b, n)
     }
@@ -44,9 +45,6 @@ impl Algorithm for Fragile {
     }
     fn policy(&self) -> QuotaPolicy {
         self.0.policy()
-    }
-    fn needs_release(&self) -> bool {
-        true
     }
     fn release(&self, s: &mut S, n: Nanos, c: u64) {
         self.0.release(s, n, c);

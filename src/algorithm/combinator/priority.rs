@@ -167,10 +167,6 @@ impl<A: Window> Algorithm for Priority<A> {
         self.algorithm.policy()
     }
 
-    fn ignores_burst(&self) -> bool {
-        self.algorithm.ignores_burst()
-    }
-
     /// Returns the queue of the window, for calls with priority only.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {

@@ -72,11 +72,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::new(self.quota.limit(), self.quota.period())
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.quota.has_burst()
+        QuotaPolicy::of_window(self.quota)
     }
 
     #[inline]

@@ -114,3 +114,11 @@ impl Options {
         }
     }
 }
+
+/// The status and the body format of a rejection.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub(in crate::middleware) status: StatusCode,
+    /// The format of the body; never `ByAccept`, which is resolved before.
+    pub(in crate::middleware) format: BodyFormat,
+}

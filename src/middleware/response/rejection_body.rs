@@ -7,12 +7,11 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
-use super::options::BodyFormat;
+use super::options::{BodyFormat, Shape};
 use super::problem_json;
 use super::request_head::RequestHead;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::response::{PolicyReport, Rejection};
-use crate::middleware::waits::Shape;
 
 /// A trait that makes the response to a rejected request, for services with the body type `B`. Implemented by this crate
 /// only.

@@ -27,7 +27,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
         let context = &self.context;
         let mut charged_at = Nanos::ZERO;
         let known = context.table.with_existing(key, call.algorithm, |algorithm, state, now| {
-            if algorithm.needs_release() {
+            if A::NEEDS_RELEASE {
                 return None;
             }
             let queue = algorithm.queue_config();
@@ -67,7 +67,7 @@ impl<A: Algorithm> MemoryStore<A> {
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             // Calls in progress are free when they end, and a closed limiter charges nothing.
-            let settles = call.reserves && !entry.algorithm().needs_release() && !entry.closed;
+            let settles = call.reserves && !A::NEEDS_RELEASE && !entry.closed;
             (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
         let Some((entered, location, holds, charged_at)) = entered else {

@@ -100,8 +100,8 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns whether a new key must share a bucket though there may be room: calls in progress hold part of
     /// the bucket, and some of them may be of this key.
-    pub(super) fn must_use_shared(&self, key: Fingerprint, shard_config: &ShardConfig<A>) -> bool {
-        if !shard_config.algorithm.needs_release() || self.buckets.load(Ordering::Relaxed) == 0 {
+    pub(super) fn must_use_shared(&self, key: Fingerprint) -> bool {
+        if !A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let bucket = self.config.bucket(key);

@@ -142,7 +142,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Returns the algorithm, if an admitted call of `cost` holds something until it is released.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
-        let holds = cost > 0 && self.algorithm().needs_release() && !self.closed;
+        let holds = cost > 0 && A::NEEDS_RELEASE && !self.closed;
         holds.then(|| self.algorithm().clone())
     }
 

@@ -56,10 +56,7 @@ impl<A: Algorithm> Table<A> {
             let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
-            if queues.contains_key(&key)
-                || shard_config.algorithm.needs_release()
-                || self.buckets.load(Ordering::Relaxed) > 0
-            {
+            if queues.contains_key(&key) || A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) > 0 {
                 // It keeps its place: for its waiters, for calls in progress, or because a new key in a full
                 // table starts with what others have used.
                 if let Some(queue) = queues.get_mut(&key) {

@@ -63,7 +63,7 @@ impl<A: Algorithm> Table<A> {
             return Settled::Known;
         }
         match location {
-            Location::Own(_) if self.must_use_shared(key, &shard.shard_config) => return Settled::NoRoom,
+            Location::Own(_) if self.must_use_shared(key) => return Settled::NoRoom,
             Location::Own(_) => {
                 let place = if reserved { None } else { self.try_reserve() };
                 if !reserved && place.is_none() {

@@ -157,7 +157,7 @@ impl<A: Algorithm> Table<A> {
             shard.make_slot();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             let own = algorithm.unwrap_or(&shard_config.algorithm);
-            let place = place.filter(|_| !self.must_use_shared(key, shard_config));
+            let place = place.filter(|_| !self.must_use_shared(key));
             match (states.entry(key), place) {
                 (Entry::Occupied(mut known), _) => {
                     let now = self.clock.now();

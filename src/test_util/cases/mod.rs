@@ -3,8 +3,8 @@
 /// Lists the cases of a file.
 macro_rules! list {
     ($($name:ident)+) => {
-        pub(super) fn cases<M: Subject>() -> Vec<super::super::contract::Case<M>> {
-            vec![$(super::super::contract::Case { name: stringify!($name), run: |env| Box::pin($name(env)) }),+]
+        pub(super) fn cases<M: Subject>() -> Vec<super::super::case::Case<M>> {
+            vec![$(super::super::case::Case { name: stringify!($name), run: |env| Box::pin($name(env)) }),+]
         }
     };
 }
@@ -20,7 +20,7 @@ mod tasks;
 mod time;
 mod waiting;
 
-use super::contract::Case;
+use super::case::Case;
 use super::tested::Subject;
 
 /// Returns all cases.

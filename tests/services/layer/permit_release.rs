@@ -23,6 +23,8 @@ struct Door {
 impl Algorithm for Door {
     type State = ();
 
+    const NEEDS_RELEASE: bool = true;
+
     fn new_state(&self, _: Nanos, _: Nanos) {}
 
     fn last_update(&self, (): &()) -> Nanos {
@@ -47,10 +49,6 @@ impl Algorithm for Door {
 
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::concurrent(1)
-    }
-
-    fn needs_release(&self) -> bool {
-        true
     }
 
     fn release(&self, (): &mut (), _: Nanos, _: u64) {

@@ -10,6 +10,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 
     const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
     const ADDS_UP: bool = A::ADDS_UP;
+    const NEEDS_RELEASE: bool = A::NEEDS_RELEASE;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
         let count = RejectionCount { last: now, left: 0, refusals: 0, age: 0 };
@@ -90,10 +91,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.for_each_policy(tell);
     }
 
-    fn needs_release(&self) -> bool {
-        self.algorithm.needs_release()
-    }
-
     fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.algorithm.release(&mut state.state, now, cost);
     }
@@ -109,10 +106,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 
     fn in_flight(&self, state: &Self::State) -> u64 {
         self.algorithm.in_flight(&state.state)
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.algorithm.ignores_burst()
     }
 
     /// Returns that of the inner algorithm, or how near the key is to being locked out.

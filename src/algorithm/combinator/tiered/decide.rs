@@ -10,6 +10,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     type State = TieredState<A>;
 
     const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+    const NEEDS_RELEASE: bool = A::NEEDS_RELEASE;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TieredState<A> {
         TieredState {
@@ -88,10 +89,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.for_each_policy(tell);
     }
 
-    fn needs_release(&self) -> bool {
-        self.algorithm.needs_release()
-    }
-
     /// Ends the call for each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
         for (algorithm, state) in state.tiers_mut() {
@@ -100,7 +97,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn reset_state(&self, state: &mut TieredState<A>, fresh: TieredState<A>) {
-        if !self.needs_release() {
+        if !Self::NEEDS_RELEASE {
             *state = fresh;
             return;
         }
@@ -117,10 +114,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn in_flight(&self, state: &TieredState<A>) -> u64 {
         state.by.in_flight(&state.state)
-    }
-
-    fn ignores_burst(&self) -> bool {
-        self.algorithm.ignores_burst()
     }
 
     /// Returns the highest of all tiers that the key was asked with.

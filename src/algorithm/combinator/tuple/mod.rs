@@ -103,6 +103,7 @@ macro_rules! tuple {
             type State = ($($part::State,)+);
 
             const UNDO_BY_COPY: bool = $($part::UNDO_BY_COPY)&&+;
+            const NEEDS_RELEASE: bool = $($part::NEEDS_RELEASE)||+;
 
             fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
                 ($(self.$at.new_state(created_at, now),)+)
@@ -119,7 +120,7 @@ macro_rules! tuple {
                 // First the members that draw on a total of all keys: other calls may have taken it since they
                 // were asked.
                 $(
-                    let $part = (passes && self.$at.needs_release()).then(|| {
+                    let $part = (passes && $part::NEEDS_RELEASE).then(|| {
                         asked.$at = self.$at.check(&mut state.$at, now, cost);
                         passes = asked.$at.is_allowed();
                         passes
@@ -180,10 +181,6 @@ macro_rules! tuple {
                 $(self.$at.for_each_policy(tell);)+
             }
 
-            fn needs_release(&self) -> bool {
-                $(self.$at.needs_release())||+
-            }
-
             fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
                 $(self.$at.release(&mut state.$at, now, cost);)+
             }
@@ -206,10 +203,6 @@ macro_rules! tuple {
 
             fn set_shared(&self, state: &mut Self::State, shared: bool) {
                 $(self.$at.set_shared(&mut state.$at, shared);)+
-            }
-
-            fn ignores_burst(&self) -> bool {
-                $(self.$at.ignores_burst())||+
             }
 
             /// Returns a queue if each member has one that can be combined. Its waiters are released once all members

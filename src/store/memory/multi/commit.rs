@@ -81,7 +81,7 @@ impl Commit<'_, '_, '_> {
         let JointRequest { limiter, key, algorithm, .. } = call.part;
         let entered = self.shards.of(call).enter(call.ask(call.total));
         self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
-        self.wait.settles[at] = self.shards.of(call).settles(call.ask(call.total));
+        self.wait.settles[at] = self.shards.of(call).settles();
         let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
         match entered {
             Enqueued::Decided(decision) if decision.is_allowed() => {

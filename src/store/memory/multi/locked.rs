@@ -78,7 +78,7 @@ pub(super) trait ErasedShard {
     /// reading at which the call was charged.
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
     /// Returns whether an admitted call can be settled.
-    fn settles(&self, ask: Ask<'_>) -> bool;
+    fn settles(&self) -> bool;
     /// Returns whether a call will hold something until it is released.
     fn needs_release(&self, ask: Ask<'_>) -> bool;
     /// Returns the permit of an admitted call; `None` for algorithms that hold nothing.
@@ -144,12 +144,12 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     /// Returns `false` for calls in progress, whose units are free when they end, and for a closed limiter,
     /// which charges nothing.
-    fn settles(&self, ask: Ask<'_>) -> bool {
-        !self.algorithm(ask).needs_release() && !self.shard.shard_config.closed
+    fn settles(&self) -> bool {
+        !A::NEEDS_RELEASE && !self.shard.shard_config.closed
     }
 
     fn needs_release(&self, ask: Ask<'_>) -> bool {
-        ask.cost > 0 && self.algorithm(ask).needs_release() && !self.shard.shard_config.closed
+        ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.shard_config.closed
     }
 
     fn permit(&self, ask: Ask<'_>) -> Option<Permit> {

@@ -97,7 +97,7 @@ impl<A: Algorithm> Keys<A> {
         let (jobs, cost) = (jobs.clone(), call.cost);
         let reservation = if !decision.is_allowed() || cost == 0 {
             Reservation::default()
-        } else if algorithm.needs_release() {
+        } else if A::NEEDS_RELEASE {
             Reservation::on_release(move || {
                 algorithm.release_total(cost);
                 let _ = jobs.send(Box::new(move |keys| {
