@@ -1,25 +1,21 @@
-//! Keys as 128-bit keyed fingerprints.
+//! Keys as 64-bit keyed fingerprints.
 //!
-//! An attacker chooses the keys. So the hash is a keyed one with a security claim (SipHash-1-3, 128 bits),
+//! An attacker chooses the keys. So the hash is a keyed one with a security claim ([SipHash-1-3](super::siphash)),
 //! seeded at random for each limiter. A key of a megabyte takes as much memory as an address, and is not stored
-//! itself.
+//! itself. One bit tells whether there is a key, so two of `n` keys are the same one with a probability of `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
-
+use super::siphash::SipHasher;
 use crate::random::random_u64;
 
 /// The identity of a key within one limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fingerprint {
-    high: u64,
-    low: u64,
-}
+pub(super) struct Fingerprint(u64);
 
-/// The bit of `high` that is set only for the missing key.
-const KEYLESS: u64 = 1 << 63;
+/// The bit that is set only for the missing key. Neither the index within a map nor the tag of a slot contains it.
+const KEYLESS: u64 = 1 << 56;
 
 /// A key of the in-memory store: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may
 /// have no key. Implemented by this crate only.
@@ -48,25 +44,21 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 impl Fingerprint {
     /// Returns one of `2^bits` identities, each of which many keys share.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
-        Self::numbered(self.low >> (u64::BITS - bits))
+        // From below the bit that is the same for all keys.
+        Self::numbered(self.0.rotate_left(8) >> (u64::BITS - bits))
     }
 
     /// Returns the shared identity with that number.
     pub(super) fn numbered(number: u64) -> Self {
         // Spread over the whole word again, by the golden ratio: tables look at either end of it.
-        Self { high: 0, low: number.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
-    }
-
-    #[inline]
-    fn word(self) -> u64 {
-        self.high ^ self.low
+        Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Returns its shard of `count`, which is a power of two. Chosen by bits that the shard's own table does
     /// not look at.
     #[inline]
     pub(super) fn shard(self, count: usize) -> usize {
-        (self.word() >> 45) as usize & (count - 1)
+        (self.0 >> 45) as usize & (count - 1)
     }
 }
 
@@ -80,26 +72,25 @@ impl fmt::Debug for Fingerprint {
 impl Hash for Fingerprint {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u64(self.word());
+        hasher.write_u64(self.0);
     }
 }
 
 /// The hash seed of one limiter.
 #[derive(Clone)]
-pub(super) struct HashSeed(u64, u64);
+pub(super) struct HashSeed([u64; 2]);
 
 impl HashSeed {
     pub(super) fn random() -> Self {
-        Self(random_u64(), random_u64())
+        Self([random_u64(), random_u64()])
     }
 
     #[inline]
     pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
-        let mut hasher = SipHasher13::new_with_keys(self.0, self.1);
+        let mut hasher = SipHasher::new(self.0);
         let has_key = key.hash_key(&mut hasher);
-        let hash = hasher.finish128();
-        let high = if has_key { hash.h1 & !KEYLESS } else { hash.h1 | KEYLESS };
-        Fingerprint { high, low: hash.h2 }
+        let hash = hasher.finish();
+        Fingerprint(if has_key { hash & !KEYLESS } else { hash | KEYLESS })
     }
 }
 
@@ -178,8 +169,8 @@ mod tests {
             let unknown = seed.fingerprint(&Keyless);
             assert_ne!(unknown, seed.fingerprint(&Nothing));
             assert_ne!(unknown, seed.fingerprint(&()));
-            assert_eq!(unknown.high & KEYLESS, KEYLESS);
-            assert_eq!(seed.fingerprint("a").high & KEYLESS, 0);
+            assert_eq!(unknown.0 & KEYLESS, KEYLESS);
+            assert_eq!(seed.fingerprint("a").0 & KEYLESS, 0);
         }
     }
 

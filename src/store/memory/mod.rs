@@ -15,6 +15,7 @@ mod placement;
 mod preview;
 mod room;
 mod shard;
+mod siphash;
 mod stats;
 mod sweep;
 mod table;
@@ -65,10 +66,10 @@ pub use wait::QueuedAcquire;
 ///
 /// # Memory
 ///
-/// A key is kept as a 128-bit keyed fingerprint, so its length does not matter, and it cannot be read back. Per
-/// key: 16 bytes, the algorithm's state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 16 in the
-/// list of keys to sweep. Tables grow by doubling: count 60 to 120 bytes per key, so the default of 100,000
-/// keys is 6 to 12 MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts
+/// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and it cannot be read back. With a
+/// million keys, two of them share a state with a probability of 5 in 100 million. Per key: 8 bytes, the algorithm's
+/// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
+/// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts
 /// of the table grow moves the keys of that part, and calls for its other keys wait meanwhile. Memory of
 /// removed keys is used again, and not freed while the limiter lives.
 ///

@@ -285,9 +285,9 @@ mod tests {
 
     #[test]
     fn a_key_costs_what_the_documentation_says() {
-        assert_eq!(size_of::<(Fingerprint, <TokenBucket as Algorithm>::State)>(), 40);
-        assert_eq!(size_of::<(Fingerprint, <FixedWindow as Algorithm>::State)>(), 40);
-        assert_eq!(size_of::<(Fingerprint, <LeakyBucket as Algorithm>::State)>(), 40);
-        assert_eq!(size_of::<Fingerprint>(), 16);
+        assert_eq!(size_of::<(Fingerprint, <TokenBucket as Algorithm>::State)>(), 32);
+        assert_eq!(size_of::<(Fingerprint, <FixedWindow as Algorithm>::State)>(), 32);
+        assert_eq!(size_of::<(Fingerprint, <LeakyBucket as Algorithm>::State)>(), 32);
+        assert_eq!(size_of::<Fingerprint>(), 8);
     }
 }
