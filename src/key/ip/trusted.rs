@@ -45,8 +45,8 @@ impl TrustedProxies {
     /// # Errors
     ///
     /// Returns an error if an entry is not a network; the error names it, and says what to write. Returns an error if
-    /// the entries together contain all of IPv4 or all of IPv6: every caller could claim any address. So a list that
-    /// trusts every caller cannot reach [`replace`](TrustedProxies::replace), either.
+    /// the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any address. So
+    /// [`replace`](TrustedProxies::replace) cannot receive such a list, either.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,

@@ -13,7 +13,7 @@ pub struct Outcome {
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
     /// `true` if the algorithm was chosen for the request.
     pub(in crate::middleware) is_tiered: bool,
-    /// `true` if the request is admitted whatever was decided, and nothing is reported to the caller.
+    /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
     /// The charge to settle, if the request's cost is settled.
     pub(in crate::middleware) reservation: Option<Reservation>,

@@ -59,7 +59,7 @@ impl fmt::Debug for Shadow {
     }
 }
 
-/// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied or
-/// queued. If there are several such limits, it is the decision of the last one.
+/// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied
+/// or queued. If there are several such limits, it contains the decision of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowDenied(pub Decision);

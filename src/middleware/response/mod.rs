@@ -38,8 +38,8 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call can be queued; `None` leaves it to the algorithm. It is called before the call
-    /// is decided, and only if calls can be queued.
+    /// Returns the maximum time that the call can be queued; with `None`, the algorithm determines it. The method is
+    /// called before the call is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
     }
@@ -141,7 +141,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call, a lower bound if another wait is unknown.
+    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if another wait is
+    /// unknown.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }
