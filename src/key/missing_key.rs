@@ -56,8 +56,8 @@ impl<K> StoreKey<K> {
     }
 }
 
-/// A key is hashed as by its own `Hash`. `StoreKey` itself has no `Hash`, because the bytes that a key writes could equal
-/// those written for `Missing`.
+/// A key is hashed as by its own `Hash`. `StoreKey` itself has no `Hash`, because the bytes that a key writes could
+/// equal those written for `Missing`.
 impl<K: Hash> MemoryKey for StoreKey<K> {
     #[inline]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {

@@ -1,6 +1,6 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// A trait that returns the options of each request: [`UnitCost`], or a type that a method of the layer wraps around it.
+/// A trait that returns the options of each request. [`UnitCost`] is the default, which the layer's methods wrap.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"

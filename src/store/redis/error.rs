@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The error of a [`RedisStore`](super::RedisStore): why it could not be set up, or could not decide a call.
+/// The error of a [`RedisStore`](super::RedisStore), which could not be set up, or could not decide a call.
 ///
 /// Its text says what to change. A layer answers it with 503, or gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +21,15 @@ pub enum RedisErrorKind {
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
-    /// No reply came before the deadline. The call was charged only if the server executed it before that.
+    /// No reply came before the deadline. The call was charged only if the server executed it before the deadline.
     Late,
     /// There is no connection.
     Unreachable,
     /// Earlier calls failed, so this one was not sent. The next attempt is due within half a second.
     Open,
-    /// The value of the key was not written by this crate, or by another version of it. It is left as it is.
+    /// The value of the key was not written by this crate, or by another version of it. The value is not changed.
     Foreign,
-    /// The server only reads: it is a replica (`READONLY`).
+    /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
     /// The server is out of memory (`OOM`), or cannot write its snapshot (`MISCONF`).
     OutOfMemory,
@@ -81,7 +81,7 @@ impl RedisError {
 }
 
 impl RedisErrorKind {
-    /// Returns whether the server cannot decide any call, as it seems.
+    /// Returns whether the error suggests that the server cannot decide any call.
     pub(super) const fn is_outage(self) -> bool {
         matches!(
             self,
@@ -96,7 +96,7 @@ impl RedisErrorKind {
         )
     }
 
-    /// Returns whether a new connection may reach another server, or the same in another state.
+    /// Returns whether a new connection may help: it may reach another server, or the same server in another state.
     pub(super) const fn needs_connection(self) -> bool {
         matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
     }

@@ -16,12 +16,12 @@ pub use writer::KeyWriter;
 
 /// A key with a text that is the same on all machines, in all processes and after each restart.
 ///
-/// A store on another machine, such as Redis, requires it of its keys. Texts, integers, addresses, tuples of them and
-/// the keys of this crate's extractors have it, except those of [`Bearer`](crate::key::Bearer) and
+/// A store on another machine, such as Redis, requires that its keys implement this trait. Texts, integers, addresses,
+/// tuples of them and the keys of this crate's extractors do, except those of [`Bearer`](crate::key::Bearer) and
 /// [`Cookie`](crate::key::Cookie): these are hashed with a random number of the process, unless the extractor is given
-/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] makes the text.
+/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] creates the text.
 ///
-/// A type of your own writes its fields, each as a part, and says which variant it is:
+/// A type of your own writes each field as a part, and writes which variant it is:
 ///
 /// ```
 /// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
@@ -47,7 +47,7 @@ pub use writer::KeyWriter;
 /// assert_eq!(text.of(&Caller::Guest), "throttle:{guest~}:login");
 /// ```
 ///
-/// A key that only this process can tell apart does not compile:
+/// A key that is hashed with a random number of the process does not compile:
 ///
 /// ```compile_fail,E0277
 /// use tower_throttle::key::Bearer;
