@@ -176,7 +176,8 @@ impl QueueConfig {
         !self.untimed
     }
 
-    /// Returns whether a denial may be counted by the algorithm itself, so that it must be asked before it is charged.
+    /// Returns whether the queue is exclusive. Its algorithm may count denials, so a call that may be queued is peeked
+    /// at before it is checked.
     pub(crate) const fn is_exclusive(&self) -> bool {
         self.exclusive
     }
