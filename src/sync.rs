@@ -1,5 +1,5 @@
-//! Locks and atomics, std's or those of a scheduler that tries out orders of threads (`tests/shuttle/main.rs`), and a
-//! function that wakes a list of wakers.
+//! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std, or those of a
+//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`).
 
 #[cfg(not(shuttle))]
 mod real {

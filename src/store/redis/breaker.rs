@@ -40,7 +40,8 @@ impl Breaker {
         }
         if now.0 >= next {
             let later = now.0.saturating_add(PAUSES.1);
-            let claimed = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
+            let claimed =
+                self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
             if claimed.is_ok() {
                 return Ok(());
             }
