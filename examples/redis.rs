@@ -1,5 +1,5 @@
-//! Two copies of one app share one limit, which is kept in Redis. One command starts all of it: a Redis server of its own,
-//! which needs `redis-server` to be installed, and both copies.
+//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server,
+//! which requires that `redis-server` is installed.
 //!
 //! ```text
 //! cargo run --features redis --example redis

@@ -100,7 +100,7 @@ impl fmt::Display for PolicyNameError {
 
 impl Error for PolicyNameError {}
 
-/// The error of a list of networks, or a number of proxies, that cannot be used.
+/// The error of a list of networks or of a number of proxies that is not valid.
 ///
 /// Its text names the entry, and says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]

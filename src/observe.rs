@@ -32,8 +32,8 @@ impl Observer {
     }
 
     /// Logs a request that was rejected because of a mistake of the client. Each such request is logged at level
-    /// `debug`, except the first list with fewer entries than trusted hops: that is a warning, since a wrong number of hops causes the same
-    /// error.
+    /// `debug`. The first request whose list has fewer entries than trusted hops is logged as a warning, since a wrong
+    /// number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
             warn(policy, "a request is refused because its list of addresses is too short", error);

@@ -23,7 +23,8 @@ use std::thread;
 
 pub(crate) use real::*;
 
-/// Wakes all `wakers`, even if one panics. The first panic is resumed afterwards, unless the thread is panicking already.
+/// Wakes all `wakers`, even if one of them panics. The first panic is resumed afterwards, unless the thread is already
+/// panicking.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut first = None;
     for waker in wakers {

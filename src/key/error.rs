@@ -62,11 +62,10 @@ impl KeyError {
         Self { reason: Reason::Message(reason.into()) }
     }
 
-    /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`, whatever the layer does about
-    /// [missing keys](super::MissingKey).
+    /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`. The layer's setting for
+    /// [missing keys](super::MissingKey) does not apply to it.
     ///
-    /// `reason` is sent to the client, and logged at level `debug`: do not put anything into it that the
-    /// caller sent.
+    /// `reason` is sent to the client, and logged at level `debug`: it must not contain anything that the caller sent.
     ///
     /// ```
     /// use http::Request;
@@ -89,8 +88,8 @@ impl KeyError {
         Self { reason: Reason::Invalid(reason.into()) }
     }
 
-    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`, whatever the
-    /// layer does about [missing keys](super::MissingKey).
+    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`. The layer's
+    /// setting for [missing keys](super::MissingKey) does not apply to it.
     ///
     /// `reason` is sent to the client.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {

@@ -32,7 +32,7 @@ pub struct Extension<T, F> {
 }
 
 impl<T, F> Extension<T, F> {
-    /// Creates an extractor whose key is what `key` returns for the extension of type `T`.
+    /// Creates an extractor whose key is the value that `key` returns for the extension of type `T`.
     pub fn new<Key>(key: F) -> Self
     where
         F: Fn(&T) -> Key,

@@ -51,8 +51,8 @@
 //! # Ok::<(), http::header::InvalidHeaderName>(())
 //! ```
 //!
-//! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the
-//! function returns.
+//! The key of a tuple is the tuple of the keys, the key of [`Global`] is `()`, and the key of [`from_fn`] is the value
+//! that the function returns.
 //!
 //! # Keys for several machines
 //!

@@ -138,7 +138,7 @@ fn is_closing(headers: &HeaderMap) -> bool {
 }
 
 /// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body ended, and
-/// `false` if it was too long, too slow or failed.
+/// `false` if the body was too long, too slow or failed.
 ///
 /// # Cancel safety
 ///

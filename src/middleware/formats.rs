@@ -54,8 +54,8 @@ impl FieldNames {
     ///
     /// # Panics
     ///
-    /// Panics if one of them is not a valid header field name or has an upper-case letter. In a `const`, that is a compile
-    /// error.
+    /// Panics if a name is not a valid header field name or has an upper-case letter. In a `const`, the panic is a
+    /// compile error.
     #[must_use]
     pub const fn new(
         limit: &'static str,

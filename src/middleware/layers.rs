@@ -20,7 +20,7 @@ pub struct Layers<P, R> {
 /// The layer that results from joining two layers, with the responder `R`.
 type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;
 
-/// A layer whose policies can be joined with those of another.
+/// A layer whose policies can be joined with those of another layer.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no layer whose policies can be joined with those of another",
     note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"

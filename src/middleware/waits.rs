@@ -19,8 +19,8 @@ impl<F, D> HttpResponder<F, D> {
     ///
     /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If some of the policies that denied
     /// the call know their wait, the hint is raised to the longest of these waits. The jitter is added, and the maximum
-    /// reported wait caps the sum. There is no hint for a request without a key, nor for one that costs more than a
-    /// limit can ever admit. A gRPC response has none either, since it uses other fields.
+    /// reported wait caps the sum. There is no hint for a request without a key, nor for a request that costs more than
+    /// a limit can ever admit. A gRPC response has no hint, since it uses other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;

@@ -24,8 +24,8 @@ pub(super) struct Case<M> {
 
 /// The promises of a store, as cases to run.
 ///
-/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore), and a panic in it fails that case only.
-/// The [module documentation](super) has an example.
+/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore). A panic in a case fails only that
+/// case. The [module documentation](super) has an example.
 #[derive(Clone, Debug)]
 pub struct Contract<M> {
     make: M,

@@ -5,8 +5,8 @@
 //! refunds, cancelled calls, settling, replaced algorithms, and the layer in front of all of it.
 //!
 //! The tests use tokio's clock. With `start_paused`, a store that uses the same clock is tested at once and exactly;
-//! other stores take the time that the tests wait, about two seconds. A test fails if it takes a minute, but no test
-//! has another upper bound on the time that a store takes to reply, so a slow machine fails none.
+//! other stores take the time that the tests wait, about two seconds. A case fails if it takes more than a minute. No
+//! case sets another upper bound on the time of a reply, so a slow machine causes no failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};
@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! For a store from outside, implement [`TestedStore`], which awaits the replies of the store:
+//! For a store of your own, implement [`TestedStore`], which awaits the replies of the store:
 //!
 //! ```
 //! # use std::future::Future;

@@ -51,7 +51,7 @@ impl Drop for Task {
     }
 }
 
-/// A server on a port of its own, stopped when dropped.
+/// A server on a port of its own. It stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

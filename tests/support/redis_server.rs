@@ -113,7 +113,8 @@ impl RedisServer {
         self.call(&["INFO", section]).text()
     }
 
-    /// Returns how many calls of `command`, in lower case, the server has executed since it started or since `CONFIG RESETSTAT`.
+    /// Returns the number of calls of `command`, in lower case, that the server has executed since it started or since
+    /// `CONFIG RESETSTAT`.
     pub(crate) fn calls_of(&self, command: &str) -> u64 {
         let stats = self.info("commandstats");
         let calls = stats.lines().find_map(|line| {

@@ -21,9 +21,9 @@ use crate::store::KeySecret;
 /// each cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
-/// compare: one session has one budget, however it is written. The value is not checked: a caller that invents sessions
-/// gets a new budget for each. Where an outer layer checks sessions, let it insert the user as an extension, and limit
-/// by that [`Extension`](crate::key::Extension).
+/// compare. So one session has one budget, even if a caller encodes it in different ways. The value is not checked: a
+/// caller that invents sessions gets a new budget for each. Where an outer layer checks sessions, let it insert the
+/// user as an extension, and limit by that [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};

@@ -215,7 +215,7 @@ fn first_untrusted(
     Ok(last)
 }
 
-/// Returns the address in the entry `count` from the right.
+/// Returns the address in the entry that is number `count` from the right.
 fn nth_hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {
     let name = list.name();
     match list.elements(headers).nth(count - 1) {

@@ -51,8 +51,8 @@ impl PolicyInfo {
         self.is_in_shadow()
     }
 
-    /// Counts and logs a request without a valid key. Returns the key that it is charged to instead, or `None` if it is
-    /// not limited.
+    /// Counts and logs a request without a valid key. Returns the key to which the request is charged instead, or
+    /// `None` if the request is not limited.
     #[cold]
     pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {

@@ -7,7 +7,7 @@ use crate::decision::Decision;
 /// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), with a count of the calls that would have been
 /// denied.
 ///
-/// Clones share the switch and the count: keep one to turn shadow mode off while the server runs.
+/// Clones share the switch and the count. Keep a clone to turn shadow mode off while the server runs.
 #[derive(Clone)]
 pub struct Shadow {
     inner: Arc<Inner>,

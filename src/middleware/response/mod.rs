@@ -52,7 +52,7 @@ pub trait Responder<Req, Res, Err> {
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
     /// Holds the permit of a call until its response has ended. The default drops it, so the call ends as soon as there
-    /// is a response. A responder that delegates to another must delegate this method, too.
+    /// is a response. A responder that delegates to another responder must delegate this method, too.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response

@@ -14,8 +14,8 @@ use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 pub enum HeaderFormat {
     /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11: each policy with its name.
     Draft11,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that matters most: the one that
-    /// denied with the longest wait, or else the one with the fewest remaining units.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most: the policy
+    /// that denied with the longest wait, or else the policy with the fewest remaining units.
     XRateLimit(ResetFormat),
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
     /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. It cannot be combined

@@ -81,7 +81,7 @@ impl<'a> PolicyReport<'a> {
     }
 }
 
-/// The reports of the policies that limited a request. A single one is borrowed as a slice.
+/// The reports of the policies that limited a request.
 pub(in crate::middleware) enum Reports<'a> {
     One(Option<PolicyReport<'a>>),
     Many(SmallVec<[PolicyReport<'a>; 4]>),

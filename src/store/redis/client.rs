@@ -30,7 +30,7 @@ struct Inner {
     problem: Mutex<Option<RedisError>>,
 }
 
-/// The present connection, if there is one. Each connection has another number.
+/// The present connection, if there is one. No two connections have the same number.
 #[derive(Clone, Default)]
 struct Current {
     number: u64,

@@ -40,7 +40,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         Self { keys: DashMap::new(), longest: Nanos::from(longest).0 }
     }
 
-    /// Remembers a state, if it has no unit left.
+    /// Remembers a state, if no unit is available in it.
     pub(super) fn remember(
         &self,
         key: &Arc<str>,

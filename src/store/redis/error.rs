@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// The error of a [`RedisStore`](super::RedisStore), which could not be set up, or could not decide a call.
 ///
-/// Its text says what to change. A layer answers it with 503, or gRPC `UNAVAILABLE`.
+/// Its text says what to change. A layer answers the call with 503, or gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
@@ -17,7 +17,7 @@ pub struct RedisError {
 pub enum RedisErrorKind {
     /// The URL, or another setting of the store, is wrong.
     Config,
-    /// A limiter has no name, or its name is that of another limiter.
+    /// A limiter has no name, or another limiter with the same name has another algorithm or quota.
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
@@ -64,7 +64,7 @@ impl RedisError {
             "NOPERM" => RedisErrorKind::Permission,
             "WRONGTYPE" => RedisErrorKind::Foreign,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
-            // A script that may not call one of its commands fails with this text.
+            // A script fails with this text if the user may not call one of its commands.
             _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
                 RedisErrorKind::Permission
             }

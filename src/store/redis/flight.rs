@@ -18,7 +18,7 @@ use crate::clock::Nanos;
 /// The maximum number of calls of one trip, because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// The right to make trips for a key. There is one for each key in the table of flights.
+/// The right to make trips for a key. Each key in the table of flights has one flight.
 struct Flight<A: StoredAlgorithm> {
     shared: Arc<Shared<A>>,
     key: Arc<str>,
@@ -72,7 +72,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         Some(batch)
     }
 
-    /// Decides the calls. Returns the operations that undo what was charged to callers that have dropped their calls.
+    /// Decides the calls. Returns the operations that undo the charges of calls that their callers have dropped.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
         let link = &*shared.link;
@@ -209,7 +209,7 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// Applies the calls to the state that was found, in order. Returns the outcomes, the state and whether it must be written.
+/// Applies the calls in order to the state in `found`. Returns the outcomes, the state, and whether it must be written.
 fn apply<A: StoredAlgorithm>(
     plan: &Plan<A>,
     found: &Answer,

@@ -152,7 +152,7 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for its index, `@1` for its first argument.
+/// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument.
 pub(super) struct Fragments {
     /// Reads the state and brings it up to `now`.
     pub(super) read: &'static str,

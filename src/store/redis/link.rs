@@ -97,7 +97,7 @@ impl Link {
     }
 
     pub(super) fn deadline_error(&self) -> RedisError {
-        // If there is no connection, that is the better explanation.
+        // If there is no connection, its error explains the failure better.
         let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
         self.connection.problem().unwrap_or_else(late)
     }
@@ -129,8 +129,8 @@ impl Link {
         .await
     }
 
-    /// Executes a script. Its success or failure is recorded in the breaker, but the breaker cannot prevent it. The
-    /// caller sets the deadline.
+    /// Executes a script, even if the breaker is open, and records its success or failure in the breaker. The caller
+    /// sets the deadline.
     pub(super) async fn eval(
         &self,
         script: &Script,

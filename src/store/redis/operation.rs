@@ -10,7 +10,7 @@ use crate::decision::Decision;
 pub(super) struct Operation<A> {
     pub(super) action: Action,
     pub(super) cost: u64,
-    /// The algorithm of the call, if it is not the limiter's.
+    /// The algorithm of the call, if it is not the limiter's own.
     pub(super) tier: Option<A>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) decision: Decision,
-    /// The server's time at which it was decided.
+    /// The server's time of the decision.
     pub(super) now: Nanos,
     /// The mark of a `Reserve`, by which it can be undone.
     pub(super) mark: Option<u128>,

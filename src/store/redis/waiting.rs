@@ -124,7 +124,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         let arrived = self.link.now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
-        // The first call of the queue counts towards no limit of places, since it may not have to wait.
+        // The call at the front of the queue takes none of the places, because it may not have to wait.
         if place.ahead > config.places() || config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
         }

@@ -52,7 +52,7 @@ impl KeyText {
         self
     }
 
-    /// Puts all keys into one slot of a cluster, that of `tag`: `throttle:{tag}:user-42:login`.
+    /// Puts all keys into the cluster slot of `tag`: `throttle:{tag}:user-42:login`.
     ///
     /// Keys of different callers can then be changed by one script, and one node does all the work.
     ///

@@ -1,7 +1,7 @@
 //! Keys as texts that are the same on all machines.
 //!
 //! A store in memory hashes a key with a random seed, and so identifies it in one process only. A store on another
-//! machine needs a text. It must be injective: two keys that differ never have one text, whatever callers put into them.
+//! machine needs a text. It must be injective: different keys never have the same text, whatever callers put into them.
 
 mod key_text;
 mod secret;

@@ -46,7 +46,7 @@ impl KeySecret {
         if secret.len() < Self::MIN_LEN {
             return Err(KeySecretError::new(secret.len()));
         }
-        // A hash key for each purpose, so that the hash of a value is never that of a text.
+        // Each purpose has a hash key of its own, so that the hash of a value differs from the hash of a text.
         let derive = |purpose| {
             let hash = SipHasher24::new_with_keys(u64::from_be_bytes(*b"throttle"), purpose).hash(secret);
             (hash.h1, hash.h2)

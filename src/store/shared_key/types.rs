@@ -1,4 +1,4 @@
-//! The texts of std's types, and of those of `http`.
+//! The texts of keys that are types of std or of `http`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

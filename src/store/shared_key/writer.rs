@@ -45,7 +45,7 @@ impl KeyWriter {
         self
     }
 
-    /// Writes another key, as one part, however many parts it has itself.
+    /// Writes another key, as one part, even if that key has several parts.
     pub fn part<K: SharedKey + ?Sized>(&mut self, key: &K) -> &mut Self {
         self.begin_part();
         let (start, parts) = self.write_inner(key);
@@ -67,8 +67,8 @@ impl KeyWriter {
         self
     }
 
-    /// Writes a mark and the `Display` form of `content`, as one part. A mark has a character that no text begins with
-    /// or contains.
+    /// Writes a mark and the `Display` form of `content`, as one part. A mark contains a character that the text of a
+    /// key escapes, so no text looks like a mark.
     pub(crate) fn marked(&mut self, mark: &str, content: impl fmt::Display) {
         self.begin_part();
         self.text.push_str(mark);
@@ -91,7 +91,7 @@ impl KeyWriter {
         self.parts += 1;
     }
 
-    /// Writes `key` here. Returns where it begins, and how many parts it has.
+    /// Appends the text of `key`. Returns the position at which it begins, and the number of its parts.
     fn write_inner<K: SharedKey + ?Sized>(&mut self, key: &K) -> (usize, usize) {
         let start = self.text.len();
         let outer = std::mem::replace(&mut self.parts, 0);
@@ -112,7 +112,7 @@ impl fmt::Debug for KeyWriter {
     }
 }
 
-/// Returns whether a byte stands for itself.
+/// Returns whether a byte is written as it is, without escaping.
 pub(super) fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=".contains(&byte)
 }

@@ -25,9 +25,9 @@ use crate::middleware::response::Rejection;
 /// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
 /// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
-/// that names the policies). `grpc-retry-pushback-ms` contains the wait too, if it is no longer than a minute. If the
-/// wait is longer, or if waiting does not help, it is -1, so that clients do not use up their attempts. The response is
-/// one frame of headers (trailers-only), as clients require to obey the pushback.
+/// that names the policies). `grpc-retry-pushback-ms` contains the wait too, if the wait is at most a minute. If the
+/// wait is longer, or if waiting does not help, the field is -1, so that clients do not use up their attempts. The
+/// response is one frame of headers (trailers-only), because clients obey the pushback only then.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
 /// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are
@@ -170,9 +170,9 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets a function that makes the responses to rejected calls, from the rejection and the request without its body.
-    /// `Retry-After` and the header fields are added to its response, unless switched off; what the function sets itself
-    /// stays. gRPC callers still get the standard gRPC responses.
+    /// Sets the function that makes the responses to rejected calls. Its arguments are the rejection, and the request
+    /// without its body. `Retry-After` and the header fields are added to the response, unless they are switched off.
+    /// Fields that the function sets itself are kept. gRPC callers still get the standard gRPC responses.
     ///
     /// The response's body is text, bytes or `()`; with the feature `axum`, also axum's body, if the service uses it.
     #[must_use]
