@@ -60,7 +60,7 @@ pub use response::request_head::RequestHead;
 pub use response::{Rejection, Responder, StoreError};
 pub use service::RateLimit;
 
-// Parts of the types of layers and responders. They have names so that such a type can be written down.
+// Parts of the types of layers and responders. They are public so that users can write such a type.
 #[doc(hidden)]
 pub use self::{
     drain::{DrainBody, LeaveUnread, UnreadBody},

@@ -14,8 +14,8 @@ use super::response::options::{BodyFormat, Options};
 
 impl<F, D> HttpResponder<F, D> {
     /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: for calls in progress, for a
-    /// limiter that was closed, and for a store that failed. The default is one second. With `None` there is no
-    /// `Retry-After`, and many clients then retry at once.
+    /// limiter that was closed or whose key table is full, and for a store that failed. The default is one second. With
+    /// `None` there is no `Retry-After`, and many clients then retry at once.
     ///
     /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If some of the policies that denied
     /// the call know their wait, the hint is raised to the longest of these waits. The jitter is added, and the maximum

@@ -84,7 +84,7 @@ impl<M> Env<M> {
     }
 }
 
-/// A limiter whose errors are panics, which end the case.
+/// A limiter that panics on an error of the store, which ends the case.
 pub(super) struct Tested<A: Algorithm, S> {
     pub(super) limiter: RateLimiter<A, S>,
     pub(super) store: S,

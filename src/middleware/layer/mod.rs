@@ -50,7 +50,7 @@ use crate::store::{MemoryStore, Store};
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
-/// | several limits of which a request must meet all | [`and`](RateLimitLayer::and) |
+/// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | to count requests without a key and forbidden callers | [`key_stats`](RateLimitLayer::key_stats) |
 ///
 /// # Order of the methods

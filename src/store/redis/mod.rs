@@ -92,8 +92,8 @@ pub use limit::{RedisKey, RedisLimit, RedisReply};
 /// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A late
 /// call charges nothing if the server executes it after its deadline. After five late calls in a row, or after an error
 /// that concerns all calls, calls fail at once without a trip. One call tries again after 50 ms; if it fails, the pause
-/// before the next attempt doubles, up to 400 ms. Each key is written with a time to live, and a value that is not a state of this
-/// crate is never overwritten.
+/// before the next attempt doubles, up to 400 ms. Each key is written with a time to live, and a value that is not a
+/// state of this crate is never overwritten.
 ///
 /// # Errors
 ///

@@ -22,7 +22,7 @@ use crate::middleware::response::Rejection;
 /// | without a key, because of a configuration mistake | 500, problem+json without details: the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
-/// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
+/// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close), or its [key table is full](crate::Decision::is_table_full) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
 /// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
 /// that names the policies). `grpc-retry-pushback-ms` contains the wait too, if the wait is at most a minute. If the
@@ -35,15 +35,15 @@ use crate::middleware::response::Rejection;
 /// nearest to exhaustion.
 ///
 /// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). They are added to existing fields and never
-/// replace them; a policy that the inner service already reports with the same name is left out. A rejection of a `HEAD`
-/// request has no body.
+/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). The fields are added to existing fields,
+/// and never replace them. A policy that the inner service already reports with the same name is left out. A rejection
+/// of a `HEAD` request has no body.
 ///
-/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another. If the wait is unknown (calls
-/// in progress, a limiter that was closed, a store that failed), `Retry-After` is
-/// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text instead of
-/// JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has `Connection: close`, unless the
-/// body is [drained](Self::drain).
+/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another value. If the wait is unknown
+/// (calls in progress, a limiter that was closed or whose key table is full, a store that failed), `Retry-After` is
+/// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text
+/// instead of JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has
+/// `Connection: close`, unless the body is [drained](Self::drain).
 ///
 /// All of this is configurable:
 ///
