@@ -5,10 +5,10 @@ use super::{KeySecret, KeyWriter, SharedKey};
 
 /// Creates the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
 ///
-/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only what
-/// is in the braces, the hash tag: all limits of one caller are on one node, and different callers are spread over all
-/// nodes. No key, name or prefix can contain a brace, a NUL, a line break or a byte that is not ASCII: they are escaped,
-/// as [`KeyWriter`] describes.
+/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
+/// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
+/// nodes. Braces, NULs, line breaks and bytes that are not ASCII are escaped in keys, names and prefixes, as
+/// [`KeyWriter`] describes.
 ///
 /// Two texts are equal only if their prefixes, names and keys are equal.
 ///
@@ -37,7 +37,8 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// The maximum length of a key's text, without prefix and name, in bytes. A longer text is replaced by its hash.
+    /// The maximum length of a key's text, without prefix and name, in bytes. If there is a secret, a longer text is
+    /// replaced by its hash.
     pub const MAX_LEN: usize = 100;
 
     /// Creates the texts for the limiter with that name. The prefix is `throttle`.
@@ -46,7 +47,7 @@ impl KeyText {
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix: `throttle` unless set. An empty prefix is left out, with its colon.
+    /// Sets the prefix, by default `throttle`. An empty prefix is left out, together with its colon.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self

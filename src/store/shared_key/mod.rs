@@ -65,8 +65,8 @@ pub use writer::KeyWriter;
 pub trait SharedKey {
     /// Writes the key.
     ///
-    /// Two different keys of a type must write different parts. The writer takes care of the rest: it separates
-    /// parts, and escapes their contents. A type with several forms writes a [`variant`](KeyWriter::variant), and
-    /// a type with a list of any length writes the length first.
+    /// Two different keys of a type must write different parts. The writer separates the parts, and escapes their
+    /// contents. A type with several forms writes a [`variant`](KeyWriter::variant), and a type with a list of any
+    /// length writes the length first.
     fn write_to(&self, text: &mut KeyWriter);
 }

@@ -228,7 +228,7 @@ fn long_keys_are_hashed_if_there_is_a_secret() {
     // The length is that of the escaped text: 34 escaped bytes are 102.
     assert!(hashed.of(&",".repeat(34)).starts_with("throttle:{~"));
     assert_ne!(hashed.of(&long), hashed.clone().secret(secret("0123456789abcdeF")).of(&long));
-    // These are in users' stores: another version of this crate must write the same.
+    // Such texts are in the stores of users, so other versions of this crate must write the same texts.
     assert_eq!(hashed.of(&long), "throttle:{~6114868b5727d472590435b21e57c571}:login");
     assert_eq!(text(&secret("0123456789abcdef").hash(b"t0ken")), "hash~17ed1d40431a78cfc5a4f3cc4200ceed");
 }
