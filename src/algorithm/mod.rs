@@ -15,7 +15,7 @@
 //! | nearly the same, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
-//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, and the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
 //!
 //! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`] if
