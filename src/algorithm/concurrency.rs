@@ -22,9 +22,9 @@ use crate::decision::Decision;
 /// semaphore. To combine this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or
 /// make it part of a tuple.
 ///
-/// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. When the key
-/// table is full, keys share buckets, and a key stays in its bucket while any permit of that bucket is held. In code,
-/// prefer permits to `release`: a permit records the bucket from which it was taken.
+/// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
+/// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
+/// held. In code, prefer permits to `release`: a permit records the bucket from which it was taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
 /// affects calls in progress. When a call ends, it is subtracted from the total that counted it, even if the algorithm

@@ -11,7 +11,7 @@
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
-//! | the same, each unit back to the nanosecond, with memory proportional to the limit | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
+//! | the same, but each unit is available again after exactly one period | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
 //! | nearly the same, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
@@ -58,7 +58,7 @@
 //!
 //! ## Several limits on one key
 //!
-//! **Problem.** Ten a second, and a thousand a day.
+//! **Problem.** Limit a key to ten calls a second, and to a thousand calls a day.
 //!
 //! **Naive answer.** Two limiters, one after the other.
 //!

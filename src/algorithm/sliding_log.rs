@@ -163,7 +163,7 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the time until `deficit` units, at most all, are free again.
+    /// Returns the time until `deficit` units, at most all, are available again.
     fn until(&self, state: &SlidingLogState, deficit: u64) -> u64 {
         let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < deficit);
         state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))

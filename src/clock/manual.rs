@@ -63,7 +63,7 @@ impl ManualClock {
             manual.moves += 1;
             manual.sleepers.drain().map(|(_, waker)| waker).collect()
         };
-        // Outside the lock: a waker may run anything.
+        // The wakers are woken outside the lock, because a waker may run any code.
         wake_all(woken);
     }
 
@@ -111,7 +111,7 @@ impl Future for ManualSleep {
             return Poll::Ready(());
         }
         let spare = manual.sleepers.insert(self.id, cx.waker().clone());
-        // Outside the lock: dropping a waker may run anything.
+        // The old waker is dropped outside the lock, because dropping a waker may run any code.
         drop(manual);
         drop(spare);
         Poll::Pending

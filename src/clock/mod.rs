@@ -1,7 +1,7 @@
 //! Clocks: the only place where time is read.
 //!
-//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only
-//! the limiter reads the clock, once per decision.
+//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only the store of a
+//! limiter reads its clock.
 //!
 //! The default is tokio's monotonic clock, so tests that pause tokio's time just work. A
 //! [`ManualClock`] moves when it is set or advanced:

@@ -43,7 +43,8 @@ pub struct Decision {
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
-    /// The number of grains per nanosecond. Most spans are never read, so they are divided only when they are read.
+    /// The number of grains per nanosecond. Most spans are never read, so a span is converted to nanoseconds only when
+    /// it is read.
     grains: u64,
     /// The time for which the call was queued, in nanoseconds.
     delay: u64,

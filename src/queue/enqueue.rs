@@ -24,7 +24,7 @@ impl<A: Algorithm> Queue<A> {
         let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
         match waits && !config.is_exclusive() {
-            // The call waits for any time, or never fits. The exact wait is not needed for either.
+            // The call may wait as long as necessary, or it never fits. Neither needs the exact wait.
             true => self.ensure_approximate_projection(base, state, now, 0),
             false => self.ensure_exact_projection(base, state, now, 0),
         }
@@ -108,7 +108,7 @@ impl<A: Algorithm> Queue<A> {
         let ready_at = match &mut self.projection {
             Some(projection) => {
                 if tier.is_some() {
-                    // This adds a tier that is new to the key to its state.
+                    // If the tier is new to the key, this adds it to the state.
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);

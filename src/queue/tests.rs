@@ -135,7 +135,7 @@ fn overdue_slots_are_released_at_once() {
     let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
     assert!(bench.decided(0).is_allowed());
     let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
-    // The timer ticks in milliseconds: five slots have passed.
+    // The timer ticks in milliseconds, so five slots have passed.
     bench.release(MS);
     assert_eq!(bench.queue.released.len(), 5);
     assert!(bench.passes(2 * MS, next_ticket[9]));

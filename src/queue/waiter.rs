@@ -114,6 +114,6 @@ pub(crate) enum Enqueued {
 pub(crate) enum PollTurn {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
-    /// Not ready: poll again at that time, or when woken.
+    /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }

@@ -39,7 +39,7 @@ use crate::decision::Decision;
 ///
 /// **Problem.** The window is used up when a call arrives that must not be denied, such as a payment among page views.
 ///
-/// **Naive answer.** Admit it over the limit.
+/// **Naive answer.** Admit the call over the limit.
 ///
 /// **Where it breaks.** Then there is no limit. Many important calls together overload what the limit protects.
 ///

@@ -42,7 +42,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, at most as many as 64 bits hold.
+    /// Writes the grains until the next slot, saturated at 64 bits.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
         let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));
@@ -77,7 +77,7 @@ impl StoredAlgorithm for LeakyBucket {
         let until = state.next.until();
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        // Each place in the queue is one interval.
+        // Each place in the queue is worth one interval of waiting.
         let max = self.rate.units(self.queue_config.places()).min(max.saturating_sub(lag));
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {

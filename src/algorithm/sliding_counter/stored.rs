@@ -30,7 +30,8 @@ impl StoredAlgorithm for SlidingCounter {
         let (last, limit, period) = (numbers.instant()?, self.quota.limit(), self.quota.period_nanos());
         let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
         let (previous, current) = (numbers.at_most(limit)?, numbers.at_most(limit)?);
-        // The estimate is at most the limit, unless it is higher because the offset was rounded down.
+        // The estimate can exceed the limit only because the offset was rounded down. The previous count is then
+        // lowered.
         let spare = u128::from(limit - current) * u128::from(period);
         let (max, _) = div_rem(spare, period - into);
         let previous = previous.min(u64::try_from(max).unwrap_or(u64::MAX));
@@ -40,7 +41,7 @@ impl StoredAlgorithm for SlidingCounter {
     fn script(&self) -> Option<ScriptSteps> {
         let (limit, period) = (u128::from(self.quota.limit()), self.quota.period_nanos());
         let micros = period.is_multiple_of(1_000).then_some(u128::from(period / 1_000))?;
-        // The script multiplies a count by a time.
+        // The script multiplies a count by a time, and the product must be exact.
         if limit * micros >= MAX_EXACT {
             return None;
         }

@@ -69,7 +69,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the time by which idle time fills the store.
+    /// Returns the time that is stored during the time `idle`.
     pub(super) fn accrued_in(self, idle: u128) -> u128 {
         match self {
             Self::Bursty => idle,
@@ -91,8 +91,8 @@ impl StoredPermits {
         }
     }
 
-    /// Takes `time` from the store, and the part that the store does not have as fresh permits. Returns the time until
-    /// the next call that this costs.
+    /// Takes permits that are worth `time`: stored ones first, and fresh ones for the rest. Returns the time by which
+    /// they delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);

@@ -54,8 +54,8 @@ pub trait StoredAlgorithm: Algorithm {
     /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
 
-    /// Returns an algorithm that can read and migrate states of `unit`. It may differ from the algorithm that wrote
-    /// them in settings that this does not need. Returns `None` if `unit` is not one of this type.
+    /// Returns an algorithm that can read and migrate states of `unit`. Settings that this does not need may differ
+    /// from those of the algorithm that wrote the states. Returns `None` if `unit` is not one of this type.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.
@@ -93,7 +93,7 @@ pub trait StoredAlgorithm: Algorithm {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces the configurations in `state` that have the same unit as this one by this one. Only a state of
+    /// Replaces each configuration in `state` that has the same unit as `self` by `self`. Only a state of
     /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 

@@ -72,7 +72,7 @@ impl Algorithm for TokenBucket {
                 .units(cost)
                 .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
             let (used, part) = div_rem(self.missing(state).saturating_sub(grains), self.rate.period);
-            // It is not more than was missing before, so it fits.
+            // The quotient is at most the number of tokens that were missing, so it fits.
             (state.used, state.part) = (used as u64, part);
         }
     }

@@ -207,7 +207,7 @@ impl TokenBucket {
     }
 
     /// Charges a call at its scheduled time, usually without advancing the state. So `used` may exceed the burst until
-    /// then.
+    /// the scheduled time.
     fn owe(&self, state: &mut TokenBucketState, cost: u64) {
         let cost = cost.min(self.burst());
         if let Some(used) = state.used.checked_add(cost) {

@@ -98,8 +98,8 @@ impl<A: Algorithm> Table<A> {
         change(algorithm, state, now)
     }
 
-    /// Locks the key while `change` runs. A new key is created before. The call uses `algorithm`, or that of the
-    /// limiter if it is `None`. Returns `None` if there is no room for a new key.
+    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of
+    /// the limiter if it is `None`. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
         key: Fingerprint,

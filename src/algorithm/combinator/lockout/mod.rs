@@ -138,7 +138,7 @@ struct RejectionCount {
     age: u64,
 }
 
-/// The number of denials of a state that several keys share. Denials of such a state are not counted.
+/// The value of `refusals` that marks a state which several keys share. Denials of such a state are not counted.
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {

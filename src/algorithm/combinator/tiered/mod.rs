@@ -62,7 +62,7 @@ use crate::decision::Decision;
 /// charged units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
 /// **Invariant.** The limit of each tier holds on its own, for all units that were charged with any tier since the key
-/// has had this tier. No call waits longer than the longest wait of its own tier.
+/// first chose this tier. No call waits longer than the longest wait of its own tier.
 ///
 /// **Cost.** Per key, the size of the algorithm (40 to 72 bytes) and 24 bytes more. A key whose recent calls chose
 /// several tiers has a state and an algorithm for each of them, up to 32, and a call takes time in proportion to their

@@ -49,7 +49,7 @@ impl Commit<'_, '_, '_> {
                 }
             }
             Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
-            // A state that denies the call is called as well, because it may count the denial, but only once.
+            // A state that denies the call decides it as well, because it may count the denial, but only once.
             Preview::Deny(decision) => match self.enter(at) {
                 // Units of a total became available meanwhile, too late for this call. Its charge is undone.
                 Some(outcome) if outcome.is_allowed() => {
