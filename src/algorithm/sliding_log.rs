@@ -12,8 +12,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// The exact window: at most the limit passes in any period, and each unit is available again exactly one period after
-/// it was charged.
+/// The exact window: at most the limit passes in any period, and each unit is available again exactly one period later.
 ///
 /// A key takes up to 16 bytes for each unit of the limit; a [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less.
 /// The quota's burst has no effect. A cost above the limit never fits.
@@ -38,13 +37,12 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** Never more than `limit` units in any period, and each unit is available again exactly one period after
-/// it was charged.
+/// **Problem.** Never more than `limit` units in any period, and each unit is available again exactly one period later.
 ///
 /// **Naive answer.** Write down when each call passed; count those within the last period.
 ///
-/// **Where it breaks.** It does not break: all other windows are compared with it. But its cost is proportional to the
-/// limit: each call counts all records, and with a limit of a million, one busy key needs 16 MB of records.
+/// **Where it breaks.** It does not break, but its cost is proportional to the limit: each call counts all records, and
+/// with a limit of a million, one busy key needs 16 MB of them.
 ///
 /// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
 /// old are dropped from the front, each once. The sum within the period is a difference of two totals, and the question
@@ -142,8 +140,8 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits:
-    /// so later hits keep their units and expire no later. The work is in proportion to the number of later hits.
+    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits. So
+    /// later hits keep their units. The work is proportional to the number of later hits.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -233,8 +231,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first. They would be available again first, so the refund never gives back too much,
-    /// whichever charge it is for.
+    /// Gives back the oldest units first. They expire first, so a refund never gives back too much.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);
@@ -248,8 +245,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Keeps the instants of the hits for the new period. If they have more units than the new limit, the oldest units
-    /// are dropped.
+    /// Keeps the instants of the hits for the new period. Units above the new limit are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);
