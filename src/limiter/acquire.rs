@@ -125,8 +125,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.start_acquire(key, cost).with_priority()
     }
 
-    /// Takes a permit, which ends the call when it is dropped, waiting for it in the key's queue as
-    /// [`acquire`](RateLimiter::acquire) does.
+    /// Takes a permit, and waits for it in the key's queue as [`acquire`](RateLimiter::acquire) does. The call ends
+    /// when the permit is dropped.
     ///
     /// # Errors
     ///
@@ -163,9 +163,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         AcquirePermit::new(self.acquire(key))
     }
 
-    /// Takes a permit, which ends the call when it is dropped, waiting for it at most `max_wait`, as
-    /// [`acquire_within`](RateLimiter::acquire_within) does: with [`Concurrency`](crate::algorithm::Concurrency), the call
-    /// is denied after it has waited for `max_wait`.
+    /// Takes a permit, and waits for it at most `max_wait`. The call ends when the permit is dropped.
+    ///
+    /// With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied
+    /// after it has waited for `max_wait`, as with [`acquire_within`](RateLimiter::acquire_within).
     ///
     /// # Errors
     ///

@@ -160,8 +160,8 @@ impl<A: Algorithm> Lockout<A> {
         self.refusals
     }
 
-    /// Restarts the lockout with each call that is denied during it, so that a client that retries in a loop stays
-    /// locked out.
+    /// Restarts the lockout with each call that is denied during it. So a client that retries in a loop stays locked
+    /// out.
     ///
     /// ```
     /// use std::time::Duration;
