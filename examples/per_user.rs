@@ -80,7 +80,7 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 }
 
 fn app() -> Router {
-    // The key is the user, or else the address. A token is not a key before it was checked.
+    // The key is the user, or else the address. A token is a key only after it was checked.
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
     // The tier is the user's plan. A user who changes plans keeps the usage so far.
     let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(ANONYMOUS)))
@@ -97,7 +97,7 @@ fn app() -> Router {
             "/items/{id}",
             get(|Path(id): Path<u32>, user| async move { format!("item {id} for {}\n", name(user)) }),
         )
-        // Both or none: a call that one of them denies is not charged to the other.
+        // Both limits charge the call, or none of them: a call that one limit denies is not charged to the other.
         .layer(plans.and(routes))
         // The layer that is added last runs first.
         .layer(from_fn(sign_in))

@@ -29,11 +29,12 @@ const ADDRESS: &str = "127.0.0.1:3002";
 
 fn app() -> Router {
     let queue = LeakyBucket::new(Quota::per_second(10)).queue(3).max_wait(Duration::from_millis(500));
-    // One queue for all callers, since the backend is to be protected. `PeerIp::new()` would give each address its own.
+    // One queue for all callers, because it protects the backend. `PeerIp::new()` would give each address a queue of
+    // its own.
     Router::new().route("/", get(backend)).layer(RateLimitLayer::new(Global, queue))
 }
 
-/// Stands for the slow backend. Prints the time since the previous call reached it.
+/// The slow backend. It prints the time since the previous call reached it.
 async fn backend() -> &'static str {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
 

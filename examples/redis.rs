@@ -1,12 +1,12 @@
-//! Two copies of one app share one limit, which is kept in Redis. One command starts all of it: a Redis server of its own,
-//! which needs `redis-server` to be installed, and both copies.
+//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server,
+//! which requires that `redis-server` is installed.
 //!
 //! ```text
 //! cargo run --features redis --example redis
 //! ```
 //!
-//! The limit is ten requests a minute for each address. Twelve requests are sent, in turn to one copy and to the other: ten are
-//! admitted, and what is left counts down over both. With a server that already runs:
+//! The limit is ten requests a minute for each address. Twelve requests are sent, in turn to one copy and to the other:
+//! ten are admitted, and the remaining units count down over both copies. With a server that already runs:
 //! `cargo run --features redis --example redis -- redis://127.0.0.1:6379`.
 
 use std::error::Error;
@@ -32,7 +32,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 async fn start_copy(url: &str) -> Result<SocketAddr> {
     // A call that takes longer is answered with 503. In a data centre, the default of 50 ms is plenty.
     let redis = RedisStore::builder(url).deadline(Duration::from_secs(1)).connect().await?;
-    // Limiters of one name share their keys.
+    // Limiters with the same name share their keys.
     let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).name("example").store(redis).build()?;
     let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
@@ -68,7 +68,7 @@ async fn start_redis() -> Result<(Child, String)> {
     Ok((server, format!("redis://127.0.0.1:{port}")))
 }
 
-/// Sends a request. Returns the status, and the header that says what is left.
+/// Sends a request. Returns the status, and the header that reports the remaining units.
 async fn ask(address: SocketAddr) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: example\r\nconnection: close\r\n\r\n").await?;
@@ -79,7 +79,7 @@ async fn ask(address: SocketAddr) -> Result<(u16, String)> {
     Ok((status, limit.unwrap_or("-").to_owned()))
 }
 
-/// Sends requests to two copies in turn. Returns how many were admitted.
+/// Sends requests to two copies in turn. Returns the number of admitted requests.
 async fn share(url: &str, requests: usize) -> Result<usize> {
     let copies = [start_copy(url).await?, start_copy(url).await?];
     let mut admitted = 0;
@@ -125,7 +125,7 @@ mod tests {
         let (mut server, url) = start_redis().await.unwrap();
         let start = Instant::now();
         let admitted = share(&url, 14).await.unwrap();
-        // A token comes back every six seconds.
+        // The bucket gets one token back every six seconds.
         let refilled = start.elapsed().as_secs() as usize / 6 + 1;
         assert!((10..10 + refilled).contains(&admitted), "{admitted}");
         server.kill().await.unwrap();

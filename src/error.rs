@@ -74,8 +74,8 @@ impl Error for QuotaError {}
 
 /// The error of a name that cannot be a policy's name.
 ///
-/// A policy's name travels in the `RateLimit` header fields, whose strings hold printable ASCII
-/// only (RFC 9651, section 3.3.3).
+/// A policy's name is sent in the `RateLimit` header fields, whose strings contain only printable ASCII (RFC 9651,
+/// section 3.3.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyNameError {
     name: String,
@@ -100,7 +100,7 @@ impl fmt::Display for PolicyNameError {
 
 impl Error for PolicyNameError {}
 
-/// The error of a list of networks, or a number of proxies, that cannot be used.
+/// The error of a list of networks or of a number of proxies that is not valid.
 ///
 /// Its text names the entry, and says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl NetworkError {
 }
 
 impl NetworkError {
-    /// Creates the error of a list of trusted proxies that holds all addresses of a family.
+    /// Creates the error of a list of trusted proxies that contains all addresses of a family.
     pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
         let reason = format!(
             "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \

@@ -1,10 +1,10 @@
 //! Rate limiting for tower services: axum apps, tonic servers, and services that are not HTTP at all.
 //!
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
-//! caller, and an [algorithm] `A` decides whether the call may pass now. The layer then forwards the call and reports
-//! what is left, or answers `429 Too Many Requests` with a true `Retry-After` (gRPC: `RESOURCE_EXHAUSTED`). With a
-//! [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm with `queue(n)` or `max_wait(duration)`, it queues the
-//! request and releases it at its scheduled time.
+//! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer then forwards the call and
+//! reports the remaining units, or answers `429 Too Many Requests` with an exact `Retry-After` (gRPC:
+//! `RESOURCE_EXHAUSTED`). With a [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm with `queue(n)` or
+//! `max_wait(duration)`, it queues the request and releases it at its scheduled time.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -40,22 +40,23 @@
 //!    keys that a full table evicts, or that share a bucket, its [policy](store::OnFull) applies.
 //! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
 //!    algorithm allows.
-//! 3. **A denial spends nothing**, and delays nothing later: a client that retries in a loop recovers as soon as one
-//!    that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies, the others are
-//!    not charged.
+//! 3. **A denial spends nothing**, and delays no later call: a client that retries in a loop recovers as soon as a
+//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies a call,
+//!    the others do not charge it.
 //! 4. **`retry_after` is true**: the same call is denied at every instant before it and allowed at it, if there is no
-//!    other call for the key and no queued call is cancelled meanwhile. `Retry-After` is that, rounded up to seconds, at
-//!    least 1. A cost that exceeds the limit has none. When a call in progress will end is not known: there,
-//!    `retry_after` is `None` and `Retry-After` is [a hint](middleware::HttpResponder::retry_after_unknown).
+//!    other call for the key and no queued call is cancelled meanwhile. `Retry-After` is this time, rounded up to
+//!    seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit of calls in
+//!    progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is
+//!    [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is true**: exactly that number of calls of cost 1 would be admitted at this instant.
-//! 6. **A clock that steps back** admits nothing extra. Up to one period behind, time stands still for a key; further
-//!    behind, the key keeps its level and time goes on from there.
+//! 6. **A clock that steps back** admits nothing extra. If it is at most one period behind, time stands still for a
+//!    key. If it is further behind, the key keeps its usage, and its time continues from the new reading.
 //! 7. **Cancel safe.** A future dropped at any await point charges once or not at all, as its docs say. It leaves no
 //!    waiter asleep and no slot lost.
 //! 8. **Bounded**: keys, queued calls per key and in total, memory per key, and work per call. Work per call is
 //!    constant, but amortised where tables and queues grow and for [`SlidingLog`](algorithm::SlidingLog). It is linear
 //!    in the length of the key's queue, some 10 ns to 30 ns per waiter, for a call that:
-//!    - is cancelled while it is queued, or arrives after one that was;
+//!    - is cancelled while it is queued, or arrives after a call that was;
 //!    - has a `max_wait`, or is a peek, after a window has released a waiter late;
 //!    - drops the oldest waiter of a window or of [`Smooth`](algorithm::Smooth);
 //!    - has priority and is denied;
@@ -69,21 +70,23 @@
 //!
 //! # What it is not
 //!
-//! Limits hold for one process, and their state is lost when it ends, unless it is kept in Redis: feature `redis`. It does not
-//! protect against floods that exhaust bandwidth or the accept queue; use the kernel or an edge proxy for that.
+//! Limits hold for one process, and their state is lost when the process ends, unless the state is kept in Redis
+//! (feature `redis`). The crate does not protect against floods that exhaust bandwidth or the accept queue; use the
+//! kernel or an edge proxy for that.
 //!
 //! # Features
 //!
-//! Features only add.
+//! Features are additive.
 //!
 //! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, and
 //!   `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service keeps its name.
-//! - `redis`: `store::redis::RedisStore`, limits that several machines share, in Redis or Valkey. `redis-tls` adds encrypted connections.
+//! - `redis`: `store::redis::RedisStore`, for limits that several machines share, in Redis or Valkey. `redis-tls` adds
+//!   encrypted connections.
 //! - `test-util`: the promises of a store, as tests for stores of your own: `test_util`.
-//! - `tracing` (default): one error event for each kind of mistake in the setup that requests suffer from, a warning
-//!   when a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
+//! - `tracing` (default): one error event for each kind of configuration mistake that affects requests, a warning when
+//!   a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

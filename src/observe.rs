@@ -1,4 +1,4 @@
-//! Log events for the operator of the service. All of them vanish without the feature `tracing`.
+//! Log events for the operator of the service. Without the feature `tracing`, nothing is logged.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -6,7 +6,7 @@ use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
 
-/// Logs each kind of mistake once: the caller that causes it can cause it a million times.
+/// Logs each kind of mistake once, because a caller could cause the same mistake any number of times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     /// One bit for each kind of error that has been logged.
@@ -31,8 +31,9 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client: each at level `debug`. But the first list
-    /// that is shorter than the trusted hops is a warning, since a wrong number of hops looks the same.
+    /// Logs a request that was rejected because of a mistake of the client. Each such request is logged at level
+    /// `debug`. The first request whose list has fewer entries than trusted hops is logged as a warning, since a wrong
+    /// number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
             warn(policy, "a request is refused because its list of addresses is too short", error);
@@ -59,7 +60,7 @@ impl Observer {
 }
 
 impl Observer {
-    /// Logs a call that was queued. This happens each time, at level `debug`.
+    /// Logs a call that was queued. Each such call is logged at level `debug`.
     #[cfg(feature = "tracing")]
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
         let delay = decision.delay();
@@ -71,8 +72,8 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn waited(&self, _: &str, _: &Decision) {}
 
-    /// Logs a call that was admitted in shadow mode, but would have been denied or queued. This happens each time, at
-    /// level `debug`.
+    /// Logs a call that was admitted in shadow mode, but would have been denied or queued. Each such call is
+    /// logged at level `debug`.
     #[cfg(feature = "tracing")]
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");

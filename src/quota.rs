@@ -15,11 +15,10 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 
 /// A limit per period, and a burst.
 ///
-/// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. `limit` and `burst` are
-/// two things. The limit and the period are the rate. The burst is how much may arrive at once. It
-/// concerns [`TokenBucket`](crate::algorithm::TokenBucket) (its capacity) and
-/// [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many calls may be queued); windows use the limit.
-/// Without [`burst`](Quota::burst), it equals the limit.
+/// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. The limit and the period set the rate. The
+/// burst sets how many units may arrive at once. It affects [`TokenBucket`](crate::algorithm::TokenBucket) (its
+/// capacity) and [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many calls may be queued). Windows use only the
+/// limit. Unless [`burst`](Quota::burst) is called, the burst equals the limit.
 ///
 /// A quota that exists is valid: limits and bursts from 1 to `u64::MAX`, periods from one nanosecond
 /// to 292 years.
@@ -111,7 +110,7 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// Sets how much may arrive at once. Without it, that is the limit.
+    /// Sets how many units may arrive at once. The default is the limit.
     ///
     /// # Panics
     ///
@@ -135,13 +134,13 @@ impl Quota {
         Duration::from_nanos(self.period)
     }
 
-    /// Returns how much may arrive at once, as set by [`burst`](Quota::burst).
+    /// Returns how many units may arrive at once, as set by [`burst`](Quota::burst).
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst
     }
 
-    /// Returns whether a burst was given that differs from the limit.
+    /// Returns whether the burst differs from the limit.
     pub(crate) const fn has_burst(&self) -> bool {
         self.burst != self.limit
     }

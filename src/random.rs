@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use crate::sync::RandomState;
 
-/// Returns a random number, from std's hash keys, which are seeded by the operating system.
+/// Returns a random number. It comes from the hash keys of std, which the operating system seeds.
 pub(crate) fn random_u64() -> u64 {
     RandomState::default().hash_one(0_u64)
 }

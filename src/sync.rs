@@ -1,5 +1,5 @@
-//! Locks and atomics, std's or those of a scheduler that tries out orders of threads (`tests/shuttle/main.rs`), and a
-//! function that wakes a list of wakers.
+//! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std, or those of a
+//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`).
 
 #[cfg(not(shuttle))]
 mod real {
@@ -23,7 +23,8 @@ use std::thread;
 
 pub(crate) use real::*;
 
-/// Wakes all `wakers`, even if one panics. The first panic is resumed afterwards, unless the thread is panicking already.
+/// Wakes all `wakers`, even if one of them panics. The first panic is resumed afterwards, unless the thread is already
+/// panicking.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut first = None;
     for waker in wakers {

@@ -19,7 +19,7 @@ async fn client_address(
 ) -> Result<String, (StatusCode, String)> {
     match client.resolve(&request) {
         Ok(address) => Ok(format!("{address}\n")),
-        // The limiter has resolved the address before: a request that gets here has one.
+        // The limiter has already resolved the address, so a request that gets here has one.
         Err(error) if error.is_invalid() => Err((StatusCode::BAD_REQUEST, error.to_string())),
         Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }

@@ -1,7 +1,7 @@
 //! The colours, for light and for dark pages.
 //!
-//! The plotting crate draws in the colours of a light page. In the file, each is a CSS variable, whose value depends on the
-//! theme of the page.
+//! The plotting crate draws in the colours of a light page. In the file, each colour becomes a CSS variable, whose
+//! value depends on the theme of the page.
 
 use plotters::prelude::RGBColor;
 
@@ -21,7 +21,7 @@ pub(crate) const PAPER: RGBColor = RGBColor(255, 255, 255);
 pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
 pub(crate) const BAND: RGBColor = RGBColor(245, 245, 245);
 pub(crate) const GRID: RGBColor = RGBColor(220, 220, 220);
-// From the palette by Okabe and Ito, some of them darker on light pages and lighter on dark ones.
+// The palette of Okabe and Ito; some colours are darker on light pages and lighter on dark pages.
 pub(crate) const BLUE: RGBColor = RGBColor(0, 114, 178);
 pub(crate) const GREEN: RGBColor = RGBColor(0, 130, 95);
 pub(crate) const ORANGE: RGBColor = RGBColor(213, 94, 0);
@@ -30,7 +30,7 @@ pub(crate) const FILL: RGBColor = RGBColor(214, 230, 242);
 pub(crate) const OVER: RGBColor = RGBColor(240, 170, 110);
 
 const COLORS: [Color; 10] = [
-    // Rustdoc's own variables, and their values where a picture is shown alone.
+    // Rustdoc's own variables, with their values for a picture that is shown alone.
     color("paper", PAPER, "var(--main-background-color,#ffffff)", "var(--main-background-color,#222222)"),
     color("ink", INK, "var(--main-color,#222222)", "var(--main-color,#dddddd)"),
     color("band", BAND, "#7f7f7f14", "#7f7f7f26"),
@@ -60,7 +60,7 @@ pub(crate) fn style() -> String {
     )
 }
 
-/// Replaces the colours that were drawn by the variables.
+/// Replaces the colours that were drawn with CSS variables.
 pub(crate) fn themed(svg: &str) -> String {
     COLORS.iter().fold(svg.to_owned(), |svg, color| {
         let RGBColor(red, green, blue) = color.drawn;

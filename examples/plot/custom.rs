@@ -1,4 +1,4 @@
-//! The pictures of limits that depend on more than arrivals: how long a call takes, how many were denied, who calls.
+//! The pictures of limits that depend on more than arrivals: the duration of calls, the number of denials, the tier.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) fn lockout() -> Scene {
     let clock = ManualClock::new();
     let second = limiter(&clock);
     let call = |_| _ = second.check(KEY);
-    // A second is a thousand thousandths.
+    // Curves are in thousandths: milliseconds are thousandths of a second.
     let wait =
         |_| second.peek(KEY).retry_after().unwrap_or_default().as_millis().try_into().unwrap_or(u64::MAX);
     let curve = Curve::replay(&clock, &arrivals(), call, wait);

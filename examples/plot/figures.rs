@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     pub(crate) title: &'static str,
     /// The sentence that says what the limit is.
     pub(crate) limit: &'static str,
-    /// True if the limit is that of each second, so that the last panel shows where it is exceeded.
+    /// True if the limit is a number of calls per second, so that the last panel shows where it is exceeded.
     pub(crate) is_per_second: bool,
     pub(crate) workload: Workload,
     pub(crate) inside: Inside,
@@ -121,8 +121,8 @@ fn used(decision: Decision) -> u64 {
     FINE.limit() - decision.remaining()
 }
 
-/// Returns the permits saved up. Both kinds store the permits of one second. From the next permitted time on, a key is
-/// fresh after the time that the missing permits take.
+/// Returns the number of stored permits. Both kinds store the permits of one second. After the next permitted time, a
+/// key becomes fresh in the time in which the missing permits are stored.
 fn saved(decision: Decision) -> u64 {
     let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
     let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();

@@ -19,14 +19,14 @@ use crate::workload::{Fate, Workload};
 const WIDTH: i32 = 760;
 /// The top of the first panel.
 const TOP: i32 = 100;
-/// The gap between two panels, for the lower one's name.
+/// The gap between two panels, which has the name of the lower panel.
 const GAP: i32 = 30;
 const CURVE: i32 = 76;
 
-/// The mark of each call, at the millisecond it belongs to.
+/// The mark of each call, at the millisecond at which it is drawn.
 struct Marks {
     arrived: Vec<(i32, Mark)>,
-    /// Empty if all calls that pass do so at once: `arrived` shows them then.
+    /// Empty if no call waits: `arrived` then shows the calls that pass.
     admitted: Vec<(i32, Mark)>,
 }
 

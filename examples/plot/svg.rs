@@ -16,7 +16,7 @@ pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> Strin
     let mut open = false;
     for line in themed(body).lines().map(str::trim).filter(|line| !line.is_empty()) {
         tidy.push_str(&line.replace(" opacity=\"1\"", ""));
-        // A text and its end tag stay on the line of its tag.
+        // Line breaks inside a text are removed, so that a text and its end tag are on one line.
         open = (open || line.starts_with("<text")) && !line.ends_with("</text>");
         if !open {
             tidy.push('\n');

@@ -29,7 +29,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Returns the time at which it passed, if it did.
+    /// Returns the time at which the call passed, if it passed.
     pub(crate) fn admitted_at(&self) -> Option<Duration> {
         match self.fate {
             Fate::Passed => Some(self.arrived),
@@ -54,7 +54,7 @@ impl Workload {
         let mut queue: Vec<(usize, Pin<Box<Acquire<A>>>)> = Vec::new();
         for now in (0..=END).map(Duration::from_millis) {
             clock.set(now);
-            // First the queued calls that are due, then the new ones.
+            // Queued calls that are due come first, then the new ones.
             queue.retain_mut(|(call, waits)| match poll(waits) {
                 Poll::Ready(decision) => {
                     let call: &mut Call = &mut calls[*call];
@@ -70,7 +70,7 @@ impl Workload {
                     Poll::Ready(_) => Fate::Refused,
                     Poll::Pending => {
                         queue.push((calls.len(), call));
-                        // Replaced when the call passes.
+                        // This outcome is replaced when the call passes.
                         Fate::Refused
                     }
                 };

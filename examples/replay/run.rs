@@ -49,7 +49,8 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     let mut now = Duration::ZERO;
     for request in &log.requests {
         let time = Duration::from_secs(request.time);
-        // Queued calls are admitted on time, in the order of arrival: the schedule of a slot that is long overdue moves.
+        // The clock moves in small steps, so that queued calls are admitted on time and in the order of arrival. If a
+        // slot were overdue by much, its queue would move the schedule.
         while !queues.is_empty() && now + STEP < time {
             now += STEP;
             clock.set(now);
@@ -72,7 +73,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     outcome
 }
 
-/// How far the clock moves at once while calls are queued: no slot is overdue by more than that.
+/// The maximum step of the clock while calls are queued, so no slot is overdue by more than that.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
@@ -112,7 +113,8 @@ mod tests {
         assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
         assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
         assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
-        // 103: one passes, two wait for 104 and 105. 104: the first has left the queue; six calls, three free slots.
+        // At 103, one call passes, and two wait for 104 and 105. At 104, the first of them has left the queue, which
+        // has three free slots for six calls.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }
 

@@ -5,11 +5,11 @@ use crate::clock::Nanos;
 /// The maximum time by which a slot may be overdue and still be released by the schedule, in nanoseconds: five ticks of
 /// tokio's timer.
 ///
-/// A timer that is late by less than this costs no rate. After a longer stall the schedule moves, so that admissions
-/// keep the rate.
+/// If a timer is late by less than this, no admissions are lost. After a longer stall the schedule moves, so that
+/// admissions do not exceed the rate.
 pub(super) const MAX_OVERDUE: u64 = 5_000_000;
 
-/// Returns the earliest slot that is still kept at `now`.
+/// Returns the earliest slot for which a queued call can still be charged at `now`.
 #[inline]
 pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
     Nanos(now.0.saturating_sub(MAX_OVERDUE))
@@ -18,18 +18,18 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 /// The effect of a clock reading on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockStep {
-    /// The time by which the key's time moves on.
+    /// The time by which the key's time advances.
     pub(super) elapsed: u64,
-    /// The time that the clock must still advance until the key's time moves on again.
+    /// The time by which the clock is behind the key's time. The key's time stands still until the clock has caught up.
     pub(super) behind: u64,
-    /// The time by which the clock was set back, if the key adopts its reading.
+    /// The time by which the clock was set back, if the key's time continues from the new reading; 0 otherwise.
     pub(super) set_back: u64,
 }
 
 /// Returns the effect of the reading `now` on a key whose latest reading was `last`.
 ///
-/// While `now` is up to one `period` behind, the key's time stands still. Further behind, the clock was set back: the
-/// key keeps its level and goes on from `now`.
+/// While `now` is up to one `period` behind `last`, the key's time stands still. If `now` is further behind, the clock
+/// was set back: the key keeps its used units, and its time continues from `now`.
 #[inline]
 pub(super) const fn step(last: Nanos, now: Nanos, period: u64) -> ClockStep {
     if now.0 >= last.0 {

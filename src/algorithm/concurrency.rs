@@ -8,27 +8,27 @@ use crate::decision::Decision;
 
 /// A limit on the number of calls at a time.
 ///
-/// In a layer, a request holds its permit until the body of its response has ended or was dropped. For services other
-/// than HTTP, it holds it until there is a response, unless the responder
-/// [holds](crate::middleware::Responder::hold_permit) it longer. In code,
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped. In a service that is
+/// not HTTP, it holds the permit until the response is ready, unless the responder [holds the
+/// permit](crate::middleware::Responder::hold_permit) longer. In code,
 /// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
 /// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
 /// [`acquire`](crate::limiter::RateLimiter::acquire) are held until they are
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
-/// With a [`queue`](Concurrency::queue), calls wait for a permit, first come, first served, at most
-/// [`max_wait`](Concurrency::max_wait): as the wait is unknown in advance, a wait that becomes too long ends with a
-/// denial. A free permit goes to the first waiter. If that waiter is never polled again, and not dropped either, it
-/// blocks its key, as in any fair semaphore. To combine this limit with a rate, join layers with
-/// [`and`](crate::middleware::RateLimitLayer::and), or make it part of a tuple.
+/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. The wait is not known in
+/// advance: a call that has waited for [`max_wait`](Concurrency::max_wait) is denied then. A free permit goes to the
+/// first waiter. If that waiter is never polled again, and not dropped either, it blocks its key, as in any fair
+/// semaphore. To combine this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or
+/// make it part of a tuple.
 ///
-/// An upgraded connection (a WebSocket) holds nothing: its response ended when it was upgraded. When the table of keys
-/// is full, keys share buckets, and stay there for as long as any permit of their bucket is held. In code, prefer
-/// permits: only they know from which bucket they were taken.
+/// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
+/// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
+/// held. In code, prefer permits to `release`: a permit records the bucket from which it was taken.
 ///
-/// Calls in progress cannot be forgotten: neither a [`reset`](crate::limiter::RateLimiter::reset) nor a
-/// [`refund`](crate::limiter::RateLimiter::refund) affects them. When a call ends, its permit returns to the
-/// total that counted it, even if the algorithm was [replaced](crate::limiter::RateLimiter::replace) since.
+/// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
+/// affects calls in progress. When a call ends, it is subtracted from the total that counted it, even if the algorithm
+/// was [replaced](crate::limiter::RateLimiter::replace) since.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -42,23 +42,23 @@ use crate::decision::Decision;
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures), each of which takes 0.6 s:
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures), each of which takes 0.6 s:
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/concurrency.svg"))]
 ///
 /// # How it works
 ///
-/// **Problem.** Not how many calls a second, but how many at a time: ten slow reports of one user are all that a
-/// server can take, whether they take a second each or an hour.
+/// **Problem.** Limit how many calls are in progress at a time, not how many arrive per second. A server may be able to
+/// compute ten slow reports at a time, whether each of them takes a second or an hour.
 ///
 /// **Naive answer.** Count up when a call arrives, and down when the handler returns.
 ///
-/// **Where it breaks.** The handler returns when the head of the response is there; a download goes on for minutes
-/// after that. And a handler that panics, a client that hangs up, a stream that is reset: each ends on a path that
-/// does not count down, until the count is full and stays so.
+/// **Where it breaks.** The handler returns when the head of the response is ready, but a download continues for
+/// minutes after that. And a call can end without a count down: the handler panics, the client disconnects, or the
+/// stream is reset. After enough of these, the count is at the limit and stays there.
 ///
-/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which gives back what the call took when it is
-/// dropped: at the end of the response's body, its last byte included, or at whatever ends it before. The state is the
+/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which releases the units of the call when it is
+/// dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
 /// number of permits that are held.
 ///
 /// ```text
@@ -72,14 +72,14 @@ use crate::decision::Decision;
 ///                                 passes: ① is over
 /// ```
 ///
-/// **Invariant.** No more than the limit are in progress for a key; with [`total`](Concurrency::total), no more than
-/// that for all keys together.
+/// **Invariant.** No more calls than the limit are in progress for a key. With a [`total`](Concurrency::total), no more
+/// calls than the total are in progress for all keys together.
 ///
-/// **Cost.** Constant time, 16 bytes a key, none for a key without a call in progress. With a total, one number that
-/// all keys change.
+/// **Cost.** Constant time. 16 bytes for each key with a call in progress. With a total, all keys change one shared
+/// counter.
 ///
-/// It is unknown when a call will end: so a denial has no `retry_after`, and clients are sent neither a window nor a
-/// time to come back.
+/// It is unknown when a call will end. So a denial has no `retry_after`, and responses report neither a window nor a
+/// time at which to retry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
@@ -121,8 +121,8 @@ impl Concurrency {
         self.total.as_ref().map(Semaphore::limit)
     }
 
-    /// Sets another limit per key. A [replacement](crate::limiter::RateLimiter::replace) that is made from the old
-    /// `Concurrency` in this way continues to count in the same [total](Concurrency::total).
+    /// Sets another limit per key. The result counts in the same [total](Concurrency::total) as `self`, so it can
+    /// [replace](crate::limiter::RateLimiter::replace) `self` while calls are in progress.
     ///
     /// # Panics
     ///
@@ -134,13 +134,14 @@ impl Concurrency {
         Self { limit, ..self }
     }
 
-    /// Sets the maximum number of calls at a time for all keys together, of a limiter and its clones. Calls that wait
-    /// for a permit count, too: so without a [`queue`](Concurrency::queue), calls in
-    /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may take the whole total.
+    /// Sets the maximum number of calls at a time for all keys of a limiter and its clones together. Calls that wait
+    /// for a permit count as well. So without a [`queue`](Concurrency::queue), calls of
+    /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may use up the whole total.
     ///
-    /// A total below the limit per key is the limit of a key as well. A
-    /// [replaced](crate::limiter::RateLimiter::replace) total continues its count, if the new `Concurrency` was made
-    /// from the old one. Calls in progress when a total is first set are not counted in it.
+    /// A total below the limit per key limits each key as well. If the algorithm is
+    /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old one, the new
+    /// total continues the count of the old total. Calls that are in progress when a total is first set are not counted
+    /// in it.
     ///
     /// # Panics
     ///
@@ -177,8 +178,8 @@ impl Concurrency {
         self.total.as_ref().map_or(left, |total| left.min(total.available()))
     }
 
-    /// Returns whether a queued call can be admitted. It is already counted in the total. A cost above a limit that was
-    /// lowered is admitted alone.
+    /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If the limit was
+    /// lowered below `cost`, the call is admitted once no other call is in progress.
     fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
         state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
     }
@@ -224,7 +225,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// Gives back nothing: only the end of a call gives back what it holds.
+    /// Does nothing: units are released only when their call ends.
     fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
 
     fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _charged_at: Nanos) {}
@@ -234,7 +235,7 @@ impl Algorithm for Concurrency {
         state.held = state.held.saturating_add(cost);
     }
 
-    /// Changes nothing: calls in progress go on.
+    /// Does nothing: calls in progress stay counted.
     fn migrate(&self, _state: &mut ConcurrencyState, _old: &Self, _now: Nanos) {}
 
     fn is_fresh(&self, state: &ConcurrencyState, _now: Nanos) -> bool {
@@ -267,7 +268,8 @@ impl Algorithm for Concurrency {
         Some(self.queue_config.untimed())
     }
 
-    /// Returns now if the call is ready: it is unknown when others will end.
+    /// Returns `now` if the call can be admitted. Otherwise returns `None`, because it is unknown when other calls will
+    /// end.
     fn ready_at(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) -> Option<Nanos> {
         state.last = now;
         self.is_due(state, cost).then_some(now)

@@ -8,8 +8,8 @@ use crate::decision::Decision;
 /// An algorithm that decides whether a call may pass.
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
-/// `cost`, and must allow a cost of 0 without changing what the key may do. All values of a type must agree on whether
-/// there is a [queue](Algorithm::queue_config).
+/// `cost`, and must allow a cost of 0 without charging anything. All values of one type must agree on whether calls can
+/// be [queued](Algorithm::queue_config).
 ///
 /// An algorithm that only decides implements the required methods. One that also queues calls adds
 /// [`queue_config`](Algorithm::queue_config).
@@ -21,16 +21,17 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// The way in which the latest admission of a queued call is undone: `true` by [restoring](Algorithm::restore) a copy
-    /// of the state, `false` by [`undo`](Algorithm::undo). Choose `false` if that is as exact, or a copy expensive.
+    /// How a store undoes the latest admission of a queued call: with `true`, it [restores](Algorithm::restore) a copy
+    /// of the state; with `false`, it calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy,
+    /// or if a copy is expensive.
     const UNDO_BY_COPY: bool = true;
 
-    /// `true` if a [projected](Algorithm::project) call can be removed from among others by a
-    /// [`refund`](Algorithm::refund) of its cost, exactly.
+    /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:
+    /// the result is the projection without that call.
     const ADDS_UP: bool = false;
 
-    /// `true` if an admitted call holds units until it ends. When the call ends, it is [released](Algorithm::release)
-    /// once, and so is its part of the [total](Algorithm::release_total) of all keys.
+    /// `true` if an admitted call holds units until it ends. If so, [`release`](Algorithm::release) and
+    /// [`release_total`](Algorithm::release_total) are each called once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
     /// Returns the state, at `now`, of a fresh key, for a limiter created at `created_at`.
@@ -40,9 +41,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Undoes a charge of `cost` made at `charged_at`, as far as it still counts.
     ///
-    /// Only that very charge is given back, however much else the key has used, and nothing of it if the clock was set
-    /// back behind `charged_at`. A [`refund`](Algorithm::refund), in contrast, does not know which charge it is for. By
-    /// default, a charge no longer counts once time has passed.
+    /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
+    /// charge it is for. The algorithms of this crate undo nothing if the clock was set back to before `charged_at`.
+    ///
+    /// The default implementation treats a charge as expired if `now` is after `charged_at`, and refunds `cost`
+    /// otherwise.
     fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
         if now <= charged_at {
             self.refund(state, now, cost);
@@ -61,25 +64,24 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state may be advanced to `now`, which changes no decision.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back: a
-    /// key never has more than a fresh one.
+    /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back:
+    /// a key never has more units available than a fresh key.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
 
     /// Converts `state` at `now` from the configuration `old` to this one.
     ///
-    /// What was used stays used, but no more of it than this configuration could ever charge a key: so no call waits
-    /// longer than this configuration could demand. See
-    /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
+    /// Charged units stay charged, up to the most that this configuration can charge to a key. So no call waits longer
+    /// than the longest wait of this configuration. See [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges units that another tier has admitted, as far as there is room for them. For [`Tiered`](super::Tiered).
+    /// Charges units that another tier has admitted, as far as they are available. Called by [`Tiered`](super::Tiered).
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Returns whether the state is fresh: it answers, now and later, as that of a new key, and may be forgotten. It is
-    /// not fresh while `now` is behind its latest clock reading.
+    /// Returns whether the state is fresh: it decides, now and later, as the state of a new key does, so a store may
+    /// remove it. A state is not fresh while `now` is before its latest clock reading.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -90,8 +92,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         f(self.policy());
     }
 
-    /// Denies every call of a key for the whole of `duration` [`after`](LockoutBuilder::after) a number of
-    /// denials. See [`Lockout`](super::Lockout).
+    /// Locks a key out for `duration` once a number of its calls were denied. [`after`](LockoutBuilder::after) sets the
+    /// number. See [`Lockout`](super::Lockout).
     ///
     /// # Panics
     ///
@@ -100,10 +102,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         LockoutBuilder::new(self, duration)
     }
 
-    /// Releases the units of a call of `cost` that has ended: its key holds that much less.
+    /// Releases the units that a call of `cost`, which has ended, holds for its key.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// Releases a call of `cost` that has ended from the total of all keys. The call was made with this algorithm.
+    /// Releases the units that a call of `cost`, which has ended, holds in the total of all keys. The call was made
+    /// with this value of the algorithm.
     fn release_total(&self, _cost: u64) {}
 
     /// Returns the number of units that calls in progress hold. A key with units in flight is never evicted.
@@ -111,15 +114,17 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A store that is full evicts the least used of several keys.
+    /// Returns how near the key is to its limit at `now`. A full store compares several keys and evicts the one with
+    /// the lowest usage.
     ///
-    /// By default, this is the fraction of the limit that a [`peek`](Algorithm::peek) of a copy reports as used.
+    /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
+    /// the limit that is not remaining.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
 
-    /// Marks the state as one that several keys share, or as a key's own again. A shared state never locks its keys
-    /// out, so that one of them cannot lock out the others. For [`Lockout`](super::Lockout), and algorithms that contain it.
+    /// Sets whether several keys share the state. A shared state never locks its keys out, so that one key cannot lock
+    /// out the others. For [`Lockout`](super::Lockout), and algorithms that contain it.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Resets the state to `fresh`, except for the units that calls in progress hold.
@@ -127,11 +132,12 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = fresh;
     }
 
-    /// Returns how calls are queued. `None` if the algorithm cannot queue: a call that may not pass now is denied.
+    /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls: then a call that cannot pass
+    /// now is denied.
     ///
-    /// All methods below are for queues. An algorithm that queues needs to implement this one only: by default, a
-    /// queued call is admitted when a [`check`](Algorithm::check) of it passes, at the time that a
-    /// [`peek`](Algorithm::peek) reports.
+    /// This method and those below it are for queues. An algorithm that queues calls needs to implement only this one:
+    /// by default, a queued call is tried at the time that [`peek`](Algorithm::peek) reports, and admitted if
+    /// [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         None
@@ -139,9 +145,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Returns the time at which the next queued call, of `cost`, can be admitted. `None` if it is unknown.
     ///
-    /// A time in the past means that it can be admitted now, and [`Nanos::MAX`] a time beyond the end of time. A cost
-    /// that never fits is that of a call which was made with another algorithm: it is admitted when the whole limit is
-    /// available.
+    /// A time that is not after `now` means that the call can be admitted now. [`Nanos::MAX`] means a time beyond the
+    /// range of the clock. A queued call has a cost that never fits only if the algorithm was replaced after the call
+    /// was queued. Such a call is admitted when the whole limit is available.
     fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.peek(state, now, cost);
         if decision.never_fits() {
@@ -153,10 +159,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         }
     }
 
-    /// Charges the next queued call, of `cost`, that arrived at `arrived`, if it can be admitted at `now`. Returns the
-    /// time for which it was charged: by default `now`, for a bucket its scheduled time, though the timer was late.
+    /// Charges the next queued call of `cost`, which arrived at `arrived`, if it can be admitted at `now`. Returns the
+    /// time for which the call was charged: by default `now`. Buckets return the scheduled time of the call, which is
+    /// earlier than `now` if the timer was late.
     ///
-    /// It counts no denial.
+    /// Returns `None` if the call must still wait. That does not count as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.check(state, now, cost);
         if decision.never_fits() {
@@ -165,17 +172,18 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision.is_allowed().then_some(now)
     }
 
-    /// Charges a queued call to `state`, a copy, as if it were admitted at its scheduled time, which may be in the
-    /// future. Returns the clock reading with which the copy is to be asked from then on, at least `now`.
+    /// Charges a queued call to `state`, which is a copy, as if the call were admitted at its scheduled time, which may
+    /// be in the future. Returns the clock reading, at least `now`, with which later methods must be called on the
+    /// copy.
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);
         ready_at
     }
 
-    /// Returns how many calls of cost 1 that arrive at `now`, one after another, would wait no longer than `max_wait`
-    /// nanoseconds, regardless of the number of places. Only for algorithms whose queued calls
-    /// [count as admitted](QueueConfig::counted).
+    /// Returns how many calls of cost 1 could arrive at `now`, one after another, and each wait at most `max_wait`
+    /// nanoseconds. The capacity of the queue is ignored. Only for algorithms whose queued calls [count as
+    /// admitted](QueueConfig::counted).
     fn queue_capacity(&self, _state: &mut Self::State, _now: Nanos, _max_wait: u64) -> u64 {
         u64::MAX
     }
@@ -194,14 +202,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision
     }
 
-    /// Reserves the share of a queued call of `cost` in the total of all keys, for algorithms whose queued calls count
-    /// there. Returns `None` if the total is reached.
+    /// Reserves `cost` units in the total of all keys for a queued call. Only for algorithms whose queued calls count
+    /// in a total. Returns `None` if the total has fewer units available.
     #[inline]
     fn reserve(&self, _cost: u64) -> Option<SharedPermit> {
         Some(SharedPermit::default())
     }
 
-    /// Undoes the latest admission of a queued call: restores the state `before`, at the time that is known by now.
+    /// Undoes the latest admission of a queued call: replaces the state by `before`, a copy from before the admission,
+    /// and advances it to the latest clock reading.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;

@@ -12,9 +12,9 @@ use crate::quota::Quota;
 
 /// A count that starts again when its window ends.
 ///
-/// A window begins with the first admitted request after the last one ended and lasts exactly one period; at its end
-/// the whole limit is free again. Around the edge of two windows just under twice the limit can pass in one period. The
-/// quota's burst has no effect. A cost above the limit never fits.
+/// A window begins with the first admitted request after the previous window ended, and lasts exactly one period. At
+/// its end the whole limit is available again. Around the edge of two windows, just under twice the limit can pass in
+/// one period. The quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_secs(1)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/fixed_window.svg"))]
 ///
@@ -43,8 +43,9 @@ use crate::quota::Quota;
 /// **Where it breaks.** Every caller's budget comes back at the same instant, and they all call at once. A caller whose
 /// first call is at ten to the hour may spend two budgets in twenty minutes without meaning to.
 ///
-/// **The idea.** A window for each key: it begins with the first admitted call after the last window ended, and lasts
-/// one period. Or, on request ([`aligned`](FixedWindow::aligned)), windows at multiples of the period.
+/// **The idea.** Each key has its own windows. A window begins with the first admitted call after the previous window
+/// ended, and lasts one period. With [`aligned`](FixedWindow::aligned), windows begin at multiples of the period
+/// instead.
 ///
 /// ```text
 ///   limit 4        window          window
@@ -54,8 +55,8 @@ use crate::quota::Quota;
 ///               seven in much less than a period: the boundary problem
 /// ```
 ///
-/// The picture is the price: around the edge between two windows, just under twice the limit can pass in one period.
-/// If that matters, take a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+/// The drawing shows the price: around the edge between two windows, just under twice the limit can pass in one period.
+/// If that matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
 ///
@@ -78,7 +79,7 @@ pub struct FixedWindowState {
 }
 
 impl FixedWindow {
-    /// Creates windows that begin with the first admitted request after the last one ended.
+    /// Creates a fixed window, which begins with the first admitted request after the previous window ended.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, aligned: false, queue_config: QueueConfig::acquire_only(quota.limit()) }
@@ -96,11 +97,12 @@ impl FixedWindow {
         self.aligned
     }
 
-    /// Aligns the windows to multiples of the period: of Unix time, or of a clock's own zero.
+    /// Aligns the windows to multiples of the period, counted from the clock's zero. For the default clock, this is the
+    /// Unix epoch.
     ///
-    /// All keys' windows then end at the same instant. The default clock takes the Unix time once, when the limiter
-    /// is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap seconds,
-    /// nor time the machine was suspended.
+    /// The windows of all keys then end at the same instant. The default clock takes the Unix time once, when the
+    /// limiter is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap
+    /// seconds, nor time the machine was suspended.
     ///
     /// ```
     /// use tower_throttle::Quota;
@@ -129,7 +131,8 @@ impl FixedWindow {
         step
     }
 
-    /// Returns the time until the window ends, if there is one, and the clock has caught up.
+    /// Returns the time until the window has ended, if the key has one, and the clock has caught up with the key's
+    /// time.
     #[inline]
     fn rest(&self, state: &FixedWindowState, step: &ClockStep) -> u64 {
         match state.count {
@@ -180,7 +183,7 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Gives back units of the current window; those of one that has ended no longer count.
+    /// Gives back units of the current window. Units of earlier windows no longer count.
     fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.count = state.count.saturating_sub(cost);
@@ -194,7 +197,8 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Keeps the beginning and the count of the current window, which ends one new period after it began.
+    /// Keeps the count of the current window, up to the new limit. The window keeps its beginning, or begins at a
+    /// multiple of the new period if `self` is aligned. If one new period has passed since then, the count is 0.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let period = self.quota.period_nanos();

@@ -7,34 +7,35 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | take | maximum in any one period | how it flows | `Retry-After` is | state per key |
+//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
-//! | that, and each unit back to the nanosecond, at any price | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
-//! | nearly that, for next to nothing | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate has faded | 32 bytes |
+//! | the same, but each unit is available again after exactly one period | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
+//! | nearly the same, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
-//! | to smooth instead of to deny: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
-//! | to pace calls of your own, with a reserve or a warm-up | [`Smooth`] | limit, and what one second stores | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
+//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, and the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
 //!
-//! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`]
-//! if callers can come back, [`LeakyBucket`] if they should wait.
+//! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`] if
+//! callers can retry, [`LeakyBucket`] if they should wait.
 //!
-//! All of them deny without charging, report a `retry_after` at which the very same call is allowed, and compute
-//! in integers: a quota of 7 per minute admits exactly 7 a minute for ever.
+//! All of them deny without charging, report a `retry_after` after which the same call is allowed, and compute in
+//! integers: a quota of 7 per minute admits exactly 7 calls a minute, without drift.
 //!
 //! # Waiting
 //!
-//! Every algorithm can queue calls instead of denying them: in [`acquire`](crate::limiter::RateLimiter::acquire)
-//! always, and in a layer once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. ([`LeakyBucket`] and
-//! [`Smooth`] exist to let calls wait, and queue in a layer without it.) Queued calls are admitted first come, first
-//! served: by a bucket when their tokens are there, by a window when it has room. A call that waits for a window and is
-//! polled late takes its unit from the window in which it is admitted.
+//! Every algorithm can queue calls instead of denying them. Calls of [`acquire`](crate::limiter::RateLimiter::acquire)
+//! are always queued. A layer queues requests once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. With
+//! [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer queues requests by default. Queued calls are
+//! admitted in the order of arrival: by a bucket when it has the tokens, by a window when it has room. A call that
+//! waits for a window and is polled late is charged to the window in which it is admitted.
 //!
-//! In [`acquire`](crate::limiter::RateLimiter::acquire), any number of calls waits unless one of those methods was
-//! called: only [`max_queued`](crate::limiter::Builder::max_queued) bounds them, for all keys together, and one key may
-//! take all its places. The queues of [`LeakyBucket`] and [`Smooth`] are as long as the burst.
+//! Unless one of those methods was called, any number of calls can wait in
+//! [`acquire`](crate::limiter::RateLimiter::acquire). Only [`max_queued`](crate::limiter::Builder::max_queued) bounds
+//! them, for all keys together, so the waiters of one key may fill it. By default, the queues of [`LeakyBucket`] and
+//! [`Smooth`] hold as many calls as the quota's burst.
 //!
 //! | nginx | here |
 //! |---|---|
@@ -57,29 +58,32 @@
 //!
 //! ## Several limits on one key
 //!
-//! **Problem.** Ten a second, and a thousand a day.
+//! **Problem.** Limit a key to ten calls a second, and to a thousand calls a day.
 //!
 //! **Naive answer.** Two limiters, one after the other.
 //!
-//! **Where it breaks.** A call that the first admits and the second denies has been charged by the first: so a
-//! caller that has used up its day burns the second's budget as well, and what is reported to it is wrong.
-//! Charging and undoing is no better: others see the charge in between.
+//! **Where it breaks.** A call that the first limiter admits and the second denies has been charged by the first. So a
+//! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
+//! Charging and undoing is no better: other calls see the charge in between.
 //!
-//! **The idea.** Ask all of them first; charge all, or none. The key is locked meanwhile, so no call gets in
-//! between.
+//! **The idea.** Peek at all limits first, then charge all of them or none. The key is locked meanwhile, so no other
+//! call gets in between.
 //!
-//! **Invariant.** Each limit alone holds. A denial changes nothing in any of them.
+//! **Invariant.** Each limit holds on its own. A denial changes nothing in any of them.
 //!
-//! **Cost.** Each limit is asked once, and once more when all allow. The states lie side by side.
+//! **Cost.** A peek at each limit, and a check of each if all of them allow the call. The states are stored next to
+//! each other.
 //!
 //! # Pictures
 //!
-//! Most pages have a picture of their algorithm. The same calls arrive in all of them, in the phases that are named at the
-//! top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the limit for
-//! two seconds, a pause. The limit is always 4: per second, or for [`Concurrency`] at a time. From top to bottom:
+//! Most pages have a picture of their algorithm. The same calls arrive in all of them, in the phases that are named at
+//! the top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the
+//! limit for two seconds, a pause. The limit is always 4: 4 calls per second, or for [`Concurrency`] 4 calls at a time.
+//! From top to bottom:
 //!
-//! - The calls that arrive, from left to right. A dot passes, a cross is denied, and a ring has to wait.
-//! - The calls that pass, if calls wait. A triangle has waited.
+//! - The calls that arrive, from left to right. A dot is a call that passes, a cross is one that is denied, and a ring
+//!   is one that waits.
+//! - The calls that pass, in the pictures in which calls wait. A triangle is a call that has waited.
 //! - The state of the algorithm: its count, its tokens, its queue.
 //! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the
 //!   edge of a fixed window, or because a bucket's burst comes on top of its rate.
@@ -94,9 +98,9 @@
 //!
 //! # Time
 //!
-//! The time of a key is the latest clock reading it has observed. While a reading is up to one period behind that, the
-//! key's time stands still; a reading further behind means that the clock was set back: the key keeps its level, and
-//! its time continues from the new reading.
+//! The time of a key is the latest clock reading it has observed. While a reading is up to one period behind it, the
+//! key's time stands still. A reading further behind means that the clock was set back: the key keeps its used units,
+//! and its time continues from the new reading.
 
 mod clock_step;
 mod concurrency;
@@ -116,7 +120,8 @@ mod stored;
 mod token_bucket;
 mod usage;
 
-// Last: rustdoc lists a type's methods by module, and its constructors come before `block_for` and `priority`.
+// This module comes last, because rustdoc lists a type's methods by module: so constructors come before `block_for` and
+// `priority`.
 mod combinator;
 
 pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};

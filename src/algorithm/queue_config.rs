@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::Algorithm;
 use crate::clock::Nanos;
 
-/// The queue of a key: how many calls may wait, how long each, and what happens when the queue is full.
+/// The configuration of a key's queue: how many calls may wait, how long each may wait, and what happens when the queue
+/// is full.
 ///
 /// For authors of algorithms: see [`Algorithm::queue_config`](crate::algorithm::Algorithm::queue_config). In any case,
 /// [`max_queued`](crate::limiter::Builder::max_queued) bounds the queued calls of all keys together.
@@ -20,10 +21,10 @@ pub struct QueueConfig {
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
-    /// True if `places` bounds the queue now. If false, it bounds the queue only once calls of a layer wait as
-    /// well.
+    /// True if `places` bounds the queue. If false, any number of calls of `acquire` wait, and `places` takes effect
+    /// once requests of a layer wait as well.
     bounded: bool,
-    /// True if calls wait even if they do not ask for it, as calls of a layer.
+    /// True if requests of a layer are queued as well, not only calls of `acquire`.
     enabled: bool,
     /// True if `places` was set, and is not a default.
     explicit: bool,
@@ -44,8 +45,8 @@ pub enum QueueOverflow {
     /// The call that arrives.
     #[default]
     RejectNew,
-    /// The call that has waited longest: for callers who need recent answers and may have abandoned old requests. Its
-    /// `retry_after` is the time until the next place is free.
+    /// The call that has waited longest. Use it if new requests matter more than old ones, whose callers may no longer
+    /// wait. The `retry_after` of the denied call is the time until the next place is free.
     DropOldest,
 }
 
@@ -107,29 +108,30 @@ impl QueueConfig {
         Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
     }
 
-    /// Counts queued calls as admitted: `limit` and `remaining` of a decision include the places of the queue. The
-    /// algorithm must include them too: the quota of its first
-    /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle
-    /// key admits or queues at one instant. A decision reports that quota as its `limit`, unless the store bounds
-    /// all waiters to fewer.
+    /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
+    /// algorithm must include them as well: the quota of its first
+    /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
+    /// admits or queues at one instant. A decision reports that quota as its `limit`, unless the store bounds all
+    /// waiters to fewer.
     #[must_use]
     pub const fn counted(self) -> Self {
         Self { counted: true, ..self }
     }
 
-    /// Declares that it is unknown when a call will be admitted: calls are admitted when others end, and a wait
-    /// that becomes too long ends with a denial.
+    /// Declares that it is unknown when a queued call will be admitted, because calls are admitted when others end. A
+    /// call that has waited for the maximum is denied then.
     #[must_use]
     pub const fn untimed(self) -> Self {
         Self { untimed: true, ..self }
     }
 
-    /// Keeps calls from waiting in this queue and in that of another member of a tuple at once.
+    /// Makes the queue exclusive: it cannot be combined with the queue of another member of a tuple.
     pub(super) const fn exclusive(self) -> Self {
         Self { exclusive: true, ..self }
     }
 
-    /// Returns the queue of two algorithms at once: the stricter of each setting. `None` if they cannot be combined.
+    /// Returns the configuration of a queue for two algorithms at once: the stricter of each setting. Returns `None` if
+    /// the two queues cannot be combined.
     pub(super) fn and(self, other: Self) -> Option<Self> {
         let exclusive = |queue: Self| queue.exclusive || queue.priority_only;
         (!exclusive(self) && !exclusive(other)).then(|| self.stricter(other))
@@ -174,7 +176,8 @@ impl QueueConfig {
         !self.untimed
     }
 
-    /// Returns whether a denial may be counted by the algorithm itself, so that it must be asked before it is charged.
+    /// Returns whether the queue is exclusive. Its algorithm may count denials, so a call that may be queued is peeked
+    /// at before it is checked.
     pub(crate) const fn is_exclusive(&self) -> bool {
         self.exclusive
     }
@@ -196,14 +199,14 @@ impl QueueConfig {
         if self.explicit { Some(self.places) } else { None }
     }
 
-    /// Returns whether calls wait even if they do not ask for it. Calls of a layer do not ask.
+    /// Returns whether requests of a layer are queued as well, not only calls of `acquire`.
     #[must_use]
     pub const fn holds_requests(&self) -> bool {
         self.enabled
     }
 }
 
-/// Returns whether an algorithm queues calls that do not ask for it: those of a layer.
+/// Returns whether an algorithm queues the requests of a layer.
 #[inline]
 pub(crate) fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
@@ -213,13 +216,13 @@ pub(crate) fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
 macro_rules! queue_methods {
     ($algorithm:ty, $default:literal) => {
         impl $algorithm {
-            /// Sets how many calls may wait, per key; with 0, none waits. In total,
-            /// [`max_queued`](crate::limiter::Builder::max_queued) bounds them.
+            /// Sets how many calls may wait, per key. With 0, no call waits.
+            /// [`max_queued`](crate::limiter::Builder::max_queued) bounds the waiters of all keys together.
             ///
-            /// Unless this, `max_wait` or `overflow` is called, only that total bounds how many may wait in
-            /// [`acquire`](crate::limiter::RateLimiter::acquire), so one key may take every place of it; and none wait in
-            #[doc = concat!("a layer, which rejects what may not pass now. With `max_wait` or `overflow` alone, ", $default, " may wait. Once \
-                any of the three is called, a layer holds requests as well.")]
+            /// Until this, `max_wait` or `overflow` is called, a layer rejects requests that cannot pass now, and only
+            /// `max_queued` bounds how many calls wait in [`acquire`](crate::limiter::RateLimiter::acquire), so the
+            /// waiters of one key may fill it. Once any of the three is called, a layer queues requests as well.
+            #[doc = concat!("Without a call of this method, ", $default, " may then wait per key.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
                 self.queue_config = self.queue_config.queue(places);
@@ -227,15 +230,15 @@ macro_rules! queue_methods {
             }
 
             /// Sets how long a call may wait. A call that would wait longer is denied at once, not after having waited.
-            /// Once set, a layer holds requests as well.
+            /// A layer then queues requests as well.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);
                 self
             }
 
-            /// Sets which call is denied when the queue is full: by default the one that arrives. Once set, a layer
-            /// holds requests as well.
+            /// Sets which call is denied when the queue is full: by default the one that arrives. A
+            /// layer then queues requests as well.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

@@ -11,12 +11,12 @@ use crate::quota::Quota;
 pub struct QuotaPolicy {
     /// The maximum that can be admitted at one instant.
     pub quota: u64,
-    /// The time in which that much becomes available again. It has no meaning for
+    /// The time in which `quota` units become available again. It has no meaning for
     /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
     pub window: Duration,
     /// The unit that is counted.
     pub unit: QuotaUnit,
-    /// The rate at which units become available; `None` if that happens at a reset.
+    /// The rate at which units become available one by one. `None` if they become available at a reset.
     rate: Option<Rate>,
     /// Whether the quota has a burst that the algorithm does not use.
     ignores_burst: bool,
@@ -34,7 +34,7 @@ pub enum QuotaUnit {
 }
 
 impl QuotaPolicy {
-    /// Creates a policy of `quota` requests per `window`, which become available at a reset, as those of a window do.
+    /// Creates a policy of `quota` requests per `window` that become available at a reset, as with a window.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
         Self { quota, window, unit: QuotaUnit::Requests, rate: None, ignores_burst: false }
@@ -57,25 +57,26 @@ impl QuotaPolicy {
         self.ignores_burst
     }
 
-    /// Creates a policy of `quota` requests that become available one by one, as those of a bucket do.
+    /// Creates a policy of `quota` requests that become available one by one, as with a bucket.
     #[inline]
     pub(super) fn refilled(quota: u64, rate: Rate) -> Self {
         Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
     }
 
-    /// Returns the same policy, with requests that become available one by one at the rate of `quota`, as those of
-    /// a bucket do. Only the rate is taken from `quota`: the policy keeps its own quota and window.
+    /// Returns the same policy, with requests that become available one by one at the rate of `quota`, as with a
+    /// bucket. Only the rate is taken from `quota`: the policy keeps its own quota and window.
     #[must_use]
     pub const fn with_rate(mut self, quota: Quota) -> Self {
         self.rate = Some(Rate::of(quota));
         self
     }
 
-    /// Returns the time over which a client that received `decision` should spread what remains, for a decision that
-    /// reports this policy: the effective window of the `RateLimit` field.
+    /// Returns the effective window of the `RateLimit` field: the time over which a client that received `decision`
+    /// should spread its remaining requests. `decision` must report this policy.
     ///
-    /// It is the wait of a denial, and `None` where waiting does not help, or no window is known. On an admission it is
-    /// never longer than the [window](Self::window): else the field would report a lower rate than the policy.
+    /// For a denial, this is its wait. `None` means that waiting does not help, or that no window is known. For an
+    /// admission, it is never longer than the [window](Self::window): otherwise the field would report a lower rate
+    /// than the policy.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_rate_spreads_what_remains_exactly() {
-        // 5 of 3 per second: 1.67 s. The 3 that remain take a second, to the nanosecond.
+        // A burst of 5 at 3 per second takes 1.67 s. The 3 units that remain take exactly one second.
         let policy = QuotaPolicy::new(5, Duration::from_nanos(1_666_666_667)).with_rate(Quota::per_second(3));
         let window = |remaining| policy.effective_window(&Decision::allow(5, remaining, 9 * SECOND));
         assert_eq!(window(3), Some(Duration::from_secs(1)));

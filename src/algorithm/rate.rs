@@ -5,8 +5,8 @@ use crate::quota::Quota;
 
 /// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
 ///
-/// Work is counted in *grains*: one unit is `period` grains, one nanosecond brings `limit` grains. So both are
-/// integers, and only the durations that are reported are ever rounded.
+/// Units and time are counted in *grains*: one unit is `period` grains, and `limit` grains arrive per nanosecond. Both
+/// are integers, and only the durations that are reported are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) limit: u64,
@@ -22,7 +22,7 @@ impl Rate {
         Self { limit: quota.limit() / a, period: quota.period_nanos() / a }
     }
 
-    /// Returns the grains that `nanos` bring.
+    /// Returns the grains that arrive in `nanos` nanoseconds.
     #[inline]
     pub(super) const fn grains(&self, nanos: u64) -> u128 {
         nanos as u128 * self.limit as u128
@@ -34,14 +34,14 @@ impl Rate {
         units as u128 * self.period as u128
     }
 
-    /// Returns the time that brings `units`, in nanoseconds, rounded up; beyond 584 years it is `u64::MAX`.
+    /// Returns the time in which `units` arrive, in nanoseconds, rounded up. Beyond 584 years it is `u64::MAX`.
     #[inline]
     pub(super) fn time(&self, units: u64) -> u64 {
         self.nanos_of(self.units(units))
     }
 
-    /// Returns an admission. `reset` is the time until all units are back, `next` the time until the next unit is
-    /// available (0 if it is), both in grains.
+    /// Returns an admission. `reset` is the time until all units are available again, and `next` the time until the
+    /// next unit is available (0 if it is), both in grains.
     #[inline]
     pub(super) fn allow(&self, limit: u64, remaining: u64, reset: u128, next: u128) -> Decision {
         match (u64::try_from(reset), u64::try_from(next)) {
@@ -52,8 +52,8 @@ impl Rate {
         }
     }
 
-    /// Returns a denial. `retry` is the time until the call fits, if it ever will, `reset` the time until all units are
-    /// back, both in grains.
+    /// Returns a denial. `retry` is the time until the call fits, if it ever will, and `reset` the time until all units
+    /// are available again, both in grains.
     #[inline]
     pub(super) fn deny(&self, limit: u64, remaining: u64, retry: Option<u128>, reset: u128) -> Decision {
         match (u64::try_from(retry.unwrap_or(0)), u64::try_from(reset)) {
@@ -76,7 +76,8 @@ impl Rate {
     }
 }
 
-/// Returns the quotient and the remainder. It is cheap when both sides fit a word, as they nearly always do.
+/// Returns the quotient and the remainder. The division is cheap if the dividend fits into 64 bits, as it nearly always
+/// does.
 #[inline]
 pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     if let Ok(dividend) = u64::try_from(dividend) {

@@ -45,7 +45,8 @@ impl Semaphore {
         self.try_add(cost).then(|| SharedPermit { taken: smallvec![(Arc::clone(&self.count), cost)] })
     }
 
-    /// Adds a call that will be [subtracted](Semaphore::sub) by hand, and returns whether it fits the limit.
+    /// Adds `cost` if that does not exceed the limit, and returns whether it did. The caller must
+    /// [subtract](Semaphore::sub) it later.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()
@@ -76,7 +77,7 @@ impl PartialEq for Semaphore {
 }
 
 impl SharedPermit {
-    /// Keeps the share acquired: the call will be subtracted by hand.
+    /// Drops the permit without releasing its share. The caller must subtract the share later.
     pub(crate) fn forget(mut self) {
         self.taken.clear();
     }

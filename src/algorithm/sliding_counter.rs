@@ -13,9 +13,9 @@ use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
 ///
-/// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but as a limit per period it
-/// is an estimate: around an edge just under twice the limit can pass in one period. The quota's burst has no effect.
-/// A cost above the limit never fits.
+/// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but the result only
+/// estimates the calls of the last period: around an edge, just under twice the limit can pass in one period. The
+/// quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/sliding_counter.svg"))]
 ///
@@ -39,12 +39,12 @@ use crate::quota::Quota;
 ///
 /// **Problem.** A window that slides, with two numbers per key.
 ///
-/// **Naive answer.** A fixed window; its count falls to zero at the edge, and twice the limit passes around it.
+/// **Naive answer.** A fixed window. Its count falls to zero at the edge, and twice the limit passes around the edge.
 ///
-/// **Where it breaks.** The calls of a moment before the edge are forgotten at the edge.
+/// **Where it breaks.** Calls that were made just before the edge no longer count just after it.
 ///
-/// **The idea.** Keep the count of the window before, and assume its calls were spread evenly. With a part `e /
-/// period` of the current window gone, the sliding window still covers `1 - e / period` of the previous one:
+/// **The idea.** Keep the count of the previous window as well, and assume that its calls were spread evenly. At the
+/// time `e` after the current window began, the sliding window covers the last `1 - e / period` of the previous window:
 ///
 /// ```text
 ///            previous: 80            current: 30
@@ -53,13 +53,13 @@ use crate::quota::Quota;
 ///                 estimate = 80 * 0.4 + 30 = 62
 /// ```
 ///
-/// The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should:
-/// just under twice the limit can pass within one period. Calls bunched at its *beginning* count for longer than they
-/// should: up to a period too long. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
-/// built rate limiting capable of scaling to millions of domains", 2017). Where that will not do, take a
+/// The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should: just
+/// under twice the limit can pass within one period. Calls bunched at its *beginning* count for up to a period longer
+/// than they should. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we built rate
+/// limiting capable of scaling to millions of domains", 2017). If that is not strict enough, use a
 /// [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// A key's windows begin with the first call after it was idle.
+/// The windows of a key begin with the first call after the key was idle.
 ///
 /// **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
 /// period`, in integers.
@@ -83,7 +83,7 @@ pub struct SlidingCounterState {
 }
 
 impl SlidingCounter {
-    /// Creates a counter of two windows, weighted.
+    /// Creates a sliding counter.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, queue_config: QueueConfig::acquire_only(quota.limit()) }
@@ -133,13 +133,13 @@ impl SlidingCounter {
         let rest = period - state.into;
         match spare.checked_sub(state.current) {
             Some(spare) => rest - self.time_to_decay(state.previous, spare).min(rest),
-            // Not in this window: in the next, it is the previous one.
+            // It does not fit in this window. In the next one, the current count is the previous count.
             None => rest + (period - self.time_to_decay(state.current, spare)),
         }
     }
 
-    /// Returns the time from when the weight of `count` has decayed to `spare` until it has decayed to zero; at most
-    /// a period.
+    /// Returns the time in which the weighted `count` of a previous window decays from `spare` to zero, at most a
+    /// period.
     fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {
@@ -201,7 +201,8 @@ impl Algorithm for SlidingCounter {
         }
     }
 
-    /// Gives back units of the current window, then of the previous one, where a unit is worth what it still weighs.
+    /// Gives back units of the current window first, then of the previous window. A unit of the previous window frees
+    /// only its current weight.
     fn refund(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) {
         self.advance(state, now);
         let current = cost.min(state.current);
@@ -209,7 +210,8 @@ impl Algorithm for SlidingCounter {
         state.previous = state.previous.saturating_sub(cost - current);
     }
 
-    /// Undoes the charge if it was made in the current window: units of the previous one weigh less than they did.
+    /// Undoes the charge if it was made in the current window. A charge of the previous window stays, since its units
+    /// weigh less than when they were charged.
     fn undo(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
         if charged_at <= state.last && state.last.saturating_since(charged_at) <= state.into {
@@ -217,7 +219,7 @@ impl Algorithm for SlidingCounter {
         }
     }
 
-    /// Keeps the elapsed part of the window, and the counts as far as the estimate is not above the new limit.
+    /// Keeps the elapsed fraction of the window, and lowers the counts until the estimate is at most the new limit.
     fn migrate(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());
@@ -225,8 +227,8 @@ impl Algorithm for SlidingCounter {
         state.into = (u128::from(state.into) * period / u128::from(from.quota.period_nanos())) as u64;
         state.current = state.current.min(limit);
         let spare = u128::from(limit - state.current) * period;
-        let (most, _) = div_rem(spare, self.quota.period_nanos() - state.into);
-        state.previous = state.previous.min(u64::try_from(most).unwrap_or(u64::MAX));
+        let (max, _) = div_rem(spare, self.quota.period_nanos() - state.into);
+        state.previous = state.previous.min(u64::try_from(max).unwrap_or(u64::MAX));
     }
 
     fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {

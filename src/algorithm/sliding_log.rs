@@ -12,7 +12,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// The exact window: no more than the limit in any period, and a hit is forgotten exactly one period after it.
+/// The exact window: at most the limit passes in any period, and each unit is available again exactly one period later.
 ///
 /// A key takes up to 16 bytes for each unit of the limit; a [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less.
 /// The quota's burst has no effect. A cost above the limit never fits.
@@ -31,22 +31,22 @@ use crate::quota::Quota;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/sliding_log.svg"))]
 ///
 /// # How it works
 ///
-/// **Problem.** Never more than `limit` in any period, and a unit is free again the very nanosecond its period is over.
+/// **Problem.** Never more than `limit` units in any period, and each unit is available again exactly one period later.
 ///
 /// **Naive answer.** Write down when each call passed; count those within the last period.
 ///
-/// **Where it breaks.** Nowhere: every other window is judged by it. But its cost is in proportion to the limit:
-/// each call counts all records, and a limit of a million needs 16 MB of them for one busy key.
+/// **Where it breaks.** It does not break, but its cost is proportional to the limit: each call counts all records, and
+/// with a limit of a million, one busy key needs 16 MB of them.
 ///
 /// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
-/// old are dropped from the front, each once. The sum within the period is a difference of two totals, and "when
-/// are five more free?" is a binary search. Calls at the same instant share a record.
+/// old are dropped from the front, each once. The sum within the period is a difference of two totals, and the question
+/// "when are five more units available?" is a binary search. Calls at the same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -56,7 +56,7 @@ use crate::quota::Quota;
 ///
 /// **Invariant.** The records are those of the last period, in order of time; their units add up to at most `limit`.
 ///
-/// **Cost.** Amortised constant time, each record being written and dropped once; a denial is a binary search. 64
+/// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
 /// bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
@@ -69,7 +69,7 @@ pub struct SlidingLog {
 #[derive(Clone, Debug)]
 pub struct SlidingLogState {
     last: Nanos,
-    /// The key's own time: the time that has elapsed for it. It wraps; only differences within a period count.
+    /// The time that has elapsed for the key. It wraps: only differences below a period are used.
     time: u64,
     /// The units in all records.
     total: u64,
@@ -133,15 +133,15 @@ impl SlidingLog {
         state.total -= units;
         state.base = state.base.wrapping_add(units);
         while state.hits.front().is_some_and(|oldest| {
-            // Entirely within the units that are removed.
+            // All units of this hit are removed.
             state.base.wrapping_sub(oldest.cumulative) <= units
         }) {
             state.hits.pop_front();
         }
     }
 
-    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits:
-    /// so later hits keep their units and expire no later. The work is in proportion to the number of later hits.
+    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits. So
+    /// later hits keep their units. The work is proportional to the number of later hits.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -161,7 +161,7 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the time until `deficit` units, at most all, are free again.
+    /// Returns the time until `deficit` units, at most all, are available again.
     fn until(&self, state: &SlidingLogState, deficit: u64) -> u64 {
         let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < deficit);
         state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))
@@ -231,7 +231,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    /// Gives back the oldest units first. They expire first, so a refund never gives back too much.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);
@@ -245,7 +245,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Keeps the instants of the hits for the new period. Of more hits than the new limit, drops the oldest.
+    /// Keeps the instants of the hits for the new period. Units above the new limit are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);

@@ -56,7 +56,7 @@ mod tests {
     fn a_decision_reports_what_is_used() {
         assert_eq!(Usage::reported_by(&Decision::allow(4, 3, 9)), Usage::of(1, 4));
         assert_eq!(Usage::reported_by(&Decision::deny(4, 0, Some(1), 9)), Usage::FULL);
-        // A cost above what is there is denied, and uses nothing.
+        // A cost above the limit is denied, and uses nothing.
         assert_eq!(Usage::reported_by(&Decision::deny(4, 4, None, 0)), Usage::NONE);
     }
 }

@@ -13,7 +13,7 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// A clock that moves only when it is set or advanced. Clones share the time.
 ///
-/// It starts at zero. Moving it, either way, wakes all that sleep on it.
+/// It starts at zero. Moving it in either direction wakes all tasks that sleep on it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct ManualClock {
 #[derive(Default)]
 struct Manual {
     now: Nanos,
-    /// The number of moves, so that a sleeper notices one that happened before its first poll.
+    /// The number of moves, so that a sleeper notices a move before its first poll.
     moves: u64,
     next: u64,
     sleepers: HashMap<u64, Waker>,
@@ -63,7 +63,7 @@ impl ManualClock {
             manual.moves += 1;
             manual.sleepers.drain().map(|(_, waker)| waker).collect()
         };
-        // Outside the lock: a waker may run anything.
+        // The wakers are woken outside the lock, because a waker may run any code.
         wake_all(woken);
     }
 
@@ -105,13 +105,13 @@ impl Future for ManualSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut manual = self.clock.lock();
-        // `Nanos::MAX` counts as never reached: a sleep until then ends with the next move, which can only be back.
+        // The deadline `Nanos::MAX` is never reached. Such a sleep ends when the clock is moved.
         let is_over = manual.now >= self.deadline && self.deadline < Nanos::MAX;
         if is_over || manual.moves != self.moves {
             return Poll::Ready(());
         }
         let spare = manual.sleepers.insert(self.id, cx.waker().clone());
-        // Outside the lock: dropping a waker may run anything.
+        // The old waker is dropped outside the lock, because dropping a waker may run any code.
         drop(manual);
         drop(spare);
         Poll::Pending
@@ -120,7 +120,7 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        // Bound, so that it is dropped after the lock.
+        // The waker is bound to a name, so that it is dropped after the lock is released.
         let _spare = self.clock.lock().sleepers.remove(&self.id);
     }
 }

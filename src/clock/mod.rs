@@ -1,7 +1,7 @@
 //! Clocks: the only place where time is read.
 //!
-//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only
-//! the limiter reads the clock, once per decision.
+//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only the store of a
+//! limiter reads its clock.
 //!
 //! The default is tokio's monotonic clock, so tests that pause tokio's time just work. A
 //! [`ManualClock`] moves when it is set or advanced:
@@ -59,7 +59,7 @@ impl Nanos {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the instant `nanos` later, or [`Nanos::MAX`] if that is beyond it.
+    /// Returns the instant that is `nanos` later, or [`Nanos::MAX`] if that is out of range.
     #[must_use]
     pub const fn saturating_add(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
@@ -82,8 +82,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// It may end early or late: the limiter reads the clock again after it. For a clock that can be
-    /// set back, it should also end when the clock is set.
+    /// The future may end early or late: the limiter reads the clock again after it. For a clock that can be set back,
+    /// it should also end when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 

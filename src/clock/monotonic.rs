@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::Nanos;
 
-/// The monotonic clock of tokio, whose zero is the Unix epoch according to the wall clock at the time when this clock was
-/// created. A later step of the wall clock does not move it.
+/// The monotonic clock of tokio, whose zero is the Unix epoch according to the wall clock at the time when this clock
+/// was created. A later step of the wall clock does not change it.
 #[derive(Clone, Debug)]
 pub(super) struct Monotonic {
     started: Instant,
@@ -28,7 +28,7 @@ impl Monotonic {
             Some(reading) => reading.saturating_sub(self.origin),
             None => {
                 let elapsed = Instant::now().saturating_duration_since(self.started);
-                // Whole u64 arithmetic: as_nanos is u128, and 584 years fit.
+                // This avoids `as_nanos`, which computes in u128: 584 years fit into a u64.
                 elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos())
             }
         };
@@ -45,8 +45,8 @@ impl Monotonic {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the reading of the clock behind tokio's, if it can be read directly: on Linux, in a build in which tokio's
-/// time cannot be paused. It is the same clock, and the read takes two thirds of the time.
+/// Returns the reading of the system clock that tokio's clock uses, if it can be read directly: on Linux, in a build in
+/// which tokio's time cannot be paused. Reading it directly takes two thirds of the time.
 #[cfg(target_os = "linux")]
 #[inline]
 fn system() -> Option<u64> {
@@ -56,7 +56,7 @@ fn system() -> Option<u64> {
         return None;
     }
     let reading = clock_gettime(ClockId::Monotonic);
-    // This clock counts from the start of the machine, so neither part is negative.
+    // This clock counts from the start of the machine, so both parts are at least 0.
     Some((reading.tv_sec as u64).saturating_mul(SECOND).saturating_add(reading.tv_nsec as u64))
 }
 
@@ -67,8 +67,8 @@ fn system() -> Option<u64> {
 
 /// Set if tokio's time can be paused in this build, that is, if any crate in it enables tokio's feature `test-util`.
 ///
-/// That feature adds `tokio::time::pause`. A glob import in a block takes precedence over names outside of it, for the
-/// names that it has. So `pause` is tokio's function with the feature, and the one below without.
+/// That feature adds `tokio::time::pause`. In a block, a name from a glob import takes precedence over the same name
+/// outside of the block. So `pause` is tokio's function with the feature, and the function below without it.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]
@@ -111,7 +111,7 @@ mod tests {
         assert!(Nanos::from(wall).0.abs_diff(clock.now().0) < 60 * SECOND);
     }
 
-    /// Checks the case with the feature, with which these tests are built. The benches are built without it.
+    /// Checks the case with the feature, which is enabled when these tests are built. The benches are built without it.
     #[cfg(target_os = "linux")]
     #[test]
     fn it_sees_that_time_can_be_paused() {

@@ -20,7 +20,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Writes one line for a log. It names no key.
+/// Writes one line for a log, without the key.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.closed {

@@ -26,15 +26,15 @@ pub struct Decision {
     allowed: bool,
     /// Set if the limiter was closed.
     closed: bool,
-    /// Set if the table had no room for the key.
+    /// Set if the key table had no room for the key.
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
     /// Set if `wait` is the window of an admission, even if it is 0.
     is_window: bool,
-    /// Set if the call may not wait in a queue either.
+    /// Set if the call must not be queued either.
     barred: bool,
-    /// The index of the limit that is reported, of several.
+    /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
     remaining: u64,
@@ -43,7 +43,8 @@ pub struct Decision {
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
-    /// The number of grains per nanosecond. Most spans are never read, so the division is left to the read.
+    /// The number of grains per nanosecond. Most spans are never read, so a span is converted to nanoseconds only when
+    /// it is read.
     grains: u64,
     /// The time for which the call was queued, in nanoseconds.
     delay: u64,
@@ -74,7 +75,7 @@ impl Decision {
 
     /// Creates the decision of a call that may not pass. For authors of algorithms and stores.
     ///
-    /// `retry_after` (`None`: waiting does not help) and `reset_after` are in nanoseconds.
+    /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
         Self::new(false, limit, remaining, encode_wait(retry_after), reset_after)
@@ -126,13 +127,13 @@ impl Decision {
         self
     }
 
-    /// Returns the same denial, for a call that may not wait in a queue either.
+    /// Returns the same denial, for a call that must not be queued either.
     pub(crate) const fn with_barred(mut self) -> Self {
         self.barred = true;
         self
     }
 
-    /// Returns whether the call was denied and may not wait in a queue either.
+    /// Returns whether the call was denied and must not be queued either.
     pub(crate) const fn is_barred(&self) -> bool {
         self.barred
     }
@@ -145,14 +146,14 @@ impl Decision {
         self
     }
 
-    /// Returns the same admission, with the time over which the remaining units should be spread, in nanoseconds: that of
-    /// one of several limits.
+    /// Returns the same admission, with the time over which the remaining units should be spread, in nanoseconds. For a
+    /// decision on several limits.
     pub(crate) const fn with_window(mut self, window: u64) -> Self {
         (self.wait, self.is_window) = (window, true);
         self
     }
 
-    /// Returns the same decision, with its spans taken as grains, `grains` per nanosecond.
+    /// Returns the same decision, with its spans in grains, of which a nanosecond has `grains`.
     #[inline]
     pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
         self.grains = grains;
@@ -165,7 +166,7 @@ impl Decision {
         self
     }
 
-    /// Returns the same decision, for a key that is not fresh for at least `nanos` nanoseconds.
+    /// Returns the same decision, with a `reset_after` of at least `nanos` nanoseconds.
     pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
         if self.nanos(self.reset) < nanos {
             if self.wait != NEVER {
@@ -182,7 +183,7 @@ impl Decision {
         self
     }
 
-    /// Returns the same denial with another `retry_after`, in nanoseconds; `None`: waiting does not help.
+    /// Returns the same denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help.
     pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.allowed {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
@@ -190,10 +191,11 @@ impl Decision {
         self
     }
 
-    /// Returns the index of the limit that this decision reports, in a tuple of limits on one key; the first is 0.
+    /// Returns the index of the limit that this decision reports, in a tuple of limits on one key. The first has the
+    /// index 0.
     ///
-    /// It is the limit with the longest wait if the call was denied, else the one nearest to exhaustion. It is 0 if
-    /// there is one limit.
+    /// If the call was denied, it is the limit with the longest wait, otherwise the limit with the fewest units left.
+    /// With a single limit, the index is 0.
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.index as usize
@@ -211,8 +213,8 @@ impl Decision {
         self.closed
     }
 
-    /// Returns whether the call was denied because the table of keys is full: the key has used nothing, but there is no
-    /// room for it. The time at which there will be room is not known, so there is no `retry_after`.
+    /// Returns whether the call was denied because the key table is full: the key has used nothing, but there is no
+    /// room for it. It is not known when there will be room, so there is no `retry_after`.
     ///
     /// HTTP callers get a 503, gRPC callers `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
     #[must_use]
@@ -227,8 +229,8 @@ impl Decision {
 
     /// Returns whether the call was denied because it costs more than the limit can ever admit, so that no wait helps.
     ///
-    /// A call that is denied without a [wait](Decision::retry_after) for another reason may be retried at any time: the
-    /// end of calls in progress is not known, and a closed limiter concerns the server, not the caller.
+    /// A denial can have no [wait](Decision::retry_after) for other reasons: it is not known when calls in progress
+    /// end, the limiter is closed, or the key table is full. Such a call may be retried at any time.
     #[must_use]
     pub const fn never_fits(&self) -> bool {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
@@ -236,7 +238,7 @@ impl Decision {
 
     /// Returns the maximum that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// With several limits on one key, it is that of the [reported one](Decision::limit_index). For a
+    /// With several limits on one key, it is that of the [reported limit](Decision::limit_index). For a
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket) it is 1 with `check`, and with `acquire` one more than the number
     /// of calls that may be queued.
     #[must_use]
@@ -244,18 +246,17 @@ impl Decision {
         self.limit
     }
 
-    /// Returns the number of calls of cost 1 that would be admitted now, one after another, with the method that was
-    /// called.
+    /// Returns how many calls of cost 1 the same method would admit now, one after another.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Returns the time until this very call would be allowed. `Some` if it was denied, waiting helps, and the length of
-    /// the wait is known.
+    /// Returns the time until the same call would be allowed. Returns `None` if the call was allowed, if waiting does
+    /// not help, or if the length of the wait is not known.
     ///
-    /// It is exact, not rounded to seconds: the call is denied at every instant before and allowed at that one, if there
-    /// is no other call in between.
+    /// The time is exact, not rounded to seconds: if no other call is made meanwhile, the same call is denied at every
+    /// earlier instant, and allowed at that one.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.allowed || self.wait == NEVER {
@@ -264,7 +265,7 @@ impl Decision {
         }
     }
 
-    /// Returns the time until the key is fresh, as if it had never been used.
+    /// Returns the time until the key is fresh, that is, decides as if it had never been used.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)

@@ -1,13 +1,13 @@
 //! The guide: how to set things up, chapter by chapter.
 //!
 //! - [Limits](limits): quotas, several limits at once, tiers, lockouts, priority.
-//! - [Keys](keys): keys with code, exemptions, deny lists, missing keys.
+//! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
 //! - [Floods of keys](floods): what happens when the table of keys is full, and how to size it.
 //! - [Responses](responses): what a rejected caller gets, and how to change it.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress.
-//! - [Trying a limit](rollout): shadow mode, and costs that the response decides.
+//! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact and what is not.
 //! - [Ordering](ordering): what goes outside of a limit and what inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
@@ -23,14 +23,14 @@ pub mod engine {}
 #[doc = include_str!("floods.md")]
 pub mod floods {}
 
-// Its code uses what the feature `axum` adds.
+// The code of this chapter needs the feature `axum`.
 #[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("keys.md"))]
 pub mod keys {}
 
 #[doc = include_str!("limits.md")]
 pub mod limits {}
 
-// Its code uses what the feature `axum` adds.
+// The code of this chapter needs the feature `axum`.
 #[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("many_machines.md"))]
 pub mod many_machines {}
 

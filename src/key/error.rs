@@ -62,11 +62,10 @@ impl KeyError {
         Self { reason: Reason::Message(reason.into()) }
     }
 
-    /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`, whatever the layer does about
-    /// [missing keys](super::MissingKey).
+    /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`. The layer's setting for
+    /// [missing keys](super::MissingKey) does not apply to it.
     ///
-    /// `reason` is sent to the client, and logged at level `debug`: do not put anything into it that the
-    /// caller sent.
+    /// `reason` is sent to the client, and logged at level `debug`: it must not contain anything that the caller sent.
     ///
     /// ```
     /// use http::Request;
@@ -89,21 +88,22 @@ impl KeyError {
         Self { reason: Reason::Invalid(reason.into()) }
     }
 
-    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`, whatever the
-    /// layer does about [missing keys](super::MissingKey).
+    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`. The layer's
+    /// setting for [missing keys](super::MissingKey) does not apply to it.
     ///
     /// `reason` is sent to the client.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Forbidden(reason.into()) }
     }
 
-    /// Returns whether the caller is not served, as opposed to not known.
+    /// Returns whether the caller is known and is not served: whether [`forbidden`](KeyError::forbidden) created the
+    /// error.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.reason, Reason::Forbidden(_))
     }
 
-    /// Returns whether the client made a mistake, as opposed to the configuration.
+    /// Returns whether the error is a mistake of the client, and not of the configuration.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match &self.reason {
@@ -113,7 +113,8 @@ impl KeyError {
         }
     }
 
-    /// Returns whether a list of addresses is shorter than the number of trusted hops, which may also be wrong.
+    /// Returns whether a list of addresses has fewer entries than there are trusted hops. The number of hops may be
+    /// wrong.
     pub(crate) fn is_too_few(&self) -> bool {
         matches!(self.reason, Reason::Header(HeaderProblem::TooFew, _))
     }
@@ -181,8 +182,8 @@ impl PeerProblem {
 }
 
 impl HeaderProblem {
-    /// Returns whether the header counts as a mistake of the client: it does if it was sent in an invalid form. A
-    /// missing header counts as a mistake of the configuration, since a proxy should have set it.
+    /// Returns whether the problem is a mistake of the client: the header was sent in an invalid form. A missing header
+    /// is a mistake of the configuration, since a proxy should have set it.
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,

@@ -10,10 +10,11 @@ use super::{Global, KeyError, KeyExtractor};
 /// A key from an extension that an earlier layer put into the request, such as a signed-in user.
 ///
 /// A request without the extension has no key, because that usually means layers in the wrong order: the response is
-/// 500 and the log names the fix, unless the layer is [configured otherwise](crate::RateLimitLayer::missing_key). Where
-/// some callers have no such extension, for example callers who are not signed in, [`or`](Extension::or) uses another
-/// extractor for them, and [`or_shared`](Extension::or_shared) gives all of them one key. Nothing that a caller sends
-/// gets into the extensions by itself, so this key cannot be forged as long as the layer that inserts it is correct.
+/// 500 and the log names the fix, unless the layer is [configured otherwise](crate::RateLimitLayer::missing_key). If
+/// some callers have no such extension, for example callers who are not signed in, use [`or`](Extension::or) to
+/// identify them by another extractor, or [`or_shared`](Extension::or_shared) to give all of them one key. Callers
+/// cannot forge this key as long as the layer that inserts the extension is correct, because nothing else that they
+/// send becomes an extension.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};
@@ -31,7 +32,7 @@ pub struct Extension<T, F> {
 }
 
 impl<T, F> Extension<T, F> {
-    /// Creates an extractor whose key is what `key` returns for the extension of type `T`.
+    /// Creates an extractor whose key is the value that `key` returns for the extension of type `T`.
     pub fn new<Key>(key: F) -> Self
     where
         F: Fn(&T) -> Key,
@@ -64,8 +65,8 @@ impl<T, F> Extension<T, F> {
         (self.key)(extension)
     }
 
-    /// Gives all requests without the extension one shared key, which no request with the extension has: the same as
-    /// `.or(`[`Global`]`)`.
+    /// Gives all requests without the extension one shared key: the same as `.or(`[`Global`]`)`. No request with the
+    /// extension has that key.
     ///
     /// ```
     /// use tower_throttle::key::Extension;

@@ -6,10 +6,10 @@ use super::or::Or;
 /// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
 /// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.
 ///
-/// All but the last must be able to report that they found nothing: [`Extension`](super::Extension),
-/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and
-/// [`from_fn`](super::from_fn()), whose `None` here means "try the next". Keys of different extractors are never
-/// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
+/// All but the last must be extractors that can find nothing: [`Extension`](super::Extension),
+/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and [`from_fn`](super::from_fn()),
+/// whose `None` here means "try the next". Keys of different extractors are never equal. [`first_key`](Or::first_key)
+/// and [`second_key`](Or::second_key) build keys by hand.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};

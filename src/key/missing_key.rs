@@ -8,8 +8,8 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 ///
 /// It does not apply to requests that are not limited, nor to those that are [forbidden](super::KeyError::forbidden) or
 /// [invalid](super::KeyError::invalid): a client's mistakes are always rejected. Each request without a key is
-/// [counted](crate::RateLimitLayer::key_stats), and the first of each kind is logged (feature `tracing`), with what to
-/// change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
+/// [counted](crate::RateLimitLayer::key_stats). The first of each kind is logged (feature `tracing`), and the event
+/// says what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -27,21 +27,21 @@ pub enum MissingKey {
     /// default: a mistake in the set-up shows at the first request, and cannot be used to bypass the limit.
     #[default]
     Reject,
-    /// Gives all such requests one shared budget, which no caller with a key uses. It has the limiter's own algorithm:
-    /// no [tier](crate::RateLimitLayer::tier) is chosen for them.
+    /// Gives all such requests one shared budget, which no caller with a key uses. The budget has the limiter's own
+    /// algorithm: no [tier](crate::RateLimitLayer::tier) is chosen for these requests.
     Shared,
     /// Does not limit the request. Use this only if callers cannot cause the key to be missing: not with a proxy's
     /// header ([`ClientIp`](super::ClientIp)) where the server can be reached without going through the proxy.
     Pass,
 }
 
-/// A key as a store sees it: a caller's key, or the one for all callers without a key, who
-/// [share](MissingKey::Shared) a budget.
+/// A key that a store receives: the key of a caller, or the one that all callers without a key
+/// [share](MissingKey::Shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {
-    /// A caller with a key. It is identified by that key, so a limiter that is called directly finds the same state.
+    /// The key of a caller. It identifies the same state as the bare key with which a limiter is called directly.
     Key(K),
-    /// All callers without a key. No key is identified like this.
+    /// The key of all callers that have none. It identifies a state that no `Key` identifies.
     Missing,
 }
 
@@ -56,7 +56,8 @@ impl<K> StoreKey<K> {
     }
 }
 
-/// `StoreKey` has no `Hash`: a key's own `Hash` might write the same bytes as those that stand for a missing key.
+/// A key is hashed as by its own `Hash`. `StoreKey` itself has no `Hash`, because the bytes that a key writes could
+/// equal those written for `Missing`.
 impl<K: Hash> MemoryKey for StoreKey<K> {
     #[inline]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
@@ -67,12 +68,12 @@ impl<K: Hash> MemoryKey for StoreKey<K> {
     }
 }
 
-/// A missing key has a text that no key has.
+/// The text of a missing key differs from the text of every key.
 impl<K: SharedKey> SharedKey for StoreKey<K> {
     fn write_to(&self, text: &mut KeyWriter) {
         match self {
             Self::Key(key) => key.write_to(text),
-            // No part begins like this: names of variants are never empty.
+            // The text of a key never begins like this, because the names of variants are never empty.
             Self::Missing => text.marked("~", "missing"),
         }
     }

@@ -1,6 +1,6 @@
 //! Key extractors: they determine the caller of a request.
 //!
-//! A [`KeyExtractor`] knows requests, not limits: its key determines which budget a request is charged to.
+//! A [`KeyExtractor`] returns the key of a request. Requests with equal keys are charged to one budget.
 //!
 //! | limit by | use |
 //! |---|---|
@@ -15,16 +15,16 @@
 //! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
-//! Callers can invent the values that they send, and get a new budget for each: limit by address as well, or put the
-//! limiter inside the layer that checks the value. The parts of a tuple are kept separate: `("a", "bc")` is not
-//! `("ab", "c")`.
+//! Callers can invent the values that they send, and each invented value has a new budget. So limit by address as well,
+//! or put the limiter inside the layer that checks the value. The parts of a tuple are hashed separately: the keys
+//! `("a", "bc")` and `("ab", "c")` differ.
 //!
-//! # Not limited, not served, not known
+//! # Requests that are exempt, forbidden, or without a key
 //!
-//! An extractor returns `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) makes it do so for
-//! networks, [`unless`](crate::RateLimitLayer::unless) for requests that match a [`RequestPredicate`], such as
-//! [`Paths`], [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403 before
-//! anything is counted.
+//! An extractor returns `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) exempts networks, and
+//! [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as [`Paths`],
+//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403 before anything is
+//! counted.
 //!
 //! A request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the limit. A
 //! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
@@ -51,15 +51,15 @@
 //! # Ok::<(), http::header::InvalidHeaderName>(())
 //! ```
 //!
-//! The key of a tuple is the tuple of the keys, that of [`Global`] is `()`, and that of [`from_fn`] is what the
-//! function returns.
+//! The key of a tuple is the tuple of the keys, the key of [`Global`] is `()`, and the key of [`from_fn`] is the value
+//! that the function returns.
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires that a key has a text that is the same on all machines:
-//! that its type is a [`SharedKey`](crate::store::SharedKey). The key of an extractor is one if all its parts are.
-//! The keys of [`Bearer`] and [`Cookie`] are shared keys only with [`keyed_by(secret)`](Bearer::keyed_by). Without
-//! a secret they are hashed with a random number of the process, so each process would have a limit of its own.
+//! A store on another machine, such as Redis, requires keys that are a [`SharedKey`](crate::store::SharedKey): they
+//! have a text that is the same on all machines. A key with several parts is a shared key if all its parts are. The
+//! keys of [`Bearer`] and [`Cookie`] are shared keys only with [`keyed_by(secret)`](Bearer::keyed_by). Without a secret
+//! they are hashed with a random number of the process, so each process would have a limit of its own.
 
 mod error;
 mod exempt;
@@ -118,10 +118,10 @@ pub use request::{Route, RouteKey};
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. Only its hash is kept.
     ///
-    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: no two keys may feed the
-    /// same bytes to the hasher, nor may what one feeds begin with all that another feeds. Otherwise two callers might
-    /// share a budget, by such a key alone or as a part of a tuple. So a `Hash` written by hand should call `Hash` of
-    /// its fields, and `Hasher::write` only for data of a fixed length.
+    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: the bytes that one key
+    /// writes to the hasher must not begin with, or equal, the bytes that another key writes. Otherwise two callers
+    /// might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and `Hasher::write` only for
+    /// data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if it is not limited.

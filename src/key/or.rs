@@ -36,12 +36,12 @@ pub struct Or<First, Second> {
 }
 
 impl<First, Second> Or<First, Second> {
-    /// Returns the key of callers for whom the first extractor finds a key, which `key` builds.
+    /// Returns the key of callers for whom the first extractor finds a key. `key` builds the first extractor's key.
     pub fn first_key<K>(&self, key: impl FnOnce(&First) -> K) -> OrKey<K, Infallible> {
         OrKey::First(key(&self.first))
     }
 
-    /// Returns the key of callers for whom the first extractor finds nothing; `key` builds the second extractor's key.
+    /// Returns the key of callers for whom the first extractor finds no key. `key` builds the second extractor's key.
     pub fn second_key<K>(&self, key: impl FnOnce(&Second) -> K) -> OrKey<Infallible, K> {
         OrKey::Second(key(&self.second))
     }
@@ -52,10 +52,10 @@ impl<First, Second> Or<First, Second> {
     }
 }
 
-/// The key of one extractor or of another. The two are never equal.
+/// The key of the first extractor of an [`Or`] or of the second. Keys of different extractors are never equal.
 ///
-/// [`Or::first_key`] and [`Or::second_key`] build it by hand: the type of the absent part makes no difference to the
-/// hash.
+/// [`Or::first_key`] and [`Or::second_key`] build it with [`Infallible`] as the absent part, whose type does not affect
+/// the hash.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrKey<First, Second> {
@@ -80,7 +80,7 @@ impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
     note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"
 )]
 pub trait OptionalExtractor<Req>: KeyExtractor<Req> {
-    /// Returns the key, if the request contains the value that it is made of.
+    /// Returns the key, or `None` if the request does not contain the value that the key is made of.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ where
     type Key = OrKey<First::Key, Second::Key>;
 
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
-        // It always runs: a denied caller must not be admitted because it sends an invented token.
+        // The second extractor always runs, so that a caller on its deny list is not admitted with an invented token.
         let second = match self.second.extract(request) {
             Err(error) if error.is_forbidden() => return Err(error),
             second => second,

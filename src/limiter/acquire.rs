@@ -9,12 +9,12 @@ use crate::store::{CheckStore, KeyedStore};
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes one unit, waiting for it in the key's queue.
     ///
-    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls: in
-    /// a [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) they wait for their
-    /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has units
-    /// available, in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A
-    /// window with [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own
-    /// that has no [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
+    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls:
+    /// in a [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) they wait for their
+    /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has room,
+    /// in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A window with
+    /// [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own that has
+    /// no [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
     ///
     /// The number of queued calls, and the length of their wait, is bounded:
     ///
@@ -22,26 +22,26 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
-    /// - else only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One key may then
-    ///   use up that total**, and calls for other keys are denied if they would have to wait. If callers choose the
-    ///   keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
+    /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One
+    ///   key may then use up that total**, and calls for other keys are denied if they would have to wait. If callers
+    ///   choose the keys, call `queue(n)` or `max_wait(d)`, or use [`acquire_within`](RateLimiter::acquire_within).
     ///
-    /// In a tokio runtime, each call consumes budget of
-    /// [cooperative scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over
-    /// calls that are decided at once lets others run. A call that has no budget left has not joined the queue.
+    /// In a tokio runtime, each call consumes budget of [cooperative
+    /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over calls that are
+    /// decided at once lets others run. A call that finds no budget left does not join the queue at that poll.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped before its first poll, or while it is queued, has charged nothing, and the calls behind it
-    /// move up. A queued call is charged when it is released. If it is dropped between that and its next poll, its units
-    /// are returned, unless another call for the key has been admitted meanwhile. The work of cancelling a queued call is
-    /// linear in the number of queued calls of the key.
+    /// A future that is dropped before its first poll, or while it is queued, has charged nothing, and the calls behind
+    /// it move up. A queued call is charged when it is released. If it is dropped after its release but before its next
+    /// poll, its units are given back, unless another call for the key has been admitted meanwhile. The work of
+    /// cancelling a queued call is linear in the number of queued calls of the key.
     ///
-    /// A queued call has a timer, so keep polling it, in a task or a `select!`. A queued call that is not polled loses at
-    /// most its own slot, with one exception: the first waiter of a [`Concurrency`](crate::algorithm::Concurrency) is
-    /// given the next free permit, and if it is kept but never polled again, it blocks its key, as in any fair semaphore.
-    /// A call that waits for a window and is polled late takes its unit from the window in which it is released, not
-    /// from the one in which it could have been.
+    /// A queued call has a timer, so keep polling it, in a task or a `select!`. A queued call that is not polled loses
+    /// at most its own slot, with one exception: the first waiter of a [`Concurrency`](crate::algorithm::Concurrency)
+    /// is given the next free permit, and if it is kept but never polled again, it blocks its key, as in any fair
+    /// semaphore. A call that waits for a window and is polled late is charged to the window in which it is released,
+    /// not to the earlier window in which it could have been released.
     ///
     /// A runtime that is shut down drops its waiters, with the same effect as dropping each future. A clock that steps
     /// back while calls are queued adds at most one period to their wait.
@@ -68,10 +68,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes one unit, waiting for it at most `max_wait`.
     ///
-    /// A call that would have to wait longer is denied at once, without having waited: its `retry_after` is when the
-    /// same call would be queued. Only for [`Concurrency`](crate::algorithm::Concurrency) is the wait not known
-    /// beforehand: there, the call is denied after it has waited for `max_wait`. A shorter `max_wait` of the algorithm
-    /// applies as well. `remaining` of a call that is decided at once counts calls with the same `max_wait`. Otherwise
+    /// A call that would have to wait longer is denied at once, without having waited. Its `retry_after` is the time
+    /// until the same call would be queued. With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known
+    /// beforehand, so the call is denied after it has waited for `max_wait`. A shorter `max_wait` of the algorithm
+    /// applies as well. If the call is decided at once, `remaining` counts calls with the same `max_wait`. Otherwise
     /// the same as [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     ///
     /// ```
@@ -108,8 +108,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
     ///
     /// This is only for algorithms that [have calls with priority](HasPriority): a window with
-    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`](crate::algorithm::Tiered) and with a
-    /// [lockout](crate::algorithm::Lockout). For others it does not compile:
+    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`](crate::algorithm::Tiered) and
+    /// with a [lockout](crate::algorithm::Lockout). With other algorithms it does not compile:
     ///
     /// ```compile_fail,E0277
     /// # use tower_throttle::algorithm::FixedWindow;
@@ -125,8 +125,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.start_acquire(key, cost).with_priority()
     }
 
-    /// Takes a permit, which ends the call when it is dropped, waiting for it in the key's queue as
-    /// [`acquire`](RateLimiter::acquire) does.
+    /// Takes a permit, and waits for it in the key's queue as [`acquire`](RateLimiter::acquire) does. The call ends
+    /// when the permit is dropped.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`acquire`](RateLimiter::acquire). A permit that was given to a future that is dropped goes to
-    /// the next waiter.
+    /// The same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after it was given a permit, the
+    /// permit goes to the next waiter.
     ///
     /// # Panics
     ///
@@ -163,9 +163,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         AcquirePermit::new(self.acquire(key))
     }
 
-    /// Takes a permit, which ends the call when it is dropped, waiting for it at most `max_wait`, as
-    /// [`acquire_within`](RateLimiter::acquire_within) does: with [`Concurrency`](crate::algorithm::Concurrency), the call
-    /// is denied after it has waited for `max_wait`.
+    /// Takes a permit, and waits for it at most `max_wait`. The call ends when the permit is dropped.
+    ///
+    /// With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied
+    /// after it has waited for `max_wait`, as with [`acquire_within`](RateLimiter::acquire_within).
     ///
     /// # Errors
     ///

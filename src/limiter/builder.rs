@@ -6,8 +6,8 @@ use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, Store
 
 /// A builder of a [`RateLimiter`].
 ///
-/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure that. With
-/// [`store`](Builder::store), they have no meaning, so they do not compile any more.
+/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure that store.
+/// After a call of [`store`](Builder::store), these methods do not compile, because they would have no effect.
 ///
 /// ```
 /// use tower_throttle::algorithm::LeakyBucket;
@@ -43,8 +43,8 @@ impl<A: Algorithm, M> Builder<A, M> {
         self
     }
 
-    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of a limiter under its name;
-    /// a store in memory makes no use of it.
+    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of a limiter under its
+    /// name; a store in memory does not use it.
     ///
     /// The name of the policy in header fields is that of the [layer](crate::middleware::RateLimitLayer::name).
     pub fn name(mut self, name: impl Into<String>) -> Self {
@@ -64,10 +64,10 @@ impl<A: Algorithm> Builder<A> {
         Self { algorithm, clock: AnyClock::default(), name: None, store }
     }
 
-    /// Sets the store of the keys' state: any type that [makes one](MakeStore). Call it before the options that this store
-    /// has; those of a store in memory that were set before have no effect.
+    /// Sets the store that keeps the state of the keys: any type that [makes a store](MakeStore). Options of the store
+    /// in memory that were set before have no effect. Set the options of the new store after this.
     ///
-    /// The options of a store in memory do not compile after it:
+    /// After this, the options of the store in memory do not compile:
     ///
     /// ```compile_fail,E0599
     /// # use tower_throttle::RateLimiter;
@@ -84,8 +84,8 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
     ///
-    /// The docs of [`MemoryStore`] say what that costs, and
-    /// [how large it should be](MemoryStore#how-large-max_keys-should-be).
+    /// The docs of [`MemoryStore`] describe the memory that this takes, and [how large it should
+    /// be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.store.max_keys = max_keys;
         self
@@ -111,16 +111,17 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets the maximum number of queued calls, for all keys together; with 0, no call is queued.
+    /// Sets the maximum number of queued calls, for all keys together. With 0, no call is queued.
     ///
-    /// A call that would exceed it is denied. Its `retry_after` is when the first queued call of its key is released; if
-    /// the key has none, when the call would be admitted without waiting.
+    /// A call that would exceed it is denied. Its `retry_after` is the time until the first queued call of its key is
+    /// released. If the key has no queued call, it is the time until the call would be admitted without waiting.
     ///
     /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)` bounds
     /// its queue.
     ///
-    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call costs 104 bytes here (a
-    /// queue grows by doubling: count 100 to 200), and its future, its request and its connection.
+    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
+    /// queue. A queue grows by doubling, so count 100 to 200 bytes. Its future, its request and its connection take
+    /// memory as well.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.store.max_queued = Some(max_queued);
         self

@@ -7,7 +7,7 @@ use crate::store::{
 };
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the table of keys was
+    /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the key table was
     /// full.
     ///
     /// ```
@@ -45,7 +45,7 @@ impl<A: Algorithm> RateLimiter<A> {
         self.len() == 0
     }
 
-    /// Returns a request for `call` that is decided together with others.
+    /// Returns a request for `call` that can be decided jointly with requests to other limiters.
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         self.store.part(key, call)
     }
@@ -55,9 +55,9 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
     ///
     /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others. It never
-    /// releases more than the key has in progress. The limiter's present algorithm is used. Do not
-    /// release calls with a [permit](RateLimiter::try_acquire_permit): the permit ends them when it is dropped, and uses
-    /// the algorithm with which it was taken. So take permits if an algorithm with a total may be
+    /// releases more than the key has in progress. It uses the current algorithm of the limiter. Do not release calls
+    /// that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is dropped, and uses the
+    /// algorithm with which it was taken. So use permits if an algorithm with a total may be
     /// [replaced](RateLimiter::replace).
     ///
     /// ```
@@ -79,25 +79,26 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
-    /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls go on.
+    /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls are made.
     ///
-    /// Each call is decided by the old algorithm or by the new one; calls after the return are decided by the new one.
-    /// Used units stay used, but no more of them than the new algorithm could count against a key, so no call waits
-    /// longer than the new algorithm could demand. Queued calls keep their order, and are released at the new rate.
+    /// Calls that are made before this returns are decided by the old algorithm or by the new one. Later calls are
+    /// decided by the new one. Charged units stay charged, up to the most that the new algorithm can charge to a key.
+    /// So no call waits longer than the longest wait of the new algorithm. Queued calls keep their order, and are
+    /// released at the new rate.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
-    /// | a higher limit | a window: the difference is free at once. A bucket: as many tokens are missing as before, and they are restored sooner |
-    /// | a lower limit | a window: of what was used, the newest units up to the limit still count. A bucket: the missing tokens are restored later |
+    /// | a higher limit | a window: the difference is available at once. A bucket: as many tokens are missing as before, and they are refilled sooner |
+    /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the missing tokens are refilled later |
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
-    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the open window began when it began, and ends one new period later. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the same part of the window has passed |
-    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced; the tiers of other calls are up to the caller |
-    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the next scheduled time stays as many intervals away |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning and ends one new period after it, or is aligned to the new period if windows are aligned. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
+    /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
-    /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000, of which one 64th at a
-    /// time is locked.
+    /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000 keys. One 64th of the
+    /// keys is locked at a time.
     ///
-    /// Another kind of algorithm is another type, and so needs another limiter:
+    /// An algorithm of another type needs another limiter:
     ///
     /// ```compile_fail
     /// # use tower_throttle::algorithm::{FixedWindow, TokenBucket};
@@ -126,9 +127,10 @@ impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
     /// [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are admitted uncounted instead.
     ///
-    /// This is for a server that shuts down, which queued requests would keep from ending. A layer answers 503, gRPC
-    /// `UNAVAILABLE`. Calls in progress go on, and a call that was admitted before stays admitted. Such a denial
-    /// [is marked](crate::Decision::is_closed), has no `retry_after`, and is not counted.
+    /// Use it when a server shuts down, because queued requests would delay the shutdown. A layer rejects requests with
+    /// 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted before stay
+    /// admitted. The denial of a closed limiter [is marked](crate::Decision::is_closed), has no `retry_after`, and is
+    /// not counted.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -9,9 +9,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. Its `Hash` must be prefix-free, as those of the
-/// standard library and derived ones are: two keys that feed the same bytes to the hasher are one. Costs are in units of
-/// the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as
+/// that of derived and standard types is: two keys that write the same bytes to the hasher count as one key. Costs are
+/// in units of the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -29,10 +29,10 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Other stores
 ///
-/// `S` stores the state. A limiter in memory replies with the value itself: [`check`](RateLimiter::check) returns a
-/// [`Decision`]. With a [store](crate::store) that answers later, it returns a future of a `Result` of a `Decision`, so
-/// write `limiter.check("user:42").await?`; and so do `peek`, `refund`, `reset` and `try_acquire_permit`. The futures of
-/// `acquire` and `acquire_permit` then yield a `Result`, too. A forgotten `.await` does not compile:
+/// `S` stores the state. With the store in memory, [`check`](RateLimiter::check) returns a [`Decision`]. With a
+/// [store](crate::store) that replies later, `check` returns a future of a `Result` of a `Decision`, so write
+/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset` and `try_acquire_permit` return futures as
+/// well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not compile:
 ///
 /// ```compile_fail,E0599
 /// # use std::{future::Future, pin::Pin};
@@ -65,7 +65,7 @@ impl<A: Algorithm> RateLimiter<A> {
         Self::builder(algorithm).build()
     }
 
-    /// Returns a builder, which sets the clock and the bounds, too.
+    /// Returns a builder, which can set the clock, the bounds and the store.
     pub fn builder(algorithm: A) -> Builder<A> {
         Builder::new(algorithm)
     }
@@ -172,9 +172,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
     ///
-    /// It never refunds more than was taken: units that have been restored by the passing of time, or belong to a window
-    /// that has ended, are not refunded again. The calls to which units belong are not recorded, so refund only what you
-    /// took, and soon.
+    /// It never refunds more than was taken: units that are available again because time has passed, or because their
+    /// window has ended, are not refunded. It is not recorded which call took which units, so refund only units that
+    /// you took, and refund them soon.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -194,7 +194,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.refund(self.store.key(key), cost)
     }
 
-    /// Resets the key, which is fresh afterwards. Its queued calls may be released at once, one by one.
+    /// Resets the key, so that it is fresh. The first of its queued calls may then be released at once, and the others
+    /// after it.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -214,7 +215,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
-    /// Creates a limiter whose state lives in `store`, which has the algorithm and the clock.
+    /// Creates a limiter that keeps its state in `store`. The store has the algorithm and the clock.
     #[must_use]
     pub fn with_store(store: S) -> Self {
         Self { store, algorithm: PhantomData }
@@ -225,13 +226,13 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
         &self.store
     }
 
-    /// Returns the present algorithm.
+    /// Returns the current algorithm.
     #[must_use]
     pub fn algorithm(&self) -> Cow<'_, A> {
         self.store.algorithm()
     }
 
-    /// Takes the cost of `call` now, or returns a future that does, as the store decides.
+    /// Decides `call` now, or returns a future that decides it later.
     #[inline]
     pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
     where

@@ -8,14 +8,14 @@ use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit,
 
 /// A limiter with the algorithm of one tier. Created by [`RateLimiter::tier`].
 ///
-/// What a key uses in one tier counts in all of them. See [`Tiered`].
+/// Units that a key uses in one tier count in all its tiers. See [`Tiered`].
 pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
     limiter: &'a RateLimiter<Tiered<A>, S>,
     algorithm: Tiered<A>,
 }
 
 impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> RateLimiter<Tiered<A>, S> {
-    /// Returns the limiter with another algorithm: that of the caller's tier.
+    /// Returns the limiter with `algorithm` as the tier of the calls that are made through it.
     ///
     /// ```
     /// use tower_throttle::algorithm::{FixedWindow, Tiered};

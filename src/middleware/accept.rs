@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use http::header::ACCEPT;
 
-/// Returns whether the client prefers `text/html` to problem details and to JSON. It does not if the header is missing or
-/// invalid.
+/// Returns whether the client prefers `text/html` to problem details and to JSON. Returns `false` if the header is
+/// missing or invalid.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     let ranges = || {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn html_is_preferred_by_browsers_and_not_by_clients_that_accept_anything() {
         for (accept, is_preferred) in [
-            // Firefox, Chromium and Safari, opening a page; the last two also of an image.
+            // Firefox, Chromium and Safari open a page; Chromium and Safari load an image.
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", true),
             ("image/avif,image/webp,image/apng,*/*;q=0.8", false),
-            // curl, fetch, axios, and other clients that name the types they accept.
+            // curl, fetch and axios accept any type; other clients name the types that they accept.
             ("*/*", false),
             ("application/json, text/plain, */*", false),
             ("application/json", false),

@@ -8,9 +8,9 @@ use pin_project_lite::pin_project;
 use crate::store::Permit;
 
 pin_project! {
-    /// The response body of a rate-limited HTTP service: that of the inner service, or that of a rejection.
+    /// The response body of a rate-limited HTTP service: the body of the inner service, or the body of a rejection.
     ///
-    /// Trailers and errors of the inner body pass through. `Default` creates an empty body, whatever the inner body is.
+    /// Trailers and errors of the inner body pass through. `Default` creates an empty body for any type of inner body.
     /// The body holds the permit of the call, if there is one, until it ends, fails or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {

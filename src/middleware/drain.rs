@@ -1,8 +1,8 @@
 //! Unread bodies of rejected requests, over HTTP/1.x.
 //!
-//! Such a connection cannot be used again: the rest of the body would be read as the next request. So the server closes
-//! it, and a client that does not expect that loses this response or its next request. `Connection: close` announces
-//! it, and reading the body to its end keeps the connection usable.
+//! A connection with an unread body cannot be used again, because the rest of the body would be read as the next
+//! request. So the server closes the connection. A client that does not expect this loses the response, or its next
+//! request. `Connection: close` announces it to the client. Reading the body to its end keeps the connection usable.
 
 use std::fmt;
 use std::future::Future;
@@ -31,7 +31,7 @@ const FRAMES_AT_ONCE: usize = 64;
     note = "with `drain`, the request's body must be an `http_body::Body` that is `Send` and `'static`"
 )]
 pub trait UnreadBody<B> {
-    /// `true` if a body can be read.
+    /// `true` if `drain` may return a future.
     #[doc(hidden)]
     const IS_READ: bool;
 
@@ -77,7 +77,7 @@ where
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
-        // A client that waits for `100 Continue` sends no body once it has the final response.
+        // A client that sent `Expect: 100-continue` sends no body once it has the final response.
         let waits = headers.contains_key(EXPECT);
         if !announces_body(&request) || announced > self.max_bytes || waits {
             return None;
@@ -138,7 +138,7 @@ fn is_closing(headers: &HeaderMap) -> bool {
 }
 
 /// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body ended, and
-/// `false` if it was too long, too slow or failed.
+/// `false` if the body was too long, too slow or failed.
 ///
 /// # Cancel safety
 ///
@@ -146,7 +146,8 @@ fn is_closing(headers: &HeaderMap) -> bool {
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {
-    /// Creates it from any future that completes when the request has been read. For custom responders.
+    /// Creates a drain from a future that completes with `true` once the request has been read. Custom responders use
+    /// it.
     #[must_use]
     pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
         Self(Box::pin(reading))

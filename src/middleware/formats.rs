@@ -1,4 +1,4 @@
-//! Header fields in other forms than that of the newest draft: earlier drafts, and forms without a draft.
+//! Older and custom forms of the header fields: those of earlier drafts, and those without a draft.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::clock::since_epoch;
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On an admitted call it is when the budget is full
-/// again; on a rejection it is when to retry, as in `Retry-After`.
+/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. For an admitted call it is the time at which
+/// the budget is full again; for a rejection it is the time at which to retry, as in `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
     /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. GitHub sends
     /// this format, and clients that know its API expect it; so it is the default.
     #[default]
     EpochSeconds,
-    /// The seconds from now. Clients that know GitHub's API read it as a Unix time in the distant past, and retry at once.
+    /// The seconds from now. Clients that know GitHub's API read it as a Unix time of the distant past, and
+    /// retry at once.
     DeltaSeconds,
 }
 
@@ -53,8 +54,8 @@ impl FieldNames {
     ///
     /// # Panics
     ///
-    /// Panics if one of them is not a valid header field name or has an upper-case letter. In a `const`, that is a compile
-    /// error.
+    /// Panics if a name is not a valid header field name or has an upper-case letter. In a `const`, the panic is a
+    /// compile error.
     #[must_use]
     pub const fn new(
         limit: &'static str,
@@ -65,7 +66,8 @@ impl FieldNames {
         let names = [limit, remaining, time];
         let mut at = 0;
         while at < names.len() {
-            // Panics if it is not valid. Nothing is leaked: it is a reference.
+            // `from_static` panics if the name is not valid. A `const fn` cannot drop its result; `forget` leaks
+            // nothing, since the result only refers to static text.
             std::mem::forget(HeaderName::from_static(names[at]));
             at += 1;
         }
@@ -90,7 +92,8 @@ const DRAFT_06: FieldNames = FieldNames {
     reset: ResetFormat::DeltaSeconds,
 };
 
-/// The values of the policy that matters most.
+/// The values of the policy that matters most: of the denial with the longest wait, or else of the policy with the
+/// fewest remaining units.
 struct Summary {
     limit: u64,
     remaining: u64,
@@ -99,7 +102,8 @@ struct Summary {
 }
 
 impl Summary {
-    /// Selects the policy that matters most. `wait` is set on a rejection: the time to wait, if it is known.
+    /// Selects the policy that matters most. On a rejection, `wait` is the time to wait, which can be unknown;
+    /// otherwise it is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()

@@ -104,8 +104,8 @@ where
     }
 }
 
-/// Prepares an admitted request for the inner service, or makes the response to a rejected one, which is the error.
-// A function that is not inlined would copy the outcomes twice.
+/// Prepares an admitted request for the inner service. For a rejected request, returns the response as the error.
+// Without inlining, the outcomes would be copied twice.
 #[inline(always)]
 pub(super) fn prepare<Req, O, R, Res, Err>(
     verdict: Verdict<O>,

@@ -17,10 +17,10 @@ pub struct Layers<P, R> {
     responder: R,
 }
 
-/// The layer that two layers are joined to, with the responder `R`.
+/// The layer that results from joining two layers, with the responder `R`.
 type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;
 
-/// A layer whose policies can be joined with those of another.
+/// A layer whose policies can be joined with those of another layer.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no layer whose policies can be joined with those of another",
     note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
@@ -55,11 +55,13 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// Both are decided together while both keys are locked, so no other call is decided in between. This layer's
     /// responder makes the responses. A policy whose name is already used is numbered: `default`, `default-2`.
     ///
-    /// If one of them queues the request, the other is charged when the request joins the queue: its budget is for
-    /// arrivals. If the request is cancelled while it is queued, what still counts of that charge is refunded (to the
-    /// tier that was used last, if there are [tiers](crate::algorithm::Tiered)). If both queue it, it is admitted when it
-    /// is due in both queues: the inner service receives at most what each queue releases, but less evenly than from one
-    /// queue alone. The state must be in memory. Configure [`unless`](RateLimitLayer::unless) and
+    /// If one of them queues the request, the other is charged as soon as the request joins the queue. If the request
+    /// is cancelled while it is queued, the part of that charge that still counts is refunded; with
+    /// [tiers](crate::algorithm::Tiered), it is refunded to the tier that the key used last. If both queue the request,
+    /// it is admitted when it is due in both queues: the inner service receives at most what each queue releases, but
+    /// less evenly than from one queue alone.
+    ///
+    /// The state must be in memory. Configure [`unless`](RateLimitLayer::unless) and
     /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining. Keep a clone of a layer to read its
     /// [`key_stats`](RateLimitLayer::key_stats).
     ///

@@ -12,15 +12,15 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! Each call is decided in `call`, before its body is read. An admitted call goes to the same instance of the service
-//! that `poll_ready` was called on.
+//! Each call is decided in `call`, before its body is read. An admitted call is passed to the instance of the service
+//! on which `poll_ready` was called.
 //!
-//! If the algorithm queues calls, a queued request is held together with the service that is ready for it, no longer
-//! than its `grpc-timeout`, and passed on when it is admitted; its body is not read meanwhile. If the algorithm limits
-//! calls in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until it
-//! ends. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; in axum it can
-//! take it as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls get a
-//! response.
+//! If the algorithm queues calls, a queued request is kept together with the service that is ready for it, and passed
+//! on when it is admitted. It waits no longer than its `grpc-timeout`, and its body is not read meanwhile. If the
+//! algorithm limits calls in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the
+//! permit until it ends. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's
+//! extensions; an axum handler can take it as an argument. When a limiter is
+//! [closed](crate::limiter::RateLimiter::close), all queued calls get a response.
 //!
 //! If the cost of a call is known only at its end, use [`settle`](RateLimitLayer::settle). To see what a limit would do
 //! before it is enforced, use [`shadow`](RateLimitLayer::shadow).
@@ -60,7 +60,7 @@ pub use response::request_head::RequestHead;
 pub use response::{Rejection, Responder, StoreError};
 pub use service::RateLimit;
 
-// Parts of the types of layers and responders. They have names so that such a type can be written down.
+// Parts of the types of layers and responders. They are public so that users can write such a type.
 #[doc(hidden)]
 pub use self::{
     drain::{DrainBody, LeaveUnread, UnreadBody},

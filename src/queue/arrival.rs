@@ -1,4 +1,4 @@
-//! Calls that arrive at a queue, and what becomes of them.
+//! Calls that arrive at a queue, and their outcome.
 
 use super::queue_config;
 use crate::algorithm::{Algorithm, QueueConfig};
@@ -16,13 +16,13 @@ pub(crate) struct Arrival {
     /// The maximum wait of the call itself in nanoseconds, which the queue may shorten; `u64::MAX` if there is
     /// none.
     pub(crate) max_wait: u64,
-    /// Set for a waiter evicted by a newer call: its `retry_after` waits for a free place instead of evicting
-    /// again.
+    /// Set for a waiter that a newer call has evicted. Its `retry_after` is the time until a place is free, not the
+    /// time until it could evict another waiter.
     pub(crate) dropped: bool,
 }
 
 impl Arrival {
-    /// Creates a call that waits as long as the queue lets it.
+    /// Creates a call that waits as long as the queue allows.
     pub(crate) fn new(now: Nanos, cost: u64) -> Self {
         Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
     }
@@ -32,8 +32,8 @@ impl Arrival {
         self.max_wait.min(queue.max_wait())
     }
 
-    /// Returns whether the call would not wait too long, in a state that accounts for all calls ahead and is
-    /// asked with the clock reading `at`.
+    /// Returns whether the call would be released within its maximum wait. `state` accounts for all calls ahead, and
+    /// `at` is the clock reading at which it is used.
     pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
         let config = queue_config(algorithm);
         let max_wait = self.max_wait(config);
@@ -48,8 +48,8 @@ impl Arrival {
     }
 }
 
-/// Returns how many calls of cost 1 that arrive at `now` would wait no longer than `max_wait` nanoseconds, in a state that
-/// accounts for all calls ahead and is asked with the clock reading `at`, which may be later.
+/// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. `state` accounts
+/// for all calls ahead, and `at` is the clock reading at which it is used, which may be later than `now`.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

@@ -10,10 +10,10 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 impl<A: Algorithm> Queue<A> {
-    /// Cancels a waiter, or a released call that has not observed its release. Its units are returned if
-    /// nothing was admitted after it.
+    /// Cancels a waiter, or a released call that has not observed its release. The units of a released call are given
+    /// back if no call was admitted after it.
     ///
-    /// Returns its waker, to be dropped while no lock is held.
+    /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(
         &mut self,
         base: &A,
@@ -25,7 +25,7 @@ impl<A: Algorithm> Queue<A> {
         if let Ok(at) = self.find(ticket) {
             let waiter = self.remove(base, now, at)?;
             if let Some(behind) = self.waiting.get_mut(at) {
-                // It is recomputed at the next poll.
+                // The time is recomputed at the next poll.
                 behind.wake_at = Nanos::ZERO;
                 wake.extend(behind.waker.clone());
             }
@@ -41,14 +41,14 @@ impl<A: Algorithm> Queue<A> {
             (self.is_stale, self.checked_at) = (true, None);
         }
         if released.decision.is_allowed() {
-            // Its share of the total is released with its place.
+            // Its share of the total is released when `released.place` is dropped.
             algorithm.release(state, algorithm.last_update(state), released.cost);
             self.checked_at = None;
         }
         None
     }
 
-    /// Removes the waiter at that index.
+    /// Removes the waiter at the index `at`.
     pub(super) fn remove(&mut self, base: &A, now: Nanos, at: usize) -> Option<Waiter<A>> {
         let waiter = self.waiting.remove(at)?;
         self.ahead -= u128::from(waiter.cost);
@@ -61,15 +61,15 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Reports a rejection to a call that has waited. Returns the waker to wake.
-    pub(super) fn reject(&mut self, gone: Evicted<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
-        let Evicted { ticket, cost, tier, arrived, waker } = gone;
+    pub(super) fn reject(&mut self, evicted: Evicted<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
+        let Evicted { ticket, cost, tier, arrived, waker } = evicted;
         let decision = refusal.with_delay(now.saturating_since(arrived));
         let place = SharedPermit::default();
         self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, place });
         waker
     }
 
-    /// Rejects all waiters. Released calls are admitted.
+    /// Rejects all waiters. Calls that were released before stay admitted.
     pub(crate) fn close(&mut self, now: Nanos, refusal: Decision, wake: &mut Vec<Waker>) {
         for waiter in mem::take(&mut self.waiting) {
             wake.extend(self.reject(waiter.into(), refusal, now));

@@ -1,4 +1,4 @@
-//! What is reported where the places of the queue count: `limit` and `remaining` include the calls that may wait.
+//! Decisions in which queued calls count as admitted: `limit` and `remaining` include the places of the queue.
 
 use super::arrival::{Arrival, capacity};
 use super::view::QueueView;
@@ -6,8 +6,8 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 
 impl<A: Algorithm> QueueView<'_, A> {
-    /// Returns whether a call like `arrival` that waits counts as admitted: any call, or one with priority where
-    /// only those wait.
+    /// Returns whether a queued call like `arrival` counts as admitted. If only calls with priority wait, it must have
+    /// priority.
     #[inline]
     pub(super) fn counts_places(&self, arrival: Arrival) -> bool {
         self.config.is_counted() || self.borrowable_units(arrival).is_some()
@@ -42,12 +42,12 @@ impl<A: Algorithm> QueueView<'_, A> {
     /// be borrowed; for any other, the quota of the algorithm's policy, which includes the places of the queue. It
     /// is at most the algorithm's limit plus the maximum number of waiters of all keys.
     fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
-        let most = decision.limit().saturating_add(self.total.limit());
+        let max = decision.limit().saturating_add(self.total.limit());
         let limit = match self.borrowable_units(arrival) {
             Some(units) => decision.limit().saturating_add(units),
             None => self.algorithm.policy().quota,
         };
-        limit.min(most)
+        limit.min(max)
     }
 
     /// Returns the number of calls like `arrival` that would pass or wait now, one after another.

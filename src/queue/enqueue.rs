@@ -8,8 +8,8 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
 impl<A: Algorithm> Queue<A> {
-    /// Decides a new call, or queues it: one that chose the algorithm `tier`, or else uses `base`. Due waiters must
-    /// have been [released](Queue::release).
+    /// Decides a new call, or queues it. The call uses the algorithm `tier` if it chose one, and `base` otherwise. Due
+    /// waiters must have been [released](Queue::release) before.
     pub(crate) fn try_enqueue(
         &mut self,
         base: &A,
@@ -24,7 +24,7 @@ impl<A: Algorithm> Queue<A> {
         let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
         match waits && !config.is_exclusive() {
-            // It waits, however long that takes; or never fits.
+            // The call may wait as long as necessary, or it never fits. Neither needs the exact wait.
             true => self.ensure_approximate_projection(base, state, now, 0),
             false => self.ensure_exact_projection(base, state, now, 0),
         }
@@ -42,7 +42,8 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Queues a call in a full queue and rejects the oldest waiter, if the call can then wait.
+    /// Queues a call in a full queue and rejects the oldest waiter. If the call could not wait even then, rejects the
+    /// call.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -57,9 +58,9 @@ impl<A: Algorithm> Queue<A> {
         };
         let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
         let oldest = Evicted::from(oldest);
-        let entered = self.join(base, tier, state, arrival);
-        let Enqueued::Queued(_) = entered else {
-            // The total of all keys is full, though this queue has a free place.
+        let enqueued = self.join(base, tier, state, arrival);
+        let Enqueued::Queued(_) = enqueued else {
+            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back.
             let place = oldest.tier.as_deref().unwrap_or(base).reserve(oldest.cost);
             if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
                 let Evicted { ticket, cost, tier, arrived, waker } = oldest;
@@ -68,28 +69,28 @@ impl<A: Algorithm> Queue<A> {
                 self.ahead += u128::from(cost);
                 self.waiting.push_front(waiter);
                 self.projection = None;
-                return entered;
+                return enqueued;
             }
             wake.extend(self.reject_evicted(base, state, oldest, now));
-            return entered;
+            return enqueued;
         };
         wake.extend(self.reject_evicted(base, state, oldest, now));
         wake.extend(self.head_waker(base, state, now));
-        entered
+        enqueued
     }
 
-    /// Rejects an evicted waiter. Its `retry_after` waits for a free place.
+    /// Rejects an evicted waiter. Its `retry_after` is the time until a place is free.
     fn reject_evicted(
         &mut self,
         base: &A,
         state: &mut A::State,
-        gone: Evicted<A>,
+        evicted: Evicted<A>,
         now: Nanos,
     ) -> Option<Waker> {
-        let arrival = Arrival { dropped: true, ..Arrival::new(now, gone.cost) };
-        let algorithm = gone.tier.as_deref().unwrap_or(base);
+        let arrival = Arrival { dropped: true, ..Arrival::new(now, evicted.cost) };
+        let algorithm = evicted.tier.as_deref().unwrap_or(base);
         let refusal = self.view(base, algorithm, state, now).reject(arrival);
-        self.reject(gone, refusal, now)
+        self.reject(evicted, refusal, now)
     }
 
     /// Queues a call, if the total of all keys has a free place.
@@ -97,7 +98,8 @@ impl<A: Algorithm> Queue<A> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
         let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
-            // As for a call that does not wait: it is unknown which queue moves first.
+            // It is unknown when another queue will release a waiter. So the call is rejected like one that does not
+            // wait.
             let arrival = Arrival { may_wait: false, ..arrival };
             return Enqueued::Decided(self.view(base, algorithm, state, now).reject(arrival));
         };
@@ -106,14 +108,14 @@ impl<A: Algorithm> Queue<A> {
         let ready_at = match &mut self.projection {
             Some(projection) => {
                 if tier.is_some() {
-                    // A tier that is new to the key is kept from now on.
+                    // If the tier is new to the key, this adds it to the state.
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
                 projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
                 ready_at
             }
-            // It is the first, or it is unknown when calls will be admitted.
+            // The call is the first waiter, or it is unknown when calls will be admitted.
             None => algorithm.ready_at(state, now, cost),
         };
         if self.waiting.is_empty() {

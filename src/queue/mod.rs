@@ -1,25 +1,25 @@
 //! The queue of one key: the waiters, their order, and their release.
 //!
-//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps: the caller of any
-//! of its methods passes the time, and takes the wakers to wake once the locks are released.
+//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the time
+//! as an argument, and return wakers, which the caller wakes after it has released its locks.
 //!
-//! The time at which a waiter is released is computed from the schedule on every access, and not stored. So a
-//! waiter that is removed leaves no gap: those behind it move up. Every access releases all due waiters; so a
-//! queue moves on even if its first waiter's task is not polled, and a new call never finds a slot taken that
-//! is free by the schedule.
+//! The time at which a waiter is released is computed from the schedule on every access, and not stored. So a waiter
+//! that is removed leaves no gap: the waiters behind it move up. Every access releases all due waiters. So a queue
+//! advances even if the task of its first waiter is not polled, and every slot that the schedule has freed is available
+//! to new calls.
 //!
-//! Each waiter has one timer. That of the first is set to the time of its release. The others' are set to that
-//! time as computed when they arrived, which is never too early; a waiter that becomes the first, or whose
-//! predecessor is cancelled, is woken once to set its timer again.
+//! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
+//! waiter is set to the time that was computed when the waiter arrived, so it never fires too early. A waiter that
+//! becomes the first, or that is next behind a cancelled one, is woken once to set its timer again.
 //!
-//! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every
-//! waiter ahead has been admitted at its scheduled time. A new waiter adds itself to it, which takes constant
-//! time; after something unforeseen (a call was cancelled, a timer was late for a window, the algorithm was
-//! replaced) the next call that needs it computes it anew, in proportion to the length of the queue. So any
-//! algorithm that can say when *one* call can be admitted can have a queue, and what is reported is exact
-//! whatever the calls cost.
+//! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every waiter
+//! ahead has been admitted at its scheduled time. Adding a new waiter to the projection takes constant time. Some
+//! events make the projection wrong: a call was cancelled, a timer was late for a window, or the algorithm was
+//! replaced. The next call that needs it then recomputes it, in time proportional to the length of the queue. So an
+//! algorithm can have a queue if it can compute when *one* call can be admitted, and reported times are exact for calls
+//! of any cost.
 //!
-//! Each waiter is released by the algorithm that it arrived with: its own tier, or else that of the limiter,
+//! Each waiter is released by the algorithm with which it arrived: its tier, or otherwise the algorithm of the limiter,
 //! which is passed as `base`.
 
 mod arrival;
@@ -47,27 +47,27 @@ pub(crate) use waiter::{Enqueued, PollTurn};
 /// The waiters of one key, and the released calls that have not observed their release yet.
 #[derive(Debug)]
 pub(crate) struct Queue<A: Algorithm> {
-    /// The waiters of all keys.
+    /// The count of the waiters of all keys.
     total: Semaphore,
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
     ahead: u128,
-    /// Computed on demand, and valid as long as nothing else happens. `None` if it is unknown when calls will be
-    /// admitted.
+    /// The state after all waiters have been admitted. It is computed on demand, and discarded when the state changes
+    /// otherwise. Always `None` if it is unknown when calls will be admitted.
     projection: Option<Projection<A::State>>,
     /// Set when a waiter was released late or a release was undone: the projection is approximate until it is
     /// recomputed.
     is_stale: bool,
     /// The released calls, in the order of their tickets.
     released: VecDeque<Released<A>>,
-    /// The latest release, as long as nothing was admitted after it.
+    /// The latest release, until another call is admitted.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
-    /// The time at which the schedule began anew: no waiter is owed a slot before it.
+    /// The time of the latest reset of the schedule. No waiter gets a slot before it.
     since: Nanos,
-    /// The time at which the first waiter is released, as computed at the last access. `None` if it was not.
+    /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
     ready_at: Option<Nanos>,
-    /// The reading of the clock at which `ready_at` was computed, as long as nothing has changed since.
+    /// The latest clock reading at which `ready_at` was known to be right. `None` if the state has changed since.
     checked_at: Option<Nanos>,
     /// The key's time at the last access.
     seen: Nanos,
@@ -106,26 +106,26 @@ impl<A: Algorithm> Queue<A> {
         self.waiting.len()
     }
 
-    /// Forgets the last release, since a call bypassed the queue: the release can no longer be undone.
+    /// Makes the last release final, because a call was admitted past the queue.
     pub(crate) fn commit_release(&mut self) {
         self.undo = None;
         self.invalidate();
     }
 
-    /// Discards what was computed from the state, since that has changed.
+    /// Discards the values that were computed from the state, because the state has changed.
     pub(crate) fn invalidate(&mut self) {
         (self.projection, self.checked_at) = (None, None);
     }
 
-    /// Begins the schedule anew, since the state was reset: the first waiter may be admitted now, and the
-    /// others after it.
+    /// Restarts the schedule, because the state was reset: the first waiter may be admitted now, and the others after
+    /// it.
     pub(crate) fn reset_schedule(&mut self, now: Nanos) {
         self.commit_release();
         self.since = now;
     }
 
-    /// Returns the queue as a call of `algorithm` sees it that arrives now. Due waiters must have been
-    /// [released](Queue::release).
+    /// Returns the view of a call of `algorithm` that arrives now. Due waiters must have been
+    /// [released](Queue::release) before.
     pub(crate) fn view<'a>(
         &'a mut self,
         base: &'a A,
@@ -136,8 +136,8 @@ impl<A: Algorithm> Queue<A> {
         self.view_after(base, algorithm, state, now, 0)
     }
 
-    /// Returns the queue as it will be after the first `gone` waiters were admitted, which `state` accounts
-    /// for.
+    /// Returns the view of a call that arrives after the first `gone` waiters have been admitted. `state` already
+    /// accounts for them.
     pub(crate) fn view_after<'a>(
         &'a mut self,
         base: &'a A,
@@ -150,7 +150,7 @@ impl<A: Algorithm> Queue<A> {
         QueueView::behind(base, algorithm, state, self, gone)
     }
 
-    /// Computes the exact projection, ignoring the first `gone` waiters.
+    /// Makes sure that there is an exact projection. If it is computed, the first `gone` waiters are left out.
     fn ensure_exact_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         if self.is_stale {
             self.projection = None;
@@ -158,7 +158,8 @@ impl<A: Algorithm> Queue<A> {
         self.ensure_approximate_projection(base, state, now, gone);
     }
 
-    /// Computes the projection if there is none.
+    /// Makes sure that there is a projection, which may be approximate. If it is computed, the first `gone` waiters are
+    /// left out.
     fn ensure_approximate_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         match &mut self.projection {
             _ if self.waiting.is_empty() => (self.projection, self.is_stale) = (None, false),
@@ -187,7 +188,7 @@ impl<A: Algorithm> Queue<A> {
     }
 }
 
-/// Returns the configuration of the queue of `algorithm`, which has one.
+/// Returns the queue configuration of `algorithm`, which must have one.
 fn queue_config<A: Algorithm>(algorithm: &A) -> QueueConfig {
     match algorithm.queue_config() {
         Some(config) => config,

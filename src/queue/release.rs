@@ -14,7 +14,8 @@ impl<A: Algorithm> Queue<A> {
         if self.is_known_to_wait(base, state, now) {
             return;
         }
-        // The key may have observed the clock since, and only from there can that be set back.
+        // The key may have observed the clock since the last access. Only a reading before that one means that the
+        // clock was set back.
         self.seen = self.seen.max(base.last_update(state));
         let known = self.released.len();
         let mut remaining = Vec::new();
@@ -25,7 +26,7 @@ impl<A: Algorithm> Queue<A> {
             let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
             self.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
-            // If the first of them is on time, so are the others.
+            // If the first of the released waiters is on time, the others are as well.
             if remaining.is_empty() {
                 self.record_departure(base, at);
             }
@@ -36,7 +37,7 @@ impl<A: Algorithm> Queue<A> {
             self.undo = Some(LastRelease { ticket, cost, at: self.seen, before });
             remaining.push((self.waiting.len(), self.ahead));
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
-            // A bucket need not bring its state up to `now` for that.
+            // A bucket does not always advance its state to `now` for this.
             let charged_at = now.max(self.seen);
             self.released.push_back(Released { ticket, cost, tier, decision, charged_at, place });
             wake.extend(waker);
@@ -49,8 +50,8 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns whether an earlier access has computed that no waiter is due at `now`.
     ///
-    /// If so, the state is not advanced to `now`; the queue only keeps this reading. If the clock is later set
-    /// back behind the reading, the state is advanced to it first.
+    /// If so, only the queue records the reading `now`, and the state is not advanced to it. If the clock is later set
+    /// back to before this reading, the state is first advanced to it.
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
@@ -60,25 +61,27 @@ impl<A: Algorithm> Queue<A> {
         is_known
     }
 
-    /// Advances the state to the latest reading that the queue has kept from it, if the clock was set back since.
+    /// Advances the state to the latest reading that only the queue has recorded, if the clock was set back since.
     fn observe_checked(&self, base: &A, state: &mut A::State, now: Nanos) {
         if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
             let _ = base.peek(state, checked_at, 0);
         }
     }
 
-    /// Records when the first waiter is released, as computed at `now`. Returns that time. Where it is not known, each
-    /// access asks again.
+    /// Records when the first waiter is released, as computed at `now`. Returns that time. If it is unknown, each
+    /// access computes it again.
     pub(super) fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
         self.checked_at = ready_at.map(|_| now);
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter left at `at`: if that is late, those behind it are delayed.
+    /// Records that the first waiter was released at `at`. If that is late, the waiters behind it are delayed, and the
+    /// projection is stale.
     fn record_departure(&mut self, base: &A, at: Nanos) {
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;
-            // The schedule of a bucket has moved, which is rare: the released calls are answered by the new one.
+            // The schedule of a bucket has moved, which is rare. The decisions of the released calls must be computed
+            // from the new schedule.
             if A::ADDS_UP || queue_config(base).is_counted() {
                 self.projection = None;
             }
@@ -87,23 +90,23 @@ impl<A: Algorithm> Queue<A> {
 
     /// Simulates releasing all due waiters on `state`, a copy of the key's state. Returns their number.
     pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
-        let mut left = 0;
+        let mut released = 0;
         self.observe_checked(base, state, now);
         let seen = self.seen.max(base.last_update(state));
         for waiter in &self.waiting {
             let arrived = waiter.arrived.max(self.since);
             let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
             let Some(at) = admitted else { break };
-            self.is_stale |= left == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
-            left += 1;
+            self.is_stale |= released == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
+            released += 1;
         }
         if base.last_update(state) < seen {
             self.projection = None;
         }
-        left
+        released
     }
 
-    /// Computes when the first waiter is released. Returns its waker if that has moved forward.
+    /// Computes when the first waiter is released. Returns its waker if that is before the time of its timer.
     pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
         let first = self.waiting.front()?;
         let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
@@ -113,7 +116,7 @@ impl<A: Algorithm> Queue<A> {
         first.waker.clone().filter(|_| first.wake_at > ready_at)
     }
 
-    /// Updates the key's time to `seen`. If the clock was set back, no waiter counts as arrived later than now.
+    /// Updates the key's time to `seen`. If the clock was set back, moves the times of the waiters back as well.
     fn observe_time(&mut self, seen: Nanos) {
         if seen < self.seen {
             let back = self.seen.saturating_since(seen);
@@ -128,9 +131,9 @@ impl<A: Algorithm> Queue<A> {
         self.seen = seen;
     }
 
-    /// Decides what the calls that were just released report, each with the queue as it was left. The time
-    /// until the key is fresh comes from the projection as it is, exact or not: it is not recomputed for each
-    /// released call.
+    /// Computes the decisions of the calls that were just released. Each decision describes the queue as it was right
+    /// after the release. Its `reset_after` may come from an approximate projection, because an exact one is not
+    /// recomputed for each released call.
     fn decide_released(
         &mut self,
         base: &A,
@@ -145,7 +148,7 @@ impl<A: Algorithm> Queue<A> {
             let algorithm = tier.as_deref().unwrap_or(base);
             let mut view = QueueView::behind(base, algorithm, state, self, 0).with(*waiting, *ahead);
             let decision = view.admission(now, false);
-            // As for a call that costs nothing more: it is allowed, even if a lockout began meanwhile.
+            // With a cost of 0, the call stays allowed even if a lockout began while it waited.
             let decision = algorithm.report(state, now, 0, false, decision);
             let released = &mut self.released[at];
             let delay = released.decision.delay();
@@ -156,8 +159,8 @@ impl<A: Algorithm> Queue<A> {
 
     /// Polls a waiter. Due waiters must have been [released](Queue::release).
     ///
-    /// Also returns a waker that is no longer needed, to be dropped while no lock is held: dropping one may run
-    /// any code.
+    /// Also returns a waker that is no longer needed. It must be dropped while no lock is held, because dropping a
+    /// waker may run any code.
     pub(crate) fn ask(
         &mut self,
         base: &A,
@@ -174,11 +177,12 @@ impl<A: Algorithm> Queue<A> {
             return (PollTurn::Ready(released.decision, released.charged_at), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
-        // The deadline is never reached if the time of the release is known.
+        // If the time of the release is known, the deadline is `Nanos::MAX`, which is never reached.
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
             return self.time_out(base, state, now, at);
         }
-        // The others keep their timers, unless a timer fired too early because the algorithm was replaced.
+        // Waiters behind the first keep their timers, unless a timer fired too early because the algorithm was
+        // replaced.
         if at == 0 || self.waiting[at].wake_at <= self.seen.max(now) {
             let ready_at = match at {
                 0 => self.ready_at,
@@ -221,7 +225,7 @@ impl<A: Algorithm> Queue<A> {
     }
 }
 
-/// Moves an instant back by `back`, as the clock was. `Nanos::MAX`, which means never, stays.
+/// Moves an instant back by `back`, the time by which the clock was set back. `Nanos::MAX` means never, so it stays.
 fn earlier(instant: Nanos, back: u64) -> Nanos {
     match instant {
         Nanos::MAX => Nanos::MAX,

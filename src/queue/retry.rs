@@ -1,4 +1,4 @@
-//! The times that a queue reports: until the key is fresh, and until a call that is denied finds a place.
+//! The times that a queue reports: until the key is fresh, and until a denied call could be admitted or queued.
 
 use super::arrival::Arrival;
 use super::view::{QueueView, reset_of};
@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 const MAX_ITERATIONS: usize = 8;
 
 impl<A: Algorithm> QueueView<'_, A> {
-    /// Returns the time until a call of `cost` behind all waiters is admitted, in nanoseconds.
+    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.
     pub(super) fn turn(&mut self, now: Nanos, cost: u64) -> u64 {
         let algorithm = self.algorithm;
         let (tail, at) = self.tail(now);
@@ -24,12 +24,12 @@ impl<A: Algorithm> QueueView<'_, A> {
         reset_of(algorithm.peek(tail, at, 0), at, now)
     }
 
-    /// Returns the time until a new call finds a free place and a wait that is short enough, in nanoseconds.
+    /// Returns the time until a new call would find a free place and wait no longer than its maximum, in nanoseconds.
     pub(super) fn retry(&mut self, arrival: Arrival) -> u64 {
         let Arrival { now, cost, .. } = arrival;
         let config = self.config;
         let turn = self.turn(now, cost);
-        // The release of the calls for other keys is unknown: their places stay taken.
+        // It is unknown when calls of other keys are released, so their places count as taken.
         let others = self.total.len().saturating_sub(self.waiting());
         let limit = self.total.limit();
         if !arrival.may_wait || others >= limit {
@@ -38,14 +38,14 @@ impl<A: Algorithm> QueueView<'_, A> {
         let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
         let early_enough = turn.saturating_sub(arrival.max_wait(config));
         match config.priority_units() {
-            // Enough waiters have been released.
+            // The call can be queued once enough waiters have been released.
             Some(units) if arrival.priority && cost <= units => {
                 let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
                 let free = self.time_until_slot(now, |waiting, ahead| fits(ahead) && has_room(waiting));
                 free.max(early_enough)
             }
             Some(_) => turn,
-            // Without a place to wait in, the call must be due.
+            // The queue has no places, so the call must be admitted at once.
             None if config.places() == 0 => turn,
             None => {
                 let is_place = |waiting, _| waiting < config.places() && has_room(waiting);
@@ -55,11 +55,11 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
     }
 
-    /// Returns the time until the wait fits the call's maximum if the oldest waiter were evicted. `None` if a
-    /// place becomes `free` earlier.
+    /// Returns the time until the call could evict the oldest waiter and then wait no longer than its maximum. Returns
+    /// `None` if a place becomes free before that, after `free` nanoseconds.
     ///
-    /// A waiter that the oldest has held back may be released as soon as the oldest is evicted: so the result
-    /// depends on the time of the eviction, and is found by iteration.
+    /// Waiters behind the oldest may be released as soon as it is evicted. So the wait depends on the time of the
+    /// eviction, which is found by iteration.
     fn retry_by_eviction(&self, arrival: Arrival, free: u64) -> Option<u64> {
         let Arrival { now, cost, .. } = arrival;
         let is_full = self.waiting() >= self.config.places();
@@ -85,7 +85,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         None
     }
 
-    /// Returns the time until enough waiters have been released that there is a place.
+    /// Returns the time until enough waiters have been released for `is_place` to return true.
     fn time_until_slot(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
         let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };

@@ -68,7 +68,7 @@ fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(3)
 }
 
-/// Slots are made up for after a stall of five milliseconds, which is five intervals.
+/// A bucket that makes up for a stall of up to five milliseconds, which is five intervals.
 fn thousand_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(1_000)).queue(3)
 }
@@ -135,7 +135,7 @@ fn overdue_slots_are_released_at_once() {
     let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
     assert!(bench.decided(0).is_allowed());
     let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
-    // The timer ticks in milliseconds: five slots have passed.
+    // The timer ticks in milliseconds, so five slots have passed.
     bench.release(MS);
     assert_eq!(bench.queue.released.len(), 5);
     assert!(bench.passes(2 * MS, next_ticket[9]));
@@ -171,7 +171,7 @@ fn a_clock_set_back_does_not_hold_up_earlier_calls() {
     let hour = 3_600_000 * MS;
     assert!(bench.decided(hour).is_allowed());
     let [first, second] = [(); 2].map(|()| bench.ticket(hour + 10 * MS, 1));
-    // An hour back: 90 ms of the interval were left, and are left.
+    // The clock is set back by an hour. 90 ms of the interval are left, as before.
     assert!(!bench.passes(0, first));
     assert!(bench.passes(90 * MS, first));
     assert!(bench.passes(190 * MS, second));
@@ -188,8 +188,8 @@ fn without_a_queue_no_call_waits() {
     }
 }
 
-/// An algorithm that admits a call each nanosecond and, like a window, is late for all once it is late for one.
-/// Counts the admissions, real or simulated.
+/// An algorithm that admits a call each nanosecond. As with a window, one late admission delays all later ones. It
+/// counts all admissions, including simulated ones.
 #[derive(Clone, Debug, Default)]
 struct Gate {
     leaves: Arc<AtomicUsize>,
@@ -269,14 +269,14 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
         let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
         assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
-        // One call is released each ten nanoseconds: ten times as late as it might have been.
+        // One call is released every ten nanoseconds, although one could be released every nanosecond.
         for late in 1..20 {
             enter(&mut queue, &mut state, late * 10);
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
-        // Released calls that have not observed it are cancelled, one after another: the next is released
-        // instead.
+        // Released calls are cancelled one after another, before they observe their release. Each time, the next waiter
+        // is released instead.
         for ticket in &next_ticket[1..20] {
             queue.cancel(&gate, &mut state, Nanos(200), *ticket, &mut Vec::new());
             queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());

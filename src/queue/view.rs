@@ -1,4 +1,4 @@
-//! Decides what a queue means to a call: whether it is admitted, queued or denied, and what it reports.
+//! The decision on a call that arrives at a queue: whether it is admitted, queued or denied, and what it reports.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(crate) struct QueueView<'a, A: Algorithm> {
     pub(super) state: &'a mut A::State,
     /// The waiters ahead; `None` if there are none.
     pub(super) before: Option<Ahead<'a, A>>,
-    /// The waiters of all keys.
+    /// The count of the waiters of all keys.
     pub(super) total: &'a Semaphore,
 }
 
@@ -28,14 +28,14 @@ pub(crate) struct QueueView<'a, A: Algorithm> {
 #[derive(Debug)]
 pub(super) struct Ahead<'a, A: Algorithm> {
     pub(super) waiters: &'a VecDeque<Waiter<A>>,
-    /// The time at which the schedule began anew.
+    /// The time of the latest reset of the schedule.
     pub(super) since: Nanos,
-    /// `None` if it is unknown when they will be admitted.
+    /// The state after all of them have been admitted. `None` if it is unknown when that will be.
     projection: Option<&'a mut Projection<A::State>>,
     /// The number of waiters at the front that are treated as released.
     pub(super) gone: usize,
     waiting: usize,
-    /// The total cost of the others.
+    /// The total cost of the waiters that are not treated as released.
     ahead: u128,
 }
 
@@ -58,8 +58,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base: algorithm, algorithm, config, state, before: None, total }
     }
 
-    /// Creates the view of a call of `algorithm` behind all waiters but the first `gone`, which are treated as
-    /// released. The projection must exist.
+    /// Creates the view of a call of `algorithm` behind all waiters. The first `gone` waiters are treated as released.
+    /// The projection must have been computed before.
     pub(super) fn behind(
         base: &'a A,
         algorithm: &'a A,
@@ -87,7 +87,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.before.is_none()
     }
 
-    /// Returns the state after all waiters ahead have been released, and the clock reading to ask it with.
+    /// Returns the state after all waiters ahead have been released, and the clock reading at which it must be used.
     pub(super) fn tail(&mut self, now: Nanos) -> (&mut A::State, Nanos) {
         match &mut self.before {
             Some(Ahead { projection: Some(projection), .. }) => {
@@ -97,7 +97,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns whether a call that would wait has a free place in the total of all keys.
+    /// Returns whether the call may wait and the total of all keys has a free place.
     fn may_wait(&self, arrival: Arrival) -> bool {
         arrival.may_wait && self.total.available() > 0
     }
@@ -116,7 +116,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = self.algorithm;
         let may_pass = cost == 0 || self.is_empty();
-        // A denial may be counted, though the call waits: then it is only looked at.
+        // A check may count a denial even if the call can then be queued. So an exclusive algorithm is peeked at first.
         let decision = match may_pass && !self.config.is_exclusive() {
             true => algorithm.check(self.state, now, cost),
             false => match algorithm.peek(self.state, now, cost) {
@@ -162,7 +162,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
         let is_full = config.places() > 0 && self.waiting() >= config.places();
         if is_full && self.drops_oldest() {
-            // Whether it can then wait in time is checked later.
+            // Whether the call can then be released in time is checked later.
             return Course::Full;
         }
         let algorithm = self.algorithm;
@@ -205,7 +205,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
-    /// Returns the decision for a call that does not wait while others do: it must not overtake them.
+    /// Returns the denial of a call that does not wait while other calls do. It must not overtake them.
     pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
@@ -255,14 +255,14 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         match (self.is_empty(), is_timed) {
             (false, _) => self.deny_behind_others(arrival, fits, retry),
             (true, true) => decision.with_retry_after(retry),
-            // Of several limits, one with unknown waits may have room: then the algorithm knows how long the
-            // wait is.
+            // With several limits, the one with unknown waits may have room. Then the decision of the algorithm has the
+            // wait.
             (true, false) => decision,
         }
     }
 }
 
-/// Returns the time in nanoseconds from `now` until a key is fresh. The key reported `decision` at the time `at`.
+/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` is that of the key at the time `at`.
 pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
     at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -18,26 +18,26 @@ pub(super) struct Waiter<A> {
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
-    /// Its place among the waiters of all keys.
+    /// The place of the call among the waiters of all keys. It is released on drop.
     pub(super) _slot: QueueSlot,
-    /// Its place in what the algorithm counts across all keys.
+    /// The share of the call in the totals of its algorithm. It is released on drop.
     pub(super) place: SharedPermit,
 }
 
 impl<A> Waiter<A> {
-    /// Returns the algorithm that releases the waiter: its own, or else that of the limiter.
+    /// Returns the algorithm that releases the waiter: its tier, or otherwise the algorithm of the limiter.
     pub(super) fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
         self.tier.as_deref().unwrap_or(base)
     }
 
-    /// Returns the time from which on the waiter is owed a slot: its arrival or the start of the schedule, and
-    /// not later than `seen`, should the clock have been set back.
+    /// Returns the earliest slot that the waiter can get: the later one of its arrival and the latest reset of the
+    /// schedule. It is not after `seen`, in case the clock was set back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }
 }
 
-/// A waiter that was removed from the queue before its release. Its places are free.
+/// A waiter that was removed from the queue before its release, and no longer occupies a place.
 #[derive(Debug)]
 pub(super) struct Evicted<A> {
     pub(super) ticket: u64,
@@ -79,19 +79,18 @@ pub(super) struct LastRelease<S> {
 #[derive(Clone, Debug)]
 pub(super) struct Projection<S> {
     pub(super) state: S,
-    /// The reading of the clock with which the state is asked.
+    /// The clock reading at which the state must be used.
     pub(super) at: Nanos,
 }
 
 impl<S> Projection<S> {
-    /// Adds a waiter at the end.
+    /// Adds a waiter behind all others.
     pub(super) fn add<A: Algorithm<State = S>>(&mut self, algorithm: &A, arrived: Nanos, cost: u64) {
         self.at = algorithm.project(&mut self.state, self.at, arrived, cost).max(self.at);
     }
 
-    /// Removes a waiter from among others, and returns whether that was possible: it is for algorithms whose
-    /// charges add up, unless time has passed for the waiters, as the others are then admitted sooner than at a
-    /// fixed distance.
+    /// Removes a waiter, and returns whether that was possible. It is possible only if the charges of the algorithm
+    /// [add up](Algorithm::ADDS_UP) and the projection is not ahead of the clock.
     pub(super) fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
         let is_possible = A::ADDS_UP && self.at <= now;
         if is_possible {
@@ -115,6 +114,6 @@ pub(crate) enum Enqueued {
 pub(crate) enum PollTurn {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
-    /// Not ready: poll again at that time, or when woken.
+    /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }

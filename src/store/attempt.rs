@@ -25,7 +25,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Lets the call wait, even if the algorithm is not configured to queue calls.
+    /// Lets the call wait, even if the algorithm is not configured to queue the requests of a layer.
     #[must_use]
     pub fn wait(self) -> Self {
         Self { may_wait: true, ..self }
@@ -61,19 +61,19 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.cost
     }
 
-    /// Returns whether the call has priority: an algorithm may queue it where others are denied.
+    /// Returns whether the call has priority: an algorithm may queue it when it would deny other calls.
     #[must_use]
     pub fn has_priority(&self) -> bool {
         self.priority
     }
 
-    /// Returns whether the call waits even if the algorithm is not configured to queue calls.
+    /// Returns whether the call waits even if the algorithm is not configured to queue the requests of a layer.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
     }
 
-    /// Returns the maximum time that the call waits; `None` if only the algorithm limits it.
+    /// Returns the maximum time that the call waits. Returns `None` if only the algorithm limits it.
     #[must_use]
     pub fn max_wait(&self) -> Option<Duration> {
         (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))

@@ -4,13 +4,13 @@
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
-//! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh; or
-//!    by a documented policy, when the store is full: that of the [`MemoryStore`] is [`OnFull`].
+//! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
+//!    the store is full, a documented policy may drop other state as well: for the [`MemoryStore`], that is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
 //!
 //! # A store of your own
 //!
-//! The traits are small, so that what a store cannot do does not compile:
+//! The traits are small, so that a method that a store does not support does not compile:
 //!
 //! | trait | what works with it |
 //! |---|---|
@@ -20,12 +20,12 @@
 //! | [`SettleStore`] | [`RateLimitLayer::settle`](crate::middleware::RateLimitLayer::settle) |
 //! | [`ReplaceAlgorithm`] | [`replace`](crate::limiter::RateLimiter::replace) |
 //! | [`CloseStore`] | [`close`](crate::limiter::RateLimiter::close) |
-//! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes on the algorithm and the clock |
+//! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
 //! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
-//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] makes
-//! the texts.
+//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`]
+//! creates the texts.
 
 mod attempt;
 pub(crate) mod memory;
@@ -56,7 +56,7 @@ pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The [module documentation](self) holds the contract. A store has its algorithm and its clock, and its clones share
+/// The [module documentation](self) states the contract. A store has its algorithm and its clock, and its clones share
 /// their state, as those of a database client do.
 pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The identity of a key in this store. [`KeyedStore`] creates it.
@@ -68,33 +68,35 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// A decision that comes later: from another machine, or after waiting in a queue. The reservation of a denied call is
     /// empty.
     ///
-    /// Cancel safety: a future that is dropped before it is ready must leave no waiter behind, and must release
-    /// what its call would have held. A store that answers later may have charged the units of such a call, since
-    /// the request may have been sent already; a store that decides immediately has not charged them.
+    /// Cancel safety: a future that is dropped before it is ready must leave no waiter behind, and must release the
+    /// permit of its call. A store that replies later may have charged the units of such a call, since the request may
+    /// have been sent already. A store that decides immediately has not charged them.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
-    /// Returns the present algorithm: borrowed if it is the one that the store was created with, owned if it has been
+    /// Returns the current algorithm: borrowed if it is the one that the store was created with, owned if it has been
     /// replaced.
     fn algorithm(&self) -> Cow<'_, A>;
 
-    /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, a call waits that
-    /// [asks](Attempt::may_wait) to, or if the algorithm [holds requests](crate::algorithm::QueueConfig::holds_requests), and no longer than
-    /// its [`max_wait`](Attempt::max_wait).
+    /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, the call may
+    /// wait, provided that it [asks to wait](Attempt::may_wait) or that the algorithm [holds
+    /// requests](crate::algorithm::QueueConfig::holds_requests). It waits at most for its
+    /// [`max_wait`](Attempt::max_wait).
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), an admitted call has a
     /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
-    /// [total](Algorithm::release_total) of all keys. Otherwise, a call that [asks](Attempt::wants_reservation) for it has
-    /// a [`Reservation::on_settle`], if this is a [`SettleStore`].
+    /// [total](Algorithm::release_total) of all keys. Otherwise, an admitted call that [asks for a
+    /// reservation](Attempt::wants_reservation) has a [`Reservation::on_settle`], if this is a [`SettleStore`].
     ///
-    /// If the attempt has [its own algorithm](Attempt::algorithm), that decides the call.
+    /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.
     ///
     /// A cost of 0 is always allowed and charges nothing.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
 }
 
-/// A store that can tell keys of type `K` apart.
+/// A store that can identify keys of type `K`.
 ///
-/// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys: a store for layers is one for `StoreKey<K>`, or for any key.
+/// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys, so a store for layers must implement this for
+/// `StoreKey<K>`, or for any key.
 #[diagnostic::on_unimplemented(
     message = "`{K}` cannot be a key of the store `{Self}`",
     note = "a store in memory takes any key that implements `Hash`"
@@ -104,22 +106,23 @@ pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
     fn key(&self, key: &K) -> Self::Key;
 }
 
-/// A store that a [`RateLimiter`](crate::limiter::RateLimiter) can be asked through directly, without a layer.
+/// A store whose [`RateLimiter`](crate::limiter::RateLimiter) can be used directly, without a layer.
 ///
-/// A store that decides immediately replies with the value itself: `Reply<T> = T`. One that answers later replies with a
-/// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`. Nothing is known of the
-/// reply in code that is generic over the store.
+/// A store that decides immediately replies with the value itself: `Reply<T> = T`. A store that replies later returns a
+/// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`. Code that is generic over
+/// the store knows nothing about the type of the reply.
 pub trait CheckStore<A: Algorithm>: Store<A> {
-    /// The reply to a question that is answered with a `T`: the `T`, or a future of an [`Output`](CheckStore::Output).
+    /// The reply of a method whose result is a `T`: the `T` itself, or a future of an [`Output`](CheckStore::Output).
     type Reply<T: Send + 'static>;
 
-    /// What a future of a `T` yields: the `T`, or a `Result<T, Self::Error>` if the store can fail.
+    /// The output of a future whose result is a `T`: the `T` itself, or a `Result<T, Self::Error>` if the store can
+    /// fail.
     type Output<T>;
 
     /// Converts a result into an output.
     fn output<T>(result: Result<T, Self::Error>) -> Self::Output<T>;
 
-    /// Charges the units that `attempt` costs to `key`, all or none. Never waits. What an admitted call holds stays held
+    /// Charges the units that `attempt` costs to `key`, all or none. Never waits. An admitted call stays in progress
     /// until it is [released](ReleaseStore::release).
     fn check(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
 
@@ -141,18 +144,18 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
     fn reset(&self, key: Self::Key) -> Self::Reply<()>;
 }
 
-/// A store in which calls can be ended that were admitted without a permit.
+/// A store that can end calls that were admitted without a permit.
 pub trait ReleaseStore<A: Algorithm>: CheckStore<A> {
-    /// Ends calls that cost what `attempt` costs. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
+    /// Ends calls of the cost of `attempt`. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
     fn release(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<()>;
 }
 
 /// A store that returns a [`Reservation::on_settle`] for each admitted call that asks for one.
 pub trait SettleStore<A: Algorithm>: Store<A> {}
 
-/// A store whose algorithm can be replaced while calls go on.
+/// A store whose algorithm can be replaced while calls are made.
 pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
-    /// Replaces the algorithm for all keys. What was used stays used, as [`Algorithm::migrate`] converts it.
+    /// Replaces the algorithm for all keys. [`Algorithm::migrate`] converts the state of each key.
     fn replace(&self, algorithm: A);
 }
 

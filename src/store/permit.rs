@@ -6,10 +6,10 @@ use crate::decision::Decision;
 
 /// A permit of a call in progress, released when dropped.
 ///
-/// Algorithms that [need a release](crate::algorithm::Algorithm::NEEDS_RELEASE), as
-/// [`Concurrency`](crate::algorithm::Concurrency), create it; the permits of others are empty. It may be sent
-/// to another thread, kept in a response's body, or dropped during a panic: wherever it is dropped, its units
-/// are free again.
+/// With algorithms that [need a release](crate::algorithm::Algorithm::NEEDS_RELEASE), such as
+/// [`Concurrency`](crate::algorithm::Concurrency), it holds the units of the call. With other algorithms, it is empty.
+/// It may be sent to another thread, kept in a response's body, or dropped during a panic: wherever it is dropped, its
+/// units are available again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit(Reservation);
@@ -19,7 +19,7 @@ impl Permit {
         Self(reservation)
     }
 
-    /// Returns the permit of a call that was decided, whose `reservation` is released when the permit is dropped. For
+    /// Returns the permit of a call that was decided. The `reservation` is released when the permit is dropped. For
     /// authors of stores.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Permit {
         Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
     }
 
-    /// Adds what another permit holds.
+    /// Merges another permit into this one.
     pub(crate) fn merge(&mut self, other: Self) {
         *self = Self::merged([std::mem::take(self), other]);
     }

@@ -6,8 +6,8 @@ use crate::decision::Decision;
 
 /// What an admitted call holds or was charged: a permit that is released at its end, or a charge that can be settled.
 ///
-/// A store creates it while it decides, so that it knows the reading of the clock at which the call was charged. It is
-/// empty for most calls. When it is dropped, a permit is released, and a charge stands.
+/// A store creates it while it decides, so that it knows the clock reading at which the call was charged. It is empty
+/// for most calls. When it is dropped, a permit is released, and a charge stays as it is.
 ///
 /// ```
 /// use tower_throttle::store::Reservation;
@@ -23,15 +23,15 @@ use crate::decision::Decision;
 #[derive(Default)]
 pub struct Reservation(Option<Box<dyn Charge>>);
 
-/// The end of an admitted call.
+/// What happens at the end of an admitted call.
 trait Charge: Send + Sync {
-    /// Settles the call at its true cost.
+    /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
 
     /// Releases what the call holds.
     fn release(self: Box<Self>);
 
-    /// Keeps what the call holds.
+    /// Drops this without releasing what the call holds.
     fn forget(self: Box<Self>) {}
 
     /// Returns whether there is something to release.
@@ -51,19 +51,19 @@ impl Reservation {
         Self(Some(Box::new(OnRelease(release))))
     }
 
-    /// Creates the reservation of a charge, which calls `settle` with the true cost, in units of the quota. For authors of
-    /// stores.
+    /// Creates the reservation of a charge, which calls `settle` with the actual cost, in units of the quota. For
+    /// authors of stores.
     ///
-    /// `settle` returns what [`Reservation::settle`] is to return.
+    /// [`Reservation::settle`] returns the result of `settle`.
     pub fn on_settle(settle: impl FnOnce(u64) -> Option<Decision> + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(OnSettle(settle))))
     }
 
-    /// Settles the call at its true cost of `actual` units.
+    /// Settles the call at its actual cost of `actual` units.
     ///
-    /// If the call was charged more, the difference is refunded, as far as it still counts; if it was charged less, the
-    /// difference is charged, as far as units are available. Returns an admission that describes the key afterwards, read
-    /// under the same lock; `None` from a store that does not answer immediately, and if nothing is to be settled.
+    /// If the call was charged more, the difference is refunded, as far as it still counts. If it was charged less, the
+    /// difference is charged, as far as units are available. Returns an admission that describes the key right after
+    /// that. Returns `None` if the store replies later, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }
@@ -142,7 +142,7 @@ impl Charge for Merged {
         self.0.into_iter().filter_map(|one| one.settle(actual)).last()
     }
 
-    /// If the release of one panics, the others are released all the same, as all are dropped.
+    /// Drops all reservations, so that the others are released even if the release of one panics.
     fn release(self: Box<Self>) {
         drop(self);
     }

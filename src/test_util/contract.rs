@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The promises of a store, as cases to run.
 ///
-/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore), and a panic in it fails that case only.
-/// The [module documentation](super) has an example.
+/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore). A panic in a case fails only that
+/// case. The [module documentation](super) has an example.
 #[derive(Clone, Debug)]
 pub struct Contract<M> {
     make: M,
@@ -46,7 +46,7 @@ impl<M: Subject> Contract<M> {
         self.run_if(|_| true).await
     }
 
-    /// Runs the cases whose name `is_wanted` returns true for: a store may document that it does not keep a promise.
+    /// Runs the cases for whose name `is_wanted` returns true: a store may document that it does not keep a promise.
     ///
     /// # Cancel safety
     ///
@@ -102,7 +102,7 @@ fn message(panic: Box<dyn Any + Send>) -> String {
     }
 }
 
-/// Which cases passed and which failed.
+/// The names of the cases that passed, and the cases that failed.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a failed case is not an error by itself: call `assert_passed`"]
 pub struct Report {
@@ -116,7 +116,7 @@ pub struct Report {
 pub struct Failure {
     /// The name of the case, which is the promise.
     pub case: &'static str,
-    /// What was found instead.
+    /// The message of the panic, or a sentence that says that the case hung.
     pub message: String,
 }
 

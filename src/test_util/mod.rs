@@ -1,12 +1,12 @@
 //! The promises of a store, as tests that run against any store (feature `test-util`).
 //!
 //! A store of your own must keep the same promises as those of this crate, or limits do not hold. [`Contract`] verifies
-//! them: exact counting also under concurrency, denials that charge nothing, true waits, keys that are kept apart,
+//! them: exact counting also under concurrency, denials that charge nothing, exact waits, keys that are kept apart,
 //! refunds, cancelled calls, settling, replaced algorithms, and the layer in front of all of it.
 //!
-//! Time passes by tokio's clock. With `start_paused`, a store that follows that clock is tested at once and exactly;
-//! others take the time that the tests wait, about two seconds. No test has an upper bound on how long a store may take
-//! to answer, so a slow machine fails none.
+//! The tests use tokio's clock. With `start_paused`, a store that uses the same clock is tested at once and exactly;
+//! other stores take the time that the tests wait, about two seconds. A case fails if it takes more than a minute. No
+//! case sets another upper bound on the time of a reply, so a slow machine causes no failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};
@@ -19,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! For a store from outside, implement [`TestedStore`], which says how its replies are awaited:
+//! For a store of your own, implement [`TestedStore`], which awaits the replies of the store:
 //!
 //! ```
 //! # use std::future::Future;

@@ -32,7 +32,7 @@ pub trait TestedStore<A: Algorithm>:
     fn result<T>(output: Self::Output<T>) -> Result<T, BoxError>;
 }
 
-/// What makes stores of an algorithm that can be tested. Implemented for everything that does.
+/// A [`MakeStore`] whose stores can be tested. Implemented for all types that meet these bounds.
 pub trait MakeTested<A: Algorithm>:
     MakeStore<A, Store: TestedStore<A>> + Clone + Send + Sync + 'static
 {
@@ -45,7 +45,7 @@ impl<A: Algorithm, M> MakeTested<A> for M where
 
 macro_rules! subject {
     ($($algorithm:ty),+ $(,)?) => {
-        /// What makes a store that can be tested for each algorithm of the tests. Implemented for everything that does.
+        /// A [`MakeStore`] for all algorithms of the tests. Implemented for all types that meet these bounds.
         pub trait Subject: $(MakeTested<$algorithm> +)+ {}
 
         impl<M> Subject for M where M: $(MakeTested<$algorithm> +)+ {}
@@ -63,7 +63,7 @@ subject![
     Lockout<FixedWindow>,
 ];
 
-/// What a case gets: the maker of stores.
+/// The argument of a case, which makes stores.
 #[derive(Clone)]
 pub(super) struct Env<M> {
     pub(super) make: M,
@@ -75,7 +75,7 @@ impl<M> Env<M> {
     where
         M: MakeTested<A>,
     {
-        // No two limiters share keys, nor do two runs on one server.
+        // Different limiters never share keys, even those of different runs on one server.
         let name = format!("contract-{:016x}", random_u64());
         let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
         let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
@@ -84,7 +84,7 @@ impl<M> Env<M> {
     }
 }
 
-/// A limiter whose errors are panics, which end the case.
+/// A limiter that panics on an error of the store, which ends the case.
 pub(super) struct Tested<A: Algorithm, S> {
     pub(super) limiter: RateLimiter<A, S>,
     pub(super) store: S,
@@ -111,17 +111,17 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         self.peek(key).await.remaining()
     }
 
-    /// Takes one unit, which must be available. Returns what is left.
+    /// Takes one unit, which must be available. Returns the number of remaining units.
     pub(super) async fn take(&self, key: &str) -> u64 {
         self.take_n(key, 1).await
     }
 
-    /// Takes units, which must be available. Returns what is left.
+    /// Takes units, which must be available. Returns the number of remaining units.
     pub(super) async fn take_n(&self, key: &str, cost: u64) -> u64 {
         admitted(&self.check_n(key, cost).await)
     }
 
-    /// Takes one unit of a layer's key, which must be available. Returns what is left.
+    /// Takes one unit of a layer's key, which must be available. Returns the number of remaining units.
     pub(super) async fn take_of(&self, key: &StoreKey<String>) -> u64 {
         admitted(&decided(S::reply(self.limiter.check(key)).await))
     }
@@ -142,7 +142,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         decided(S::result(self.limiter.acquire_n_within(key, cost, max_wait).await))
     }
 
-    /// Charges a call that is to be settled.
+    /// Charges a call that will be settled.
     pub(super) async fn charge(&self, key: &str, cost: u64) -> (Decision, Reservation) {
         let key = KeyedStore::<A, str>::key(&self.store, key);
         match self.store.acquire(key, Attempt::new(cost).with_reservation()) {
@@ -151,7 +151,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         }
     }
 
-    /// Checks until a call is denied. Returns how many were admitted, and the denial.
+    /// Checks until a call is denied. Returns the number of admitted calls, and the denial.
     pub(super) async fn exhaust(&self, key: &str) -> (u64, Timed) {
         for admitted in 0..100_000 {
             let call = self.timed(key).await;
@@ -168,7 +168,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         Timed { before, decision, after: Instant::now() }
     }
 
-    /// Waits until as many units are available, for stores that do something later.
+    /// Waits until exactly `remaining` units are available, because some stores settle after their reply.
     pub(super) async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;
@@ -213,7 +213,7 @@ fn decided<T, E: Into<BoxError>>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("the store failed: {}", error.into()))
 }
 
-/// Sleeps until that time, and a little longer than a server's clock of microseconds may lag.
+/// Sleeps until `time` and 1 ms longer, because a server's clock may count in microseconds.
 pub(super) async fn until(time: Instant) {
     sleep_until(time + Duration::from_millis(1)).await;
 }

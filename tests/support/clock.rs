@@ -1,4 +1,4 @@
-//! A clock that moves on while it is read, as a real one does.
+//! A clock that advances at each reading, as a real clock does.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 
-/// A manual clock that advances at each reading, so that no two readings are alike. Clones share the time.
+/// A manual clock that advances at each reading, so that all readings differ. Clones share the time.
 #[derive(Clone, Debug)]
 pub(crate) struct TickingClock {
     manual: ManualClock,
@@ -28,7 +28,7 @@ impl TickingClock {
         Self { manual: ManualClock::new(), ticked: Arc::default(), step: 0 }
     }
 
-    /// Returns a clock that stands still, and one that does not.
+    /// Returns a clock that stands still, and one that advances at each reading.
     pub(crate) fn both() -> [Self; 2] {
         [Self::still(), Self::new()]
     }
@@ -41,7 +41,7 @@ impl TickingClock {
         self.manual.advance(by);
     }
 
-    /// Sets the clock; what it has advanced at readings is added to that.
+    /// Sets the clock. The nanoseconds by which readings have advanced it are added to the given time.
     pub(crate) fn set(&self, to: Duration) {
         self.manual.set(to);
     }

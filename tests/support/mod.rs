@@ -1,5 +1,5 @@
-//! Shared parts of the integration tests: a real server, a real client, a reader of header fields,
-//! hand-polled futures, and random numbers from a seed.
+//! Shared parts of the integration tests: a real server, a real client, a parser of header fields, futures that are
+//! polled by hand, and random numbers from a seed.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 mod clock;
@@ -51,7 +51,7 @@ impl Drop for Task {
     }
 }
 
-/// A server on a port of its own, stopped when dropped.
+/// A server on a port of its own. It stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -103,7 +103,7 @@ pub(crate) type Client1 = Client<http1::SendRequest<Full<Bytes>>>;
 pub(crate) type Client2 = Client<http2::SendRequest<Full<Bytes>>>;
 
 impl<S> Client<S> {
-    /// Closes the socket, whatever is in flight.
+    /// Closes the socket, even if requests are in flight.
     pub(crate) fn close(&self) {
         self.task.0.abort();
     }
@@ -116,7 +116,7 @@ where
     pub(crate) async fn http1(address: SocketAddr) -> Self {
         let (sender, connection) = http1::handshake(TokioIo::new(connect(address).await)).await.unwrap();
         let task = Task::spawn(async move {
-            // A server may close on a denied upload: the response is what counts.
+            // A server may close the connection during a denied upload. Only the response matters.
             let _ = connection.await;
         });
         Self { address, sender, task: Arc::new(task) }
@@ -156,7 +156,7 @@ async fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads what a server sends, up to the first read after which it contains `end`.
+/// Reads from a server until the text that was read contains `end`.
 pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -180,7 +180,8 @@ pub(crate) async fn get(address: SocketAddr, version: Version, path: &str) -> An
     send(address, version, request(Method::GET, path)).await
 }
 
-/// Sends `count` requests at once: over as many connections with HTTP/1.1, over a single one with HTTP/2.
+/// Sends `count` requests at once: each over a connection of its own with HTTP/1.1, all over one connection with
+/// HTTP/2.
 pub(crate) async fn at_once(address: SocketAddr, version: Version, path: &str, count: usize) -> Vec<Answer> {
     let start = Arc::new(Barrier::new(count));
     let mut tasks = JoinSet::new();
@@ -220,7 +221,7 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Returns whether the headers were all: the stream ended with them.
+    /// `true` if the stream ended with the headers.
     pub(crate) ended_with_headers: bool,
 }
 
@@ -266,8 +267,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Returns what a limiter adds to a response, beside the status and the body: names in order, with their
-    /// values.
+    /// Returns the headers that a limiter adds to a response: their names in order, with their values.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
         let mut reported: Vec<_> = self
@@ -355,7 +355,7 @@ impl Alarm {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Returns whether it was woken, and leaves that unchanged.
+    /// Returns whether it was woken, and does not clear the mark.
     pub(crate) fn is_set(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
@@ -402,7 +402,7 @@ impl<F: Future> PolledByHand<F> {
         self.future.is_none()
     }
 
-    /// Polls it if it was woken. Returns whether it is ready.
+    /// Polls the future if it was woken. Returns whether it is ready.
     pub(crate) fn run(&mut self) -> bool {
         while self.alarm.rang() {
             if self.poll() {
@@ -431,7 +431,7 @@ impl<F: Future> PolledByHand<F> {
     }
 }
 
-/// Returns the time over which a client that received `decision` should spread what remains.
+/// Returns the time over which a client that received `decision` should spread the remaining units.
 pub(crate) fn effective_window(algorithm: &impl Algorithm, decision: &Decision) -> Option<Duration> {
     let mut policies = Vec::new();
     algorithm.for_each_policy(&mut |policy| policies.push(policy));

@@ -32,7 +32,7 @@ impl Random {
         }
     }
 
-    /// Returns a number of any size: as many small ones as large ones.
+    /// Returns a number with a random number of bits, so that small numbers are as frequent as large ones.
     pub(crate) fn any_size(&mut self) -> u64 {
         let shift = self.below(64);
         (self.word() >> shift).max(1)

@@ -1,4 +1,4 @@
-//! A connection to a Redis server, for looking at it: one command at a time, and its reply as it came.
+//! A connection with which tests inspect a Redis server: one command at a time, and its reply as it was received.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Connection(BufReader<TcpStream>);
 
-/// What a server replies.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Nil,
@@ -77,7 +77,7 @@ impl Connection {
 }
 
 impl Reply {
-    /// Returns the text. Panics if it is another reply.
+    /// Returns the text. Panics if the reply is of another kind.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Text(text) => String::from_utf8(text).unwrap(),
@@ -85,7 +85,7 @@ impl Reply {
         }
     }
 
-    /// Panics if it is not `OK`.
+    /// Panics if the reply is not `OK`.
     pub(crate) fn ok(self) {
         assert_eq!(self.text(), "OK");
     }

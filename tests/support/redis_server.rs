@@ -1,5 +1,5 @@
-//! Redis servers of their own: free ports, own directories, ended on drop. They keep nothing on disk. Blocking, so that it
-//! works without a runtime, too.
+//! Redis servers for tests. Each has a free port and a directory of its own, keeps nothing on disk, and is killed on
+//! drop. All methods block, so that they work without a runtime, too.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::fs;
@@ -37,12 +37,13 @@ impl RedisServer {
         Self::with(&[])
     }
 
-    /// Starts a server with further arguments, such as `--maxmemory 3mb`, each word by itself.
+    /// Starts a server with further arguments, such as `--maxmemory 3mb`, one word each.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         for _ in 0..5 {
             let (directory, port) = (Directory::new(), free_port());
-            // Redis cannot choose a free port itself. If this one was taken meanwhile, it ends, and another is tried.
+            // Redis cannot choose a free port itself. If another process takes the port first, Redis ends, and another
+            // port is tried.
             if let Some(process) = Process::start(&directory, port, &arguments) {
                 return Self { process, port, arguments, directory };
             }
@@ -75,7 +76,7 @@ impl RedisServer {
         self.process.end();
     }
 
-    /// Starts it again on the same port with the same arguments, and empty; ends it first if it runs.
+    /// Starts the server again, empty, on the same port with the same arguments. If it runs, it is ended first.
     pub(crate) fn restart(&mut self) {
         self.kill();
         let started = || Process::start(&self.directory, self.port, &self.arguments);
@@ -88,12 +89,12 @@ impl RedisServer {
         };
     }
 
-    /// Suspends the process with SIGSTOP: the port accepts connections, and nothing is answered.
+    /// Suspends the process with SIGSTOP: the port accepts connections, but nothing is answered.
     pub(crate) fn suspend(&self) {
         self.signal("STOP");
     }
 
-    /// Lets a suspended process go on, with SIGCONT.
+    /// Resumes a suspended process with SIGCONT.
     pub(crate) fn resume(&self) {
         self.signal("CONT");
     }
@@ -112,7 +113,8 @@ impl RedisServer {
         self.call(&["INFO", section]).text()
     }
 
-    /// Returns how many calls of `command`, in lower case, the server has executed since it started or since `CONFIG RESETSTAT`.
+    /// Returns the number of calls of `command`, in lower case, that the server has executed since it started or since
+    /// `CONFIG RESETSTAT`.
     pub(crate) fn calls_of(&self, command: &str) -> u64 {
         let stats = self.info("commandstats");
         let calls = stats.lines().find_map(|line| {
@@ -129,7 +131,7 @@ impl RedisServer {
 }
 
 impl RedisCluster {
-    /// Starts three masters with a third of the slots each, and waits until all know that.
+    /// Starts three masters with a third of the slots each, and waits until all of them know the slots.
     pub(crate) fn start() -> Self {
         let nodes = [(); 3].map(|()| {
             let bus = free_port().to_string();

@@ -9,15 +9,15 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A window from which calls with priority may borrow before it begins. Made by `priority(percent)`, a method
-/// of the four windows.
+/// A window algorithm that lets calls with priority borrow units of the next window. Created by `priority(percent)`, a
+/// method of the four windows.
 ///
-/// An ordinary call is decided as by the window itself, with one exception: while calls with priority wait for
-/// the next window, it is denied. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority)
-/// that the window has no room for waits until there is, which takes at most about one period (two periods with
-/// a [`SlidingCounter`], whose units weigh for two windows), as long as the waiters' total cost is within the
-/// share. The reported wait assumes that the waiters are released on time. The method
-/// [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
+/// A call without priority is decided by the window itself, except that it is denied while calls with priority are
+/// queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) is queued until the window has
+/// room for it, provided that the total cost of the queue stays within the share. The wait is at most about one period,
+/// or two periods with a [`SlidingCounter`], whose units count in two windows. The reported wait assumes that the
+/// waiters are released on time. The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets
+/// which requests have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -37,17 +37,14 @@ use crate::decision::Decision;
 ///
 /// # How it works
 ///
-/// **Problem.** The window is used up, and now a call arrives that must not be denied: the payment among the
-/// page views.
+/// **Problem.** The window is used up when a call arrives that must not be denied, such as a payment among page views.
 ///
-/// **Naive answer.** Admit it over the limit.
+/// **Naive answer.** Admit the call over the limit.
 ///
-/// **Where it breaks.** Then there is no limit. If the important calls are many, they break what the limit
-/// protects.
+/// **Where it breaks.** Then there is no limit. Many important calls together overload what the limit protects.
 ///
-/// **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now: it takes its
-/// units from the next window, and waits until that begins. The part of the next window that can be borrowed is
-/// bounded.
+/// **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now. It takes its units from
+/// the next window, and waits until that window begins. The share of the next window that can be borrowed is bounded.
 ///
 /// ```text
 ///   limit 4, priority for 50 %
@@ -59,12 +56,12 @@ use crate::decision::Decision;
 ///            └ denied: it has no priority            ③ is denied: half of the next window is taken
 /// ```
 ///
-/// Here the borrowing calls are queued before the window, and no call overtakes them: so the units are theirs,
-/// and if one of them is cancelled, they are returned.
+/// In this crate, the borrowing calls are queued, and no other call overtakes them. So their units are reserved without
+/// a charge, and if one of them is cancelled, other calls can use its units.
 ///
-/// **Invariant.** The inner algorithm's limit holds for all calls. At most the share of the limit is queued.
+/// **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the share of the limit.
 ///
-/// **Cost.** No more memory per key; a waiting call takes a place in the queue.
+/// **Cost.** No more memory per key, except for the waiters in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priority<A> {
     algorithm: A,
@@ -72,7 +69,7 @@ pub struct Priority<A> {
     units: u64,
 }
 
-/// A window that calls with priority may borrow from. Implemented by this crate's windows only.
+/// A window from which calls with priority may borrow. Implemented only by the windows of this crate.
 pub trait Window: Algorithm + sealed::Sealed {}
 
 mod sealed {
@@ -81,8 +78,8 @@ mod sealed {
 
 /// An algorithm that treats calls with priority differently from others.
 ///
-/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples have no calls with priority.
-/// Implement it for an algorithm of your own whose queue is for calls with [priority only](QueueConfig::priority_only).
+/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples do not support priority. Implement it
+/// for an algorithm of your own if only calls with priority wait in its queue ([`QueueConfig::priority_only`]).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
     label = "priority has no effect here",
@@ -115,7 +112,7 @@ impl<A: Window> Priority<A> {
     }
 }
 
-/// Decides as the window does.
+/// All decisions are those of the window. Only the queue differs.
 impl<A: Window> Algorithm for Priority<A> {
     type State = A::State;
 
@@ -147,8 +144,8 @@ impl<A: Window> Algorithm for Priority<A> {
         self.algorithm.charge_saturating(state, now, cost);
     }
 
-    fn undo(&self, state: &mut A::State, now: Nanos, cost: u64, taken: Nanos) {
-        self.algorithm.undo(state, now, cost, taken);
+    fn undo(&self, state: &mut A::State, now: Nanos, cost: u64, charged_at: Nanos) {
+        self.algorithm.undo(state, now, cost, charged_at);
     }
 
     fn migrate(&self, state: &mut A::State, from: &Self, now: Nanos) {
@@ -167,7 +164,7 @@ impl<A: Window> Algorithm for Priority<A> {
         self.algorithm.policy()
     }
 
-    /// Returns the queue of the window, for calls with priority only.
+    /// Returns the queue configuration of the window, for calls with priority only.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         self.algorithm.queue_config().map(|queue| queue.priority_only(self.units))
@@ -189,9 +186,8 @@ macro_rules! priority {
             impl Window for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window, and wait
-                /// for it no longer than its `max_wait`. Its `queue` and `overflow` have no meaning then. See
-                /// [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window. They wait at most
+                /// the `max_wait` of this window. Its `queue` and `overflow` have no effect. See [`Priority`].
                 ///
                 /// # Panics
                 ///

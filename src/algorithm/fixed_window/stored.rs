@@ -20,7 +20,7 @@ impl StoredAlgorithm for FixedWindow {
 
     fn write_state(&self, state: &FixedWindowState, numbers: &mut StateWriter) {
         numbers.instant(state.last);
-        // A window that is a little younger ends a little later.
+        // The age is rounded down, so that the window ends a little later rather than earlier.
         let age = if state.count == 0 { 0 } else { state.age };
         numbers.number(age / scale_of(self.quota.period_nanos()));
         numbers.number(state.count);

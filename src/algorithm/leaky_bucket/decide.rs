@@ -47,7 +47,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot forward, but not to before `now`.
+    /// Moves the next slot to an earlier time, but not before `now`.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if !state.next.is_due() {
@@ -67,7 +67,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot at least to where it would be if the call was admitted now.
+    /// Moves the next slot to where it would be if the call were admitted now, unless it is later already.
     fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
@@ -102,11 +102,12 @@ impl Algorithm for LeakyBucket {
     fn ready_at(&self, state: &mut LeakyBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
         self.observe(state, now);
         let instant = self.instant(state, state.next);
-        // It is ready even while the clock is behind the key's time.
+        // The call is ready even while the clock is behind the key's time.
         Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
-    /// Admits the call at its slot, unless that is overdue by more than a few ticks: then the schedule moves.
+    /// Admits the call at its slot. If the slot is overdue by more than a few ticks, a later slot replaces it, and the
+    /// schedule continues from there.
     fn admit_queued(
         &self,
         state: &mut LeakyBucketState,

@@ -17,17 +17,17 @@ use crate::quota::Quota;
 
 /// A queue with a steady outflow.
 ///
-/// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) (and so of the layer) are queued: first come, first
-/// served, at most [`queue`](LeakyBucket::queue) calls per key, each at most [`max_wait`](LeakyBucket::max_wait); the
-/// rest is denied at once. [`check`](crate::limiter::RateLimiter::check) never waits: it passes when no call is queued
-/// and the last call is one interval ago.
+/// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
+/// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
+/// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once. [`check`](crate::limiter::RateLimiter::check)
+/// never waits: it admits a call if no call is queued and the last call was admitted at least one interval ago.
 ///
-/// Slots are kept to the nanosecond, though a timer may be up to 5 ms late: so 1,000 calls queued at 1,000 a second take
-/// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are not made up for: in any span
-/// `t` at most `1 + (t + 5 ms) * limit / period` calls are admitted.
+/// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
+/// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are lost. So in any span `t` at
+/// most `1 + (t + 5 ms) * limit / period` calls are admitted.
 ///
-/// A call of cost `n` is admitted at its slot and delays the next by `n` intervals. An idle bucket stores nothing: it
-/// lets one call pass, not two.
+/// A call of cost `n` is admitted at its slot and delays the next slot by `n` intervals. An idle bucket does not save
+/// up slots: after any pause, one call passes at once, not two.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -42,26 +42,27 @@ use crate::quota::Quota;
 /// # }
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/leaky_bucket.svg"))]
 ///
 /// # How it works
 ///
-/// **Problem.** Something behind the server takes ten calls a second, evenly, and no burst. Do not deny the
-/// eleventh: hold it until its scheduled time.
+/// **Problem.** A service behind the server takes ten calls a second at an even rate, and no bursts. The eleventh call
+/// should not be denied, but held until its scheduled time.
 ///
-/// **Naive answer.** Give out times: the next free time is a number, a caller takes it, adds an interval, and sleeps.
+/// **Naive answer.** Hand out times. The next free time is a number: a caller takes it, adds one interval to it, and
+/// sleeps until its time.
 ///
-/// **Where it breaks.** A caller that hangs up keeps its time, and all calls behind it wait for nothing. A sleep
-/// that wakes late moves all that follow: at 5,000 a second and a timer that ticks in milliseconds, four fifths of
-/// the rate are lost. And nothing says how many may wait.
+/// **Where it breaks.** A caller that disconnects keeps its time, so all calls behind it wait longer than necessary. A
+/// sleep that wakes late delays all calls behind it: at 5,000 calls a second and with a timer that ticks in
+/// milliseconds, four fifths of the rate are lost. And nothing limits how many calls wait.
 ///
-/// **The idea.** The state knows only the schedule: when the next call may be admitted. The waiters are a queue, kept
-/// in order by the store. A call is admitted at its *slot*, and the next slot follows from that slot, not from when a
-/// timer woke up: slots that are overdue by up to five milliseconds are released at once, so a timer that is late costs
-/// no rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is cancelled, those
-/// behind it move forward.
+/// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The store keeps the
+/// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
+/// at which a timer fired. Slots that are overdue by up to five milliseconds are released at once, so a late timer does
+/// not lower the rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is
+/// cancelled, the calls behind it get earlier slots.
 ///
 /// ```text
 ///   10/s, queue 3: five at one instant
@@ -74,15 +75,15 @@ use crate::quota::Quota;
 ///                 ⑤ denied at once: try again in 100 ms, when ② is admitted
 /// ```
 ///
-/// A slot is counted in grains, of which a nanosecond has `limit` and an interval has `period`: integers both, so a
-/// rate of 3 per second does not drift.
+/// Slots are counted in grains. A nanosecond has `limit` grains and an interval has `period` grains. Both are integers,
+/// so a rate of 3 per second does not drift.
 ///
 /// **Invariant.** Slots are at least `cost * period / limit` apart, and no call is admitted before its slot.
 ///
-/// **Cost.** Constant time, 24 bytes a key; each waiter costs a place in the queue (see the store).
+/// **Cost.** Constant time, 24 bytes a key, and the memory of each waiter in the queue.
 ///
-/// Used as a *meter* (deny instead of hold) a leaky bucket is a token bucket: take
-/// [`TokenBucket`](crate::algorithm::TokenBucket) for that.
+/// A leaky bucket that is used as a *meter*, which denies calls instead of holding them, decides as a token bucket
+/// does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
@@ -100,7 +101,7 @@ pub struct LeakyBucketState {
 }
 
 impl LeakyBucket {
-    /// Creates a bucket that leaks at the quota's rate and lets the quota's burst wait.
+    /// Creates a bucket that admits calls at the quota's rate and queues as many calls per key as the quota's burst.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         let places = quota.capacity();
@@ -141,7 +142,7 @@ impl LeakyBucket {
         self
     }
 
-    /// Returns the grains from `now`, at most the key's time, until the next slot.
+    /// Returns the grains from `now` until the next slot. `now` is not after the key's time.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
         state.next.until().saturating_add(self.rate.grains(state.last.saturating_since(now)))
     }
@@ -173,7 +174,7 @@ impl LeakyBucket {
         state.last
     }
 
-    /// Charges a call that arrived at `arrived` at the next slot.
+    /// Charges a call at the next slot, or at `arrived` if the slot is earlier.
     fn charge(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
         state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
     }
@@ -188,7 +189,8 @@ impl LeakyBucket {
         self.rate.deny(1, 0, Some(until), until)
     }
 
-    /// Returns how many intervals fit into `nanos`; `u64::MAX` means for ever.
+    /// Returns how many intervals fit into `nanos`. `u64::MAX` means without a bound, both in `nanos` and in the
+    /// result.
     fn intervals(&self, nanos: u64) -> u64 {
         if nanos == u64::MAX {
             return u64::MAX;

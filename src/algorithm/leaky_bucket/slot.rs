@@ -1,9 +1,9 @@
-/// The time of the next admission, in grains relative to the key's time; a slot before that is overdue. It is stored as
-/// two words, so that its alignment wastes no space.
+/// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. It is
+/// stored as two words, so that the state needs no padding for its alignment.
 ///
-/// As a number, it is counted from [`EPOCH_OFFSET`] grains before the key's time: so slots in the future have nearly the
-/// whole range, for they can be as far away as the end of time. Overdue slots need less: only queued calls have a claim
-/// to them, and a longer lapse is forgotten.
+/// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So slots in the future have nearly the
+/// whole range, which they need: they can be as far away as the end of time. Overdue slots need less of it, because
+/// only queued calls use them. A slot that is overdue by more than the offset becomes the earliest slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,
@@ -27,7 +27,7 @@ impl Slot {
         Self::new(self.count().saturating_add(grains))
     }
 
-    /// Returns the slot that is `grains` earlier, or the earliest slot that has a number. A
+    /// Returns the slot that is `grains` earlier, or the earliest slot that can be represented. A
     /// [saturated](Slot::is_saturated) slot stays the same.
     pub(super) const fn sooner(self, grains: u128) -> Self {
         if self.is_saturated() { self } else { Self::new(self.count().saturating_sub(grains)) }
@@ -37,7 +37,7 @@ impl Slot {
         self.count() <= EPOCH_OFFSET
     }
 
-    /// Returns whether the slot is too far away to have a number of its own: beyond the end of time.
+    /// Returns whether the slot is too far in the future to be represented, and so beyond the end of time.
     pub(super) const fn is_saturated(self) -> bool {
         self.count() == u128::MAX
     }

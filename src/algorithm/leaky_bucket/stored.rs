@@ -9,7 +9,7 @@ use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, Stor
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The largest number that a script adds up.
+/// The maximum of a number that a script adds to another.
 const MAX_ADDED: u128 = 1 << 52;
 
 impl LeakyBucket {
@@ -42,7 +42,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, at most as many as 64 bits hold.
+    /// Writes the grains until the next slot, saturated at 64 bits.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
         let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));
@@ -73,29 +73,29 @@ impl StoredAlgorithm for LeakyBucket {
         cost: u64,
         max_wait: u64,
     ) -> Option<ReservedTime> {
-        let still = self.rate.grains(self.advance(state, now));
+        let lag = self.rate.grains(self.advance(state, now));
         let until = state.next.until();
         let max_wait = max_wait.min(self.queue_config.max_wait());
-        let most = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        // A place of the queue is an interval.
-        let most = self.rate.units(self.queue_config.places()).min(most.saturating_sub(still));
-        let room = |until: u128| match most.checked_sub(until) {
+        let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
+        // Each place in the queue is worth one interval of waiting.
+        let max = self.rate.units(self.queue_config.places()).min(max.saturating_sub(lag));
+        let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
                 let (intervals, _) = div_rem(spare, self.rate.period);
                 u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
             }
             None => 0,
         };
-        let wait = if until == 0 { 0 } else { until.saturating_add(still) };
-        let decision = if until > most {
-            let retry = until - most;
-            self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(still))
+        let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
+        let decision = if until > max {
+            let retry = until - max;
+            self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(lag))
         } else {
             state.next = state.next.later(self.rate.units(cost));
             let after = state.next.until();
             let remaining = room(after);
-            let next = if remaining == 0 { after - most } else { 0 };
-            let decision = self.rate.allow(self.capacity, remaining, after.saturating_add(still), next);
+            let next = if remaining == 0 { after - max } else { 0 };
+            let decision = self.rate.allow(self.capacity, remaining, after.saturating_add(lag), next);
             decision.with_delay(self.rate.nanos_of(wait))
         };
         Some(ReservedTime { decision, mark: self.mark(state) })

@@ -19,7 +19,7 @@ impl StoredAlgorithm for SlidingCounter {
 
     fn write_state(&self, state: &SlidingCounterState, numbers: &mut StateWriter) {
         numbers.instant(state.last);
-        // With a smaller offset, the previous window weighs more.
+        // The offset is rounded down, so that the previous window weighs more rather than less.
         let into = if state.previous == 0 && state.current == 0 { 0 } else { state.into };
         numbers.number(into / scale_of(self.quota.period_nanos()));
         numbers.number(state.previous);
@@ -30,17 +30,18 @@ impl StoredAlgorithm for SlidingCounter {
         let (last, limit, period) = (numbers.instant()?, self.quota.limit(), self.quota.period_nanos());
         let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
         let (previous, current) = (numbers.at_most(limit)?, numbers.at_most(limit)?);
-        // The estimate of a state is at most the limit, but for an offset that was rounded down.
+        // The estimate can exceed the limit only because the offset was rounded down. The previous count is then
+        // lowered.
         let spare = u128::from(limit - current) * u128::from(period);
-        let (most, _) = div_rem(spare, period - into);
-        let previous = previous.min(u64::try_from(most).unwrap_or(u64::MAX));
+        let (max, _) = div_rem(spare, period - into);
+        let previous = previous.min(u64::try_from(max).unwrap_or(u64::MAX));
         Some(SlidingCounterState { last, into, previous, current })
     }
 
     fn script(&self) -> Option<ScriptSteps> {
         let (limit, period) = (u128::from(self.quota.limit()), self.quota.period_nanos());
         let micros = period.is_multiple_of(1_000).then_some(u128::from(period / 1_000))?;
-        // What a count weighs is computed as count * time.
+        // The script multiplies a count by a time, and the product must be exact.
         if limit * micros >= MAX_EXACT {
             return None;
         }

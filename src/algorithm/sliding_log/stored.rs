@@ -5,7 +5,7 @@ use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
 use crate::quota::Quota;
 
-/// The most hits that are kept as text: each call sends all of them.
+/// The maximum limit of a log that is kept as text, because each call sends all hits.
 const MAX_HITS: u64 = 100;
 
 impl StoredAlgorithm for SlidingLog {

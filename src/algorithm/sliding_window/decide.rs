@@ -42,7 +42,8 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Gives back the oldest units first: they would be free soonest, so whichever were meant, never too much is given.
+    /// Gives back the oldest units first. They would be available again first, so the refund never gives back too much,
+    /// whichever charge it is for.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         self.remove_oldest(state, cost);
@@ -56,7 +57,7 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Keeps units until one new period after the last instant of the slice they were in. If there are more than the new
+    /// Keeps each unit until one new period after the last instant of its old slice. If there are more than the new
     /// limit, the oldest are dropped.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);

@@ -13,10 +13,10 @@ use crate::quota::Quota;
 /// The maximum number of slices of a window.
 const MAX_SLICES: u64 = 1_000;
 
-/// A window that never admits more than the limit in any period, wherever it is placed.
+/// A window that never admits more than the limit in any period, wherever that period begins.
 ///
-/// It is strict: no span of one `period` ever holds more than `limit` admitted units. A unit is free again at most one
-/// slice after its period. The quota's burst has no effect. A cost above the limit never fits.
+/// A unit is available again between one period and one period plus one slice after it was charged. The quota's burst
+/// has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ const MAX_SLICES: u64 = 1_000;
 /// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/sliding_window.svg"))]
 ///
@@ -40,16 +40,16 @@ const MAX_SLICES: u64 = 1_000;
 ///
 /// **Problem.** Never more than `limit` in *any* period, wherever it begins; but without a record of every call.
 ///
-/// **Naive answer.** Cut the period into `n` slices, count in each, forget a slice when it is `n` slices old. The sum
-/// is "the last period".
+/// **Naive answer.** Cut the period into `n` slices, count the calls in each, and drop a slice when it is `n` slices
+/// old. The sum counts "the last period".
 ///
-/// **Where it breaks.** It is the last period only at the edge of a slice. In between it covers less: with two
-/// slices, a limit of 100 per second admits 200 within little over half a second. Sentinel's window works like
+/// **Where it breaks.** The sum covers the last period only at the edge of a slice. In between it covers less: with two
+/// slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's window works like
 /// that.
 ///
-/// **The idea.** Keep `n + 1` slices: a slice is forgotten when its *last* instant is a whole period ago. The sum then
-/// always covers a period, and up to one slice more. The limit is strict, and the price is that a unit comes
-/// back up to one slice late.
+/// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
+/// always covers a period, and up to one slice more. So the limit is strict, and the price is that a unit is available
+/// again up to one slice late.
 ///
 /// ```text
 ///   period = 4 slices            now
@@ -60,14 +60,14 @@ const MAX_SLICES: u64 = 1_000;
 ///     forgotten
 /// ```
 ///
-/// A key's slices begin with the first call after it was idle, and that call is the last instant of its slice: so a
-/// lone burst is free again after exactly one period.
+/// The first call after a key was idle sets the edges of its slices: it is at the last instant of a slice. So the units
+/// of a single burst are available again after exactly one period.
 ///
 /// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period
 /// is in it.
 ///
-/// **Cost.** A call within the open slice touches four words. When slices have closed since the last call, each is
-/// moved on: at most `n` of them. 56 bytes a key, and 8 for each slice.
+/// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the ring
+/// advances once for each of them, at most `n` times. 56 bytes a key, and 8 for each slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -75,7 +75,7 @@ pub struct SlidingWindow {
     slices: u32,
     /// The length of a slice.
     width: u64,
-    /// The offset in the open slice at which the period of the oldest one ends.
+    /// The offset in the open slice at which the oldest slice expires.
     expiry_offset: u64,
 }
 
@@ -90,9 +90,9 @@ pub struct SlidingWindowState {
     total: u64,
     /// The units in the open slice.
     open: u64,
-    /// The index of the newest of the closed slices, which are a ring.
+    /// The index of the newest slice in `closed`, which is a ring.
     newest_index: u32,
-    /// An age above which no slice holds anything.
+    /// An age above which all slices are empty.
     oldest_age: u32,
     closed: Box<[u64]>,
 }
@@ -116,10 +116,10 @@ impl SlidingWindow {
         self.slices
     }
 
-    /// Sets the number of slices: more slices give a unit back sooner, for 8 bytes each per key.
+    /// Sets the number of slices. With more slices, a unit is available again sooner. Each slice takes 8 bytes per key.
     ///
-    /// A slice is `period / n`, rounded up to a nanosecond, and no more slices are kept than cover the period: `n`
-    /// need not divide it.
+    /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
+    /// that are not needed to cover the period are left out.
     ///
     /// # Panics
     ///
@@ -131,7 +131,7 @@ impl SlidingWindow {
     /// use tower_throttle::Quota;
     /// use tower_throttle::algorithm::SlidingWindow;
     ///
-    /// // a unit is free again at most 1 s, not 6 s, after its minute
+    /// // a unit is available again at most 1 s after its minute, instead of 6 s
     /// let window = SlidingWindow::new(Quota::per_minute(100)).slices(60);
     /// assert_eq!(window.slice_count(), 60);
     /// ```
@@ -148,7 +148,7 @@ impl SlidingWindow {
     const fn sliced(quota: Quota, queue_config: QueueConfig, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
-        // No more slices than cover the period, so that the oldest ends its period within the open one.
+        // There are no more slices than cover the period, so that the oldest slice expires within the open one.
         let slices = period.div_ceil(width);
         Self {
             quota,

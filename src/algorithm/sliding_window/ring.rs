@@ -53,22 +53,22 @@ impl SlidingWindow {
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
-    /// Returns the time until a slice's last instant is one period ago; `age` 0 is the open slice.
+    /// Returns the time until the last instant of a slice is one period ago. An `age` of 0 is the open slice.
     #[inline]
     pub(super) fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
-        // At most two periods, of at most 2^63 ns: no overflow.
+        // This is at most two periods of at most 2^63 ns each, so it does not overflow.
         let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
         from_open.saturating_sub(u64::from(age) * self.width)
     }
 
-    /// Returns the time until `deficit` units are free again.
+    /// Returns the time until `deficit` units are available again.
     pub(super) fn until(&self, state: &mut SlidingWindowState, deficit: u64) -> u64 {
         let (until, oldest_age) = self.free_after(state, deficit);
         state.oldest_age = oldest_age;
         until
     }
 
-    /// Returns the time until `deficit` units are free again, and the age of the oldest slice that holds anything.
+    /// Returns the time until `deficit` units are available again, and the age of the oldest slice that is not empty.
     pub(super) fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
         let mut oldest_age = state.oldest_age;
         if state.total - state.open < deficit {
@@ -88,7 +88,7 @@ impl SlidingWindow {
         (self.expires_in(state, 0), oldest_age)
     }
 
-    /// Returns the time until every unit is free again.
+    /// Returns the time until every unit is available again.
     pub(super) fn reset(&self, state: &SlidingWindowState) -> u64 {
         match (state.total, state.open) {
             (0, _) => 0,
@@ -124,7 +124,7 @@ impl SlidingWindow {
                 state.total -= given;
                 left -= given;
             }
-            // Less than a period ago, and so among the slices.
+            // `ago` is below a period, so this is one of the slices.
             Some(before) => age = (before / self.width) as u32,
         }
         for age in age + 1..=self.slices {
@@ -136,14 +136,14 @@ impl SlidingWindow {
         }
     }
 
-    /// Distributes the units counted in the slices of `from` to slices of its own. The present is the last instant of
-    /// the open one.
+    /// Distributes the units in the slices of `from` to the slices of `self`. The latest clock reading becomes the last
+    /// instant of the open slice.
     pub(super) fn reslice(&self, state: &mut SlidingWindowState, from: &Self) {
         let mut new = self.empty(state.last);
         (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
         for age in 1..=from.slices {
             let units = state.closed[from.slot(state, age)];
-            // Since the last instant of that slice; at most two periods, of at most 2^63 ns.
+            // The time since the last instant of that slice. It is at most two periods of at most 2^63 ns each.
             let past = state.into + 1 + u64::from(age - 1) * from.width;
             if units == 0 || past >= self.quota.period_nanos() {
                 continue;

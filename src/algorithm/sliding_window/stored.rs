@@ -1,12 +1,12 @@
-//! The state as text: the time, its offset in the open slice, the units in that, and those in each slice that has some, with
-//! its age.
+//! The state as text: the time, its offset in the open slice, the units in the open slice, the number of closed slices
+//! that are not empty, and the age and the units of each of them.
 
 use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of};
 use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::quota::Quota;
 
-/// The most slices for which a script is quicker.
+/// The maximum number of slices for which a script is faster than two round trips.
 const MAX_SCRIPT_SLICES: u32 = 100;
 
 impl StoredAlgorithm for SlidingWindow {

@@ -45,14 +45,14 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next scheduled time forward by the interval for each unit, but not to before `now`. Permits that were
-    /// taken from the store do not come back.
+    /// Moves the next scheduled time earlier by one interval per unit, but not before `now`. Stored permits that were
+    /// used are not given back.
     ///
-    /// It is rounded down where a charge is rounded up: if the interval is no whole number of nanoseconds, up to one
-    /// nanosecond is kept.
+    /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
+    /// tiny part of the charge remains.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = fine(self.observe(state, now));
-        // From a scheduled time that is saturated, no known amount can be subtracted.
+        // The exact value of a saturated scheduled time is not known, so nothing is subtracted from it.
         if state.next > observed && state.next < MAX_FIXED {
             let charged = self.nanos_of(u128::from(cost));
             let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
@@ -70,7 +70,7 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next scheduled time at least to where it would be if the call was admitted now.
+    /// Moves the next scheduled time to where it would be if the call were admitted now, unless it is later already.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
         match self.is_due(state) {
@@ -82,7 +82,7 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Keeps the number of intervals until the next scheduled time, and the filled part of the store.
+    /// Keeps the number of intervals until the next scheduled time, and the fraction of the store that is filled.
     fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let observed = from.observe(state, now);
         from.catch_up(state, observed);
@@ -112,12 +112,12 @@ impl Algorithm for Smooth {
 
     fn ready_at(&self, state: &mut SmoothState, now: Nanos, _cost: u64) -> Option<Nanos> {
         self.observe(state, now);
-        // It is ready even while the clock is behind the key's time.
+        // The call is ready even while the clock is behind the key's time.
         Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
     }
 
-    /// Admits the call at its scheduled time, unless that is overdue by more than a few ticks: then the schedule moves.
-    /// A stall stores nothing.
+    /// Admits the call at its scheduled time. If that is overdue by more than a few ticks, a later time replaces it,
+    /// and the schedule continues from there. The time of the stall is not stored.
     fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         let observed = self.observe(state, now);
         if !self.is_due(state) {
@@ -135,7 +135,7 @@ impl Algorithm for Smooth {
         now
     }
 
-    /// Found by binary search: a later call is not admitted sooner.
+    /// Finds the number by binary search, since no call is ready before the calls ahead of it.
     fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
         if max_wait == u64::MAX {
             return u64::MAX;

@@ -18,19 +18,20 @@ use crate::clock::Nanos;
 use crate::quota::Quota;
 
 const MAX_COLD_FACTOR: f64 = 1_000.0;
-/// The latest scheduled time: centuries of centuries away, in fine units.
+/// The latest scheduled time, in fine units: nine million years after the clock's zero.
 const MAX_FIXED: u128 = 1 << 126;
 /// The margin added to a scheduled time that is not exact: 2^-8 of a nanosecond.
 const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 
-/// Guava's rate limiters: paced calls and stored permits, where each call waits for the cost of the one before.
+/// Guava's rate limiters: paced calls and stored permits, where each call waits for the cost of the call before it.
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) wait in order, at most [`queue`](Smooth::queue) calls per
-/// key and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) passes if the call
-/// would not have to wait. A cost never changes its own wait: the next call waits for it. No cost is too large.
+/// key and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) admits a call
+/// that would not have to wait. The cost of a call delays the next call, never the call itself. So no cost is too
+/// large.
 ///
-/// A timer that is late by up to 5 ms costs no rate. After a longer stall of the runtime the schedule moves: the time
-/// that was missed while calls waited is neither made up for nor stored.
+/// A timer that is late by up to 5 ms does not lower the rate. After a longer stall of the runtime the schedule moves:
+/// the time that was missed while calls waited is neither made up for nor stored as permits.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -48,7 +49,8 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// # }
 /// ```
 ///
-/// First bursty, then warming up, with the same calls as in [every picture](crate::algorithm#pictures):
+/// These pictures show [`bursty`](Smooth::bursty) and [`warming_up`](Smooth::warming_up) with the [same calls as every
+/// picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/smooth_bursty.svg"))]
 ///
@@ -59,15 +61,15 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
 /// pause.
 ///
-/// **Naive answer.** Remember when the last call was; the next may go one interval later.
+/// **Naive answer.** Remember when the last call was made. The next one may pass one interval later.
 ///
-/// **Where it breaks.** It knows nothing of the past. After a quiet minute a service is either rested (then a few
-/// calls at once are fine) or cold (then full speed at once overloads it): the naive answer does neither. And a
-/// call of cost 100 would wait for all of it, though no other call is waiting.
+/// **Where it breaks.** It ignores idle time. After a quiet minute, the other service is either rested, so that a few
+/// calls at once are fine, or cold, so that the full rate at once overloads it. The naive answer handles neither case.
+/// And a call of cost 100 would have to wait for its own 100 intervals, although no other call is waiting.
 ///
-/// **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may go, and let a call of cost
-/// `n` go at once: the call after it waits for what it took. Unused time is stored as permits, up to a limit, and the
-/// question is only what a stored permit costs:
+/// **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may pass, and admit a call of cost
+/// `n` at that time: the call after it waits for the `n` permits. Unused time is stored as permits, up to a maximum.
+/// The two kinds differ in the time that a stored permit costs:
 ///
 /// ```text
 ///  time per permit
@@ -79,22 +81,24 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
 /// ```
 ///
-/// A permit taken from the store costs the area under the line, from the right. So a limiter that was idle starts at
-/// `cf` times the interval and has come down to the interval after `warm_up`. Since the cost is an area, it does not
-/// matter how permits are split into calls.
+/// Permits are taken from the right end of the store, and each costs the area under the line. So a limiter that was
+/// idle starts at `cf` times the interval, and reaches the interval itself after `warm_up`. Since the cost is an area,
+/// it does not matter how permits are split into calls.
 ///
-/// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the bend
-/// is at `warm_up / 2`, the end is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by
-/// `1/2 + 2 / (1 + cf)` for each unit of time: none of these formulas contains the rate. With some rates the times
-/// have no finite form, so they are kept in 2^-48 of a nanosecond, and each is rounded so that no call goes early.
-/// The cold factor is rounded up to a multiple of 1/1024.
+/// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the threshold
+/// is at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by `1/2 + 2 / (1 +
+/// cf)` for each unit of time. None of these formulas contains the rate. With some rates, scheduled times are not whole
+/// nanoseconds. So they are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no call is admitted
+/// early. The cold factor is rounded up to a multiple of 1/1024.
 ///
-/// Up to a cold factor of 3, tiny errors stay tiny: no call goes early, and none late by more than a nanosecond.
-/// Above that the algorithm itself is unstable: the later a cold start begins, the warmer and so the faster it is, and
-/// an error grows by a factor of about `(cf + 5) (cf - 1) / (2 cf + 2) - 1` with each cold start that is not quite cold.
-/// With a factor of 10 some fifteen of them in a row are exact, with 1,000 some four.
+/// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and none is late by more than a
+/// nanosecond. Above 3, the algorithm itself is unstable: a scheduled time that is a little late leaves less idle time
+/// to store, so the next start is less cold and faster. Each start from a store that is not full multiplies the error
+/// by about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, about fifteen such starts in a row are exact to
+/// a nanosecond; with 1,000, about four.
 ///
-/// **Invariant.** A call is admitted no sooner than `next`; `next` moves on by the area of what it took.
+/// **Invariant.** No call is admitted before `next`. Each admission advances `next` by the area of the permits that it
+/// takes.
 ///
 /// **Cost.** Constant time, 48 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,15 +127,15 @@ pub struct SmoothState {
 }
 
 impl Smooth {
-    /// Creates Guava's `SmoothBursty`, which stores up to one second of unused permits that then cost nothing. The store
-    /// is empty when the limiter is built, and the first call is free.
+    /// Creates Guava's `SmoothBursty`, which stores the unused permits of up to one second. Stored permits cost no
+    /// time. The store is empty when the limiter is built, and the first call passes at once.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
         Self::with(quota, StoredPermits::Bursty)
     }
 
-    /// Creates Guava's `SmoothWarmingUp`: after a pause calls start at the cold factor (3) times the interval, and come
-    /// down to the interval within `warm_up`. It is cold when the limiter is built.
+    /// Creates Guava's `SmoothWarmingUp`: after a pause, the interval between calls is at first the normal one times
+    /// the cold factor (3), and decreases to the normal one within `warm_up`. The limiter is cold when it is built.
     ///
     /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
     /// 292 years.
@@ -173,9 +177,9 @@ impl Smooth {
     /// Sets the factor by which the first interval of a cold limiter is longer than the normal one. It has no effect on
     /// [`bursty`](Smooth::bursty).
     ///
-    /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors add up over cold starts in a
-    /// row, if the limiter was idle before each of them but not long enough to be quite cold: with a factor of 10,
-    /// some fifteen such starts are exact to a nanosecond; with 1,000, some four.
+    /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow over successive starts if the
+    /// limiter was idle before each of them, but not long enough to be completely cold. With a factor of 10, about
+    /// fifteen such starts are exact to a nanosecond; with 1,000, about four.
     ///
     /// # Panics
     ///
@@ -190,7 +194,7 @@ impl Smooth {
         self.measured()
     }
 
-    /// Sets how many calls may wait, per key: by default the quota's burst. With 0, none waits.
+    /// Sets how many calls may wait, per key: by default the quota's burst. With 0, no call waits.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);

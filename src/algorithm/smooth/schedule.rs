@@ -7,7 +7,7 @@ use crate::algorithm::rate::div_rem;
 use crate::clock::Nanos;
 
 impl Smooth {
-    /// Returns the time of `units` at the interval, rounded up, in fine units.
+    /// Returns the time of `units` intervals, rounded up, in fine units.
     pub(super) fn nanos_of(&self, units: u128) -> u128 {
         let grains = units.saturating_mul(u128::from(self.rate.period));
         let (nanos, rest) = div_rem(grains, self.rate.limit);
@@ -17,7 +17,7 @@ impl Smooth {
         (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(self.rate.limit))
     }
 
-    /// Stores the time from `next` to `now`, if there is any.
+    /// Adds the time from `next` to `now` to the store, if `now` is after `next`.
     pub(super) fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
         let now = fine(now);
         if now > state.next {
@@ -96,16 +96,18 @@ impl Smooth {
             .saturating_since(now)
     }
 
-    /// Returns the time at which a call may be admitted whose scheduled time was computed as `next`. Time that was
-    /// rounded up fills the store a little later, and a store that is less full is less cold: so a margin is added to a
-    /// time that is not exact.
+    /// Returns the time at which a call may be admitted if its scheduled time was computed as `next`.
+    ///
+    /// A scheduled time that was rounded up leaves less idle time to store. The store is then less cold, and the
+    /// following scheduled times are too early. So a margin is added to each time that is not exact.
     pub(super) fn exact(&self, next: u128) -> u128 {
         let is_exact =
             next.is_multiple_of(1 << FRACTION_BITS) || matches!(self.stored_permits, StoredPermits::Bursty);
         if is_exact { next } else { next.saturating_add(MARGIN) }
     }
 
-    /// Returns how many calls of cost 1 pass at once: those that cost nothing, and one for which the next call waits.
+    /// Returns how many calls of cost 1 pass at once: those that cost no time, and one more, for which the next call
+    /// waits.
     pub(super) fn burst_of(&self, stored: u128) -> u64 {
         self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }

@@ -12,7 +12,7 @@ const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StoredPermits {
-    /// Up to one second of unused time, free of charge.
+    /// Up to one second of unused time. Stored permits cost no time.
     Bursty,
     WarmingUp {
         /// The time of a warm-up, in nanoseconds.
@@ -38,7 +38,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the maximum that is stored.
+    /// Returns the maximum of the stored time.
     pub(super) fn max_stored(self) -> u128 {
         match self {
             Self::Bursty => SECOND,
@@ -49,8 +49,8 @@ impl StoredPermits {
         }
     }
 
-    /// Converts what `old` has `stored`: returns the same fraction of this maximum, rounded so that no call goes early.
-    /// If `old` is of the other kind, it returns the [initial](Self::initial) amount.
+    /// Converts the time `stored` in the store `old`: returns the same fraction of the maximum of this store, rounded
+    /// so that no call is admitted early. If `old` is of the other kind, returns the [initial](Self::initial) time.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,
@@ -61,7 +61,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the amount that is stored when a limiter is built: nothing, or the maximum, which makes it cold.
+    /// Returns the time that is stored when a limiter is built: none, or the maximum, with which the limiter is cold.
     pub(super) fn initial(self) -> u128 {
         match self {
             Self::Bursty => 0,
@@ -69,7 +69,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the amount that idle time stores.
+    /// Returns the time that is stored during the time `idle`.
     pub(super) fn accrued_in(self, idle: u128) -> u128 {
         match self {
             Self::Bursty => idle,
@@ -80,7 +80,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the idle time that stores `missing`.
+    /// Returns the idle time that fills the store by `missing`.
     pub(super) fn until(self, missing: u128) -> u128 {
         match self {
             Self::Bursty => missing,
@@ -91,7 +91,8 @@ impl StoredPermits {
         }
     }
 
-    /// Takes `time` from the store, and fresh permits for the rest. Returns how long that takes.
+    /// Takes permits that are worth `time`: stored ones first, and fresh ones for the rest. Returns the time by which
+    /// they delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);
@@ -116,7 +117,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns how many permits of `time` each are free of charge.
+    /// Returns how many stored permits, of `time` each, cost no time.
     pub(super) fn free(self, stored: u128, time: u128) -> u64 {
         match self {
             Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),

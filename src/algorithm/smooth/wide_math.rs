@@ -49,9 +49,8 @@ pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     quotient + u128::from(rest > 0)
 }
 
-/// Returns the number with these `limbs`, lowest first, shifted to the right by `shift` bits. It is rounded up if
-/// bits are cut off, or if `before` says that some were cut off earlier. If it is above `u128::MAX / 2`, returns
-/// that.
+/// Returns the number with these `limbs`, lowest first, shifted to the right by `shift` bits. It is rounded up if bits
+/// are cut off, or if `before` says that some were cut off earlier. Returns `u128::MAX / 2` if the result is more.
 fn shifted(limbs: [u64; 5], shift: u32, before: bool) -> u128 {
     const MAX: u128 = u128::MAX / 2;
     let (whole, bits) = ((shift / 64) as usize, shift % 64);

@@ -1,17 +1,18 @@
 use crate::algorithm::StorableError;
 use crate::algorithm::rate::Rate;
 
-/// A rate in grains of a microsecond, in lowest terms: the clock of a server counts in microseconds.
+/// A rate for the clock of a server, which counts in microseconds: the grains per microsecond and per unit, in lowest
+/// terms.
 ///
-/// Its grains are coarser than those of the [`Rate`], by a factor of which every microsecond is a multiple. So states that
-/// were fresh at a whole microsecond have whole grains.
+/// One of its grains is `factor` grains of the [`Rate`]. A microsecond is a whole number of both. So a state that was
+/// fresh at a whole microsecond has a whole number of these grains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct MicroRate {
     /// The grains of a microsecond.
     pub(in crate::algorithm) micro: u128,
     /// The grains of a unit.
     pub(in crate::algorithm) unit: u128,
-    /// The grains of the rate in one grain.
+    /// The grains of the [`Rate`] in one grain of this rate.
     factor: u64,
 }
 
@@ -28,17 +29,17 @@ impl MicroRate {
         }
     }
 
-    /// Converts grains of the rate, rounded up.
+    /// Converts grains of the [`Rate`] to grains of this rate, rounded up.
     pub(in crate::algorithm) const fn grains_to_micros(self, grains: u128) -> u128 {
         grains.div_ceil(self.factor as u128)
     }
 
-    /// Converts to grains of the rate.
+    /// Converts grains of this rate to grains of the [`Rate`].
     pub(in crate::algorithm) fn grains(self, count: u128) -> Option<u128> {
         count.checked_mul(self.factor.into())
     }
 
-    /// Returns an error if the rate is above what the text of a state is made for.
+    /// Returns an error if the rate is too high for a state that is kept as text.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
         match self.micro <= 1_000_000 {
             true => Ok(()),
@@ -62,7 +63,7 @@ mod tests {
             let rate = of(text);
             assert_eq!((rate.micro, rate.unit), (micro, unit), "{text}");
         }
-        // 3 per 7 ns: 7 grains a unit, and 3000 a microsecond.
+        // At 3 per 7 ns, a unit is 7 grains, and a microsecond is 3000.
         assert_eq!((of("3/7ns").micro, of("3/7ns").unit), (3_000, 7));
     }
 }

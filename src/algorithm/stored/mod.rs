@@ -1,9 +1,9 @@
-//! States that other machines can keep, as text.
+//! States as text, which other machines can keep.
 //!
 //! A state in memory is a few integers, in units that only its algorithm knows: grains of a rate, offsets in a slice.
-//! On another machine a state is text, and the text begins with the *unit* of the state: all that is needed to read
-//! its numbers. So a machine whose quota differs reads the numbers as what they are, and
-//! [migrates](Algorithm::migrate) them.
+//! On another machine a state is text, and the text begins with the *unit* of the state: all that is needed to read its
+//! numbers. So a machine with another quota reads the numbers correctly, and then [migrates](Algorithm::migrate) the
+//! state.
 
 mod micro_rate;
 mod script;
@@ -30,7 +30,7 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// own algorithm to use it with a [`RedisStore`](crate::store::redis::RedisStore): two methods for the unit and two for the
 /// state.
 ///
-/// Instants are whole microseconds there.
+/// In the text, instants are whole microseconds.
 ///
 /// ```
 /// use tower_throttle::algorithm::{FixedWindow, StateReader, StateWriter, StoredAlgorithm};
@@ -51,18 +51,18 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 pub trait StoredAlgorithm: Algorithm {
     /// Returns the unit of its states: one word of printable ASCII, without a space, a comma or an unpaired parenthesis.
     ///
-    /// Two algorithms of equal units read each other's numbers as their own.
+    /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
 
-    /// Returns the algorithm that wrote states of that unit, as far as is needed to read and to migrate them. `None` if the
-    /// unit is not one of this type.
+    /// Returns an algorithm that can read and migrate states of `unit`. Settings that this does not need may differ
+    /// from those of the algorithm that wrote the states. Returns `None` if `unit` is not one of this type.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.
     fn write_state(&self, state: &Self::State, numbers: &mut StateWriter);
 
-    /// Reads numbers that an algorithm of the same unit has written. Returns `None` unless they are such: a state that is
-    /// read must not cause a panic later.
+    /// Reads the numbers that an algorithm of the same unit has written. Returns `None` if they are not a valid state:
+    /// a state that was read must not cause a panic later.
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State>;
 
     /// Returns an error if this configuration cannot be kept on another machine. The limiter is then not built.
@@ -74,8 +74,9 @@ pub trait StoredAlgorithm: Algorithm {
         Ok(())
     }
 
-    /// Returns the steps by which a script on the server decides a check. `None` if the state is read, and written if no other
-    /// process has written it meanwhile: two round trips, for any arithmetic.
+    /// Returns the steps by which a script on the server decides a check. With `None`, the store reads the state,
+    /// checks it, and writes it unless another process has written it meanwhile. That takes two round trips, and works
+    /// for any arithmetic.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -85,13 +86,14 @@ pub trait StoredAlgorithm: Algorithm {
         false
     }
 
-    /// Returns whether the clock was set back between two states of a key, so that `after` must be written even if nothing was
-    /// charged: its time goes on from the new reading. For algorithms whose states have several times.
+    /// Returns whether the clock was set back between two states of a key, so that `after` must be written even if
+    /// nothing was charged, because its time continues from the new reading. Algorithms whose states have several times
+    /// override this method.
     fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces the configurations in `state` that have the same unit as this one by this one. Only a state of
+    /// Replaces each configuration in `state` that has the same unit as `self` by `self`. Only a state of
     /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
@@ -100,8 +102,8 @@ pub trait StoredAlgorithm: Algorithm {
         self.charge_saturating(state, now, cost);
     }
 
-    /// Charges a call that may wait, and hands out the time of its release. `None` if no such times are handed out: a call
-    /// that waits asks again.
+    /// Charges a call that may wait, and returns the time of its release. Returns `None` if the algorithm cannot know
+    /// that time in advance: the call then waits and checks again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,
@@ -112,7 +114,8 @@ pub trait StoredAlgorithm: Algorithm {
         None
     }
 
-    /// Returns the charge of a call that was cancelled while it waited, unless another call was charged after it.
+    /// Gives back the charge of a call that was cancelled while it waited, unless another call was charged after it.
+    /// Returns whether it did.
     fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
         false
     }
@@ -123,8 +126,8 @@ pub trait StoredAlgorithm: Algorithm {
 pub struct ReservedTime {
     /// The decision. An admission has the wait as its [`delay`](Decision::delay).
     pub decision: Decision,
-    /// A mark of the state after the charge, by which [`give_back`](StoredAlgorithm::give_back) finds out whether another
-    /// call was charged since.
+    /// A number that identifies the state after the charge. [`give_back`](StoredAlgorithm::give_back) compares it to
+    /// detect whether another call was charged since.
     pub mark: u128,
 }
 

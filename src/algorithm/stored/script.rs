@@ -1,4 +1,4 @@
-/// The largest integer up to which a script computes exactly: its numbers are floating-point.
+/// The largest integer up to which a script computes exactly, since its numbers are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
 /// The steps by which a script decides a check: one for each limit. See
@@ -22,14 +22,15 @@ pub(crate) struct Step {
 /// The kind of a limit in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepKind {
-    /// Grains of a microsecond, grains of a unit, capacity in grains, grains of a unit that must fit, period, maximum of a
-    /// state in grains.
+    /// The arguments are the grains of a microsecond, the grains of a unit, the capacity in grains, the grains per unit
+    /// of cost that must be available, the period in microseconds, and the maximum of a state in grains.
     Bucket,
-    /// Limit, period, 1 if windows are aligned.
+    /// The arguments are the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
     FixedWindow,
-    /// Limit, period.
+    /// The arguments are the limit, and the period in microseconds.
     SlidingCounter,
-    /// Limit, period in nanoseconds, width in nanoseconds, number of slices.
+    /// The arguments are the limit, the period in nanoseconds, the length of a slice in nanoseconds, and the number of
+    /// slices.
     SlidingWindow,
 }
 
@@ -46,7 +47,7 @@ impl StepKind {
 }
 
 impl ScriptSteps {
-    /// Creates a single step. Returns `None` unless each argument can be computed with exactly.
+    /// Creates a single step. Returns `None` if an argument is too large to be exact in a script.
     pub(in crate::algorithm) fn one<const N: usize>(kind: StepKind, arguments: [u128; N]) -> Option<Self> {
         let mut all = [0; 6];
         for (place, argument) in all.iter_mut().zip(arguments) {

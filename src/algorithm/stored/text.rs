@@ -36,7 +36,7 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Every method returns `None` unless what comes next is such.
+/// Reads the numbers of a state. Each method returns `None` if the next word of the text is not what the method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 
@@ -63,7 +63,7 @@ impl<'a> StateReader<'a> {
     /// Reads a number of up to 128 bits.
     pub fn wide(&mut self) -> Option<u128> {
         let word = self.word()?;
-        // `parse` takes a plus sign, too.
+        // `parse` would accept a plus sign as well.
         word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
     }
 
@@ -77,7 +77,7 @@ impl<'a> StateReader<'a> {
         Some(Nanos(self.number()?.checked_mul(1_000)?))
     }
 
-    /// Returns whether all was read.
+    /// Returns whether the whole text was read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.0.is_empty()
@@ -95,7 +95,8 @@ pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) ->
     words.next().is_none().then_some(numbers)
 }
 
-/// Returns the nanoseconds in which spans below a period are written: 1,000 if the period is a whole number of microseconds.
+/// Returns the unit, in nanoseconds, in which spans below a period are written: 1,000 if the period is a whole number
+/// of microseconds, otherwise 1.
 pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }

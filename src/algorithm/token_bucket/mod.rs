@@ -14,16 +14,16 @@ use crate::quota::Quota;
 
 /// A bucket that allows bursts up to a capacity and is refilled at a steady rate.
 ///
-/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next are paced,
-/// and the rest is denied.
+/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
+/// paced, and further calls are denied.
 ///
 /// The capacity is the quota's burst, which is its limit unless set. The bucket of a fresh key is full, except with
-/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass,
-/// exactly: no drift, no float. A cost above the burst never fits.
+/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass. The
+/// arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
-/// Queued calls are charged when their tokens are there, to the nanosecond, though a timer may be up to 5 ms late: so
-/// in any span `t` at most `burst + (t + 5 ms) * limit / period` of them are admitted. After a longer stall of the
-/// runtime, the tokens of that time fill the bucket at most.
+/// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
+/// late. So in any span `t` at most `burst + (t + 5 ms) * limit / period` of them are admitted. After a longer stall of
+/// the runtime, the bucket is at most full.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -37,7 +37,7 @@ use crate::quota::Quota;
 /// assert!(!limiter.check_n("user:42", 15).is_allowed());
 /// ```
 ///
-/// With the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../pictures/token_bucket.svg"))]
 ///
@@ -45,16 +45,16 @@ use crate::quota::Quota;
 ///
 /// **Problem.** Allow bursts, but hold callers to a rate on average.
 ///
-/// **Naive answer.** A bucket of tokens and a task that drops one in every `period / limit`. A call takes a token.
+/// **Naive answer.** A bucket of tokens, and a task that adds one token every `period / limit`. A call takes a token.
 ///
-/// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a
-/// whole number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down it lets a call through too
-/// early, rounded up it loses some; kept in floating point it drifts. Systems in wide use admit 0.96 calls a minute
-/// for "1 per minute", or 1,006 at once for a burst of 1,000.
+/// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a whole
+/// number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down, the bucket admits calls too early;
+/// rounded up, it loses some; in floating point, it drifts. Systems in wide use admit 0.96 calls a minute for "1 per
+/// minute", or 1,006 at once for a burst of 1,000.
 ///
-/// **The idea.** Refill when a call arrives, by the tokens of the time since the last one; and count in a unit in
-/// which nothing is a fraction. One token is `period` grains. One nanosecond brings `limit` grains. Both are integers
-/// (in lowest terms, so that the numbers stay small), and the remainder is carried, not rounded away.
+/// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in a unit in which nothing
+/// is a fraction. One token is `period` grains, and `limit` grains arrive per nanosecond. Both are integers (in lowest
+/// terms, so that the numbers stay small), and the remainder is carried, not rounded away.
 ///
 /// ```text
 ///  tokens
@@ -67,13 +67,13 @@ use crate::quota::Quota;
 /// ```
 ///
 /// The state is what is *missing*: `used` whole tokens and `part` grains of one more. A fresh key misses nothing, so
-/// the state of an idle key is zero and may be forgotten.
+/// the state of an idle key is zero and may be removed.
 ///
 /// **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
 /// period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
 ///
-/// **Cost.** Constant time, 24 bytes a key. With less than a token's time since the last call (the busy case) no
-/// division at all.
+/// **Cost.** Constant time, 24 bytes a key. There is no division if less than the time of one token has passed since
+/// the last call, as for a busy key.
 ///
 /// A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
 /// state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
@@ -122,8 +122,9 @@ impl TokenBucket {
 
     /// Makes the bucket empty when the limiter is built.
     ///
-    /// A fresh key counts as idle since then, so its bucket has been filling until its first call. While it is not full,
-    /// a refund cannot distinguish tokens that were charged from those missing at the start.
+    /// A fresh key counts as idle since then, so its bucket is filled for the time until its first call. While the
+    /// bucket is not full, a refund cannot distinguish tokens that were charged from those that were missing at the
+    /// start.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -198,14 +199,15 @@ impl TokenBucket {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Returns the time at which the bucket has the tokens for a queued call of `cost` that is next; the state's
-    /// own time if it has them already. A call that costs more than the burst was queued with another limit: it
-    /// needs a full bucket.
+    /// Returns the time at which the bucket has the tokens for the next queued call, of `cost`. If it has them already,
+    /// this is the latest clock reading of the state. A call that costs more than the burst was queued with another
+    /// limit, and needs a full bucket.
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
         state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }
 
-    /// Charges a call at its scheduled time. Tokens that arrive later than the state's own time are owed.
+    /// Charges a call at its scheduled time, usually without advancing the state. So `used` may exceed the burst until
+    /// the scheduled time.
     fn owe(&self, state: &mut TokenBucketState, cost: u64) {
         let cost = cost.min(self.burst());
         if let Some(used) = state.used.checked_add(cost) {
@@ -217,24 +219,25 @@ impl TokenBucket {
         let owed = self.missing(state) + self.rate.units(cost);
         let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
         let (used, part) = div_rem(missing, self.rate.period);
-        // It can still overflow at the end of time only.
+        // After that, it can overflow only at the end of time.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
         state.last = ready_at;
     }
 
-    /// Returns an admission, or the decision on a cost of 0. No time passes for the key while the clock is `behind`.
+    /// Returns an admission, or the decision on a cost of 0. The reported times include `behind`, the time by which the
+    /// clock is behind the key's time.
     #[inline(always)]
     fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
-        let (remaining, still) = (self.available(state), self.rate.grains(behind));
-        let next = if remaining == 0 { self.until(state, 1).saturating_add(still) } else { 0 };
-        let reset = self.missing(state).saturating_add(still);
+        let (remaining, lag) = (self.available(state), self.rate.grains(behind));
+        let next = if remaining == 0 { self.until(state, 1).saturating_add(lag) } else { 0 };
+        let reset = self.missing(state).saturating_add(lag);
         self.rate.allow(self.burst(), remaining, reset, next)
     }
 
     fn deny(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
-        let still = self.rate.grains(behind);
-        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(still));
-        let reset = self.missing(state).saturating_add(still);
+        let lag = self.rate.grains(behind);
+        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(lag));
+        let reset = self.missing(state).saturating_add(lag);
         self.rate.deny(self.burst(), self.available(state), retry, reset)
     }
 }

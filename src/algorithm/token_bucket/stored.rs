@@ -9,7 +9,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The number of bursts that may be owed to calls that wait.
+/// The maximum number of missing tokens of a state, in bursts. Only calls that wait can make it more than one.
 const MAX_DEBT: u64 = 1 << 20;
 
 impl TokenBucket {
@@ -17,12 +17,12 @@ impl TokenBucket {
         MicroRate::of(self.rate)
     }
 
-    /// Returns the most tokens that a state can miss.
+    /// Returns the maximum number of missing tokens of a state.
     fn max_missing(&self) -> u64 {
         self.burst().saturating_mul(MAX_DEBT)
     }
 
-    /// Returns the grains that were missing at the clock's zero if none had been charged since then.
+    /// Returns the missing grains, counted from the clock's zero. The number changes with a charge, but not with time.
     fn mark(&self, state: &TokenBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(self.missing(state))
     }
@@ -56,7 +56,8 @@ impl StoredAlgorithm for TokenBucket {
         self.micro_rate().check_storable()
     }
 
-    /// A script knows no bucket that is empty at first: such a key is idle since the clock's zero.
+    /// A script does not support `start_empty`: to it, a new key has been idle since the clock's zero, so its bucket is
+    /// full.
     fn script(&self) -> Option<ScriptSteps> {
         let MicroRate { micro, unit, .. } = self.micro_rate();
         let period = u128::from(self.quota.period_nanos() / 1_000);
@@ -67,7 +68,7 @@ impl StoredAlgorithm for TokenBucket {
 
     fn charge_more(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        // What is owed to calls that wait stays owed.
+        // Waiting calls may have charged more than the burst. `charge_saturating` would lower that charge.
         if state.used <= self.burst() {
             self.charge_saturating(state, now, cost);
         }
@@ -84,15 +85,15 @@ impl StoredAlgorithm for TokenBucket {
         if cost > self.burst() {
             return Some(ReservedTime { decision: self.deny(state, behind, cost), mark: 0 });
         }
-        let still = self.rate.grains(behind);
+        let lag = self.rate.grains(behind);
         let until = self.until(state, cost);
-        // Units that are there need not wait for the clock.
-        let wait = if until == 0 { 0 } else { until.saturating_add(still) };
+        // If the units are available, the call does not wait for the clock to catch up.
+        let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
         let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
-        let most = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let excess = until.saturating_sub(places).max(wait.saturating_sub(most));
-        let reset = self.missing(state).saturating_add(still);
+        let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
+        let excess = until.saturating_sub(places).max(wait.saturating_sub(max));
+        let reset = self.missing(state).saturating_add(lag);
         let decision = match (wait, excess) {
             (0, _) => {
                 state.used += cost;
@@ -100,8 +101,8 @@ impl StoredAlgorithm for TokenBucket {
             }
             (_, 0) => {
                 state.used += cost;
-                let owed = self.missing(state).saturating_add(still);
-                let next = self.until(state, 1).saturating_add(still);
+                let owed = self.missing(state).saturating_add(lag);
+                let next = self.until(state, 1).saturating_add(lag);
                 let decision = self.rate.allow(self.burst(), 0, owed, next);
                 decision.with_delay(self.rate.nanos_of(wait))
             }

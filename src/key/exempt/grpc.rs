@@ -4,11 +4,11 @@ use super::predicate::RequestPredicate;
 
 /// A predicate for calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
 ///
-/// A client whose `Watch` is rejected considers the server unhealthy. Anyone can call these methods, and keep a `Watch`
-/// open: limit the streams of a connection, or the concurrent calls.
+/// A client whose `Watch` is rejected considers the server unhealthy. Anyone can call these methods and keep a `Watch`
+/// open, so limit the streams of a connection, or the concurrent calls.
 ///
-/// The path is compared as this layer sees it: inside axum's `nest`, without the prefix, as the gRPC service sees it.
-/// So put the limit around gRPC services only.
+/// The path is compared as this layer receives it. Inside axum's `nest`, that is the path without the prefix, so put
+/// the limit around gRPC services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};
@@ -19,10 +19,11 @@ use super::predicate::RequestPredicate;
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 
-/// A predicate for calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection`, and of its `v1alpha`.
+/// A predicate for calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection` or its version
+/// `v1alpha`.
 ///
 /// Anyone can make these calls, and their responses are large: use it only where reflection is not public. The path is
-/// compared as for [`GrpcHealth`].
+/// compared as described at [`GrpcHealth`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 

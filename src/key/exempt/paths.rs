@@ -10,9 +10,8 @@ use super::predicate::RequestPredicate;
 /// request these paths, so their handlers should be cheap.
 ///
 /// In axum (feature `axum`), `/login` matches that path only, wherever the layer is, even inside `Router::nest("/api",
-/// ..)`: axum keeps the path as it was sent in its `OriginalUri`. There are two exceptions, in which the changed path
-/// is compared: the path is rewritten before the outermost router is called, or a router other than axum's strips a
-/// prefix.
+/// ..)`: axum keeps the path as it was sent in its `OriginalUri`. The changed path is compared in two cases: if it is
+/// rewritten before the outermost router is called, or if a router other than axum's strips a prefix.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,

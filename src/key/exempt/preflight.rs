@@ -9,10 +9,10 @@ use super::predicate::RequestPredicate;
 ///
 /// A browser sends a preflight, without credentials, before a cross-origin request, and reports its rejection as a
 /// network error. A `CorsLayer` outside the limiter answers preflights before they are counted; this predicate is for
-/// services that answer them inside.
+/// services that answer them inside the limiter.
 ///
-/// Anyone can send them. So do not use it where a handler would treat them as calls (`any(..)`, a fallback, a tonic
-/// server), and make sure that answering them is cheap.
+/// Anyone can send preflights. So do not use this predicate where a handler would treat them as calls (`any(..)`, a
+/// fallback, a tonic server), and make sure that answering them is cheap.
 ///
 /// ```
 /// use tower_throttle::key::Preflight;
@@ -29,10 +29,10 @@ impl<B: Body> RequestPredicate<Request<B>> for Preflight {
         request.method() == Method::OPTIONS
             && headers.contains_key(ORIGIN)
             && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-            // Some servers treat any method as a call: without a body, it requests nothing.
+            // Some servers treat a request of any method as a call, if it has a body.
             && request.body().is_end_stream()
             && !headers.contains_key(CONTENT_TYPE)
-            // Others take the method from this header.
+            // Other servers take the method from this header.
             && !headers.contains_key("x-http-method-override")
     }
 }

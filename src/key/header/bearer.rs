@@ -39,7 +39,8 @@ impl Bearer {
 
     /// Hashes tokens with a secret that all processes know, so that they share limits in a store on another machine.
     ///
-    /// Without it, tokens are hashed with a random number of the process, and a limiter with such a store does not compile.
+    /// Without a secret, tokens are hashed with a random number of the process, and a limiter with such a store does
+    /// not compile.
     ///
     /// ```
     /// use tower_throttle::key::Bearer;

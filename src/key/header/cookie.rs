@@ -15,15 +15,15 @@ use crate::store::KeySecret;
 /// The value of a cookie, as a fingerprint.
 ///
 /// Callers without the cookie share one key, so omitting it does not bypass the limit; [`or`](Cookie::or) uses another
-/// extractor for them instead. Two cookies of that name count as none, because the inner service might read either;
-/// they are not an error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes, unless
-/// [`max_len`](Cookie::max_len) is set, is an error of the client (400). All `Cookie` headers are read: HTTP/2 may
-/// send each cookie in its own.
+/// extractor for them instead. Two cookies of that name count as none, because the inner service might read either.
+/// They are not an error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes is an error of
+/// the client (400), unless [`max_len`](Cookie::max_len) is set. All `Cookie` headers are read, because HTTP/2 may send
+/// each cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
-/// compare: one session has one budget, however it is written. The value is not checked: a caller that invents sessions
-/// gets a new budget for each. Where an outer layer checks sessions, let it insert the user as an extension, and limit
-/// by that [`Extension`](crate::key::Extension).
+/// compare. So one session has one budget, even if a caller encodes it in different ways. The value is not checked: a
+/// caller that invents sessions gets a new budget for each. Where an outer layer checks sessions, let it insert the
+/// user as an extension, and limit by that [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};
@@ -55,7 +55,8 @@ impl Cookie {
 
     /// Hashes sessions with a secret that all processes know, so that they share limits in a store on another machine.
     ///
-    /// Without it, sessions are hashed with a random number of the process, and a limiter with such a store does not compile.
+    /// Without a secret, sessions are hashed with a random number of the process, and a limiter with such a store does
+    /// not compile.
     ///
     /// ```
     /// use tower_throttle::key::Cookie;
@@ -106,8 +107,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            // A sibling subdomain can set the second one. A key made of both would give each of its values a new
-            // budget.
+            // A sibling subdomain can set the second cookie. A key made of both would give a caller a new budget for
+            // each value of the second.
             (None, _) | (_, Some(_)) => Ok(None),
             (Some(value), None) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))

@@ -14,8 +14,8 @@ use crate::store::{KeyWriter, SharedKey};
 /// The value of a header.
 ///
 /// Callers without the header share one key, so omitting it does not bypass the limit; [`or`](Header::or) uses another
-/// extractor for them instead. Two headers of that name are an error of the client (400): the inner service might read
-/// the other one.
+/// extractor for them instead. Two headers of that name are an error of the client (400), because the inner service
+/// might read either.
 ///
 /// The value is compared byte by byte. It is not checked: a caller that invents values gets a new budget for each.
 /// Limit by address as well; or, where an outer layer checks the value, let it insert the user as an extension, and
@@ -81,7 +81,7 @@ impl Header {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
 
-/// Its text holds the value, which is readable in a store on another machine.
+/// Writes the header's value as plain text, so the value is readable in a store on another machine.
 impl SharedKey for HeaderKey {
     fn write_to(&self, text: &mut KeyWriter) {
         match &self.0 {

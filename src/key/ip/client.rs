@@ -28,9 +28,12 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// | is CloudFront | [`cloudfront`](ClientIp::cloudfront) | the only address in `CloudFront-Viewer-Address` |
 ///
 /// A list is read from the right, over all headers of that name, because only the rightmost entries are written by
-/// proxies. With trusted **networks**: a peer in none of them is the client, and no header is read. Otherwise the
-/// client is the first address from the right that is in none of them; the leftmost if all are; the peer if there is
-/// no header. With trusted **hops**: the client is exactly that entry from the right.
+/// proxies.
+///
+/// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is
+///   trusted, the client is the first address from the right that is not trusted. If all addresses are trusted, it is
+///   the leftmost address. If there is no header, it is the peer.
+/// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. The zone of an address is dropped, and an IPv4 address
 /// mapped into IPv6 is an IPv4 address.
@@ -44,10 +47,10 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 ///
 /// # Errors
 ///
-/// It is an error of the client (400) if the entry that counts is not an address (`unknown`, an obfuscated name, an
-/// empty one), if there are fewer entries than hops, or if a single-address header occurs twice. An entry further left
-/// is never used instead, nor is another header. The first list that is shorter than the hops is logged as a warning,
-/// since a wrong number of hops looks the same.
+/// It is an error of the client (400) if the client's entry is not an address (`unknown`, an obfuscated name, an empty
+/// entry), if there are fewer entries than hops, or if a single-address header occurs twice. No entry further left and
+/// no other header is used instead. The first list that has fewer entries than hops is logged as a warning, since a
+/// wrong number of hops causes the same error.
 ///
 /// It is an error of the configuration if a required header, or a required peer address, is missing. The layer's
 /// [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such a request.
@@ -154,8 +157,8 @@ impl ClientIp {
         self.options.network(address.to_canonical())
     }
 
-    /// Returns the client's address: not grouped by prefix, and whether or not it is [allowed](ClientIp::allow) or
-    /// [denied](ClientIp::deny).
+    /// Returns the client's address, without grouping it by prefix. Networks that are [allowed](ClientIp::allow) or
+    /// [denied](ClientIp::deny) make no difference.
     ///
     /// # Errors
     ///
@@ -174,7 +177,8 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // Before the list is locked: the user's `peer_from` function might replace the list.
+                // The peer is read before the list is locked, since the user's `peer_from` function might replace the
+                // list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
                     Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),
@@ -189,7 +193,8 @@ impl ClientIp {
 
 ip_extractor!(ClientIp);
 
-/// Returns the first address from the right that is not trusted, starting with the peer; the leftmost if all are.
+/// Returns the first address from the right that is not trusted, starting with the peer. Returns the leftmost address
+/// if all are trusted.
 fn first_untrusted(
     list: List,
     trusted: &NetworkSet,
@@ -210,7 +215,7 @@ fn first_untrusted(
     Ok(last)
 }
 
-/// Returns the address in the entry `count` from the right.
+/// Returns the address in the entry that is number `count` from the right.
 fn nth_hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {
     let name = list.name();
     match list.elements(headers).nth(count - 1) {

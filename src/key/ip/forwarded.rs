@@ -11,8 +11,8 @@ const MAX_PAIRS: usize = 16;
 
 /// Returns the position of the last comma outside a quoted string.
 ///
-/// It is searched from the right, so that what a proxy appended is read as the proxy wrote it, even if the caller's
-/// part ends with an opening quote or a backslash.
+/// The search goes from right to left, so that the element that a proxy appended is read as the proxy wrote it, even if
+/// the caller's part ends with an opening quote or a backslash.
 pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
     let mut at = line.len();
     let mut quoted = false;
@@ -24,7 +24,7 @@ pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
             b'"' => {
                 let escapes = line[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
                 quoted = !escapes.is_multiple_of(2);
-                // The backslashes are inside the string, or make no difference.
+                // The backslashes are neither commas nor quotes, so the search skips them.
                 at -= escapes;
             }
             _ => {}

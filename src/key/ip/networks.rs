@@ -19,7 +19,7 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks: of callers that are not limited, of callers that are not served, or of trusted proxies.
+/// A set of networks. It lists callers that are not limited, callers that are not served, or trusted proxies.
 ///
 /// Clones share the set: [`replace`](Networks::replace) changes it for all of them, while requests are being served. A
 /// lookup takes logarithmic time in the number of networks.
@@ -180,7 +180,7 @@ impl NetworkSet {
 
     /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
     pub(super) fn whole_family(&self) -> Option<IpNet> {
-        // Entries were merged: two halves of the address space became one network.
+        // The networks are merged, so two halves of the address space are one network here.
         let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
         v4.or_else(|| self.v6.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V6))
     }
@@ -252,7 +252,8 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
     Ok(Network::V6(network))
 }
 
-/// Returns the error for host bits. They are not ignored: 16 million addresses would be trusted where one was meant.
+/// Returns the error for host bits. If they were ignored, `10.0.0.1/8` would trust 16 million addresses where one was
+/// meant.
 fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
     format!(
         "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"

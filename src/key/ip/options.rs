@@ -111,8 +111,8 @@ macro_rules! ip_extractor {
             /// Reads the peer's address from the extension of type `T`, and from nothing else: for example from your
             /// own `Connected` type, or from what an earlier layer has inserted.
             ///
-            /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted
-            /// proxies, the entry `unix` means such peers. Without the extension there is no key.
+            /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted proxies,
+            /// the entry `unix` means such peers. A request without the extension has no key.
             ///
             /// ```
             /// use std::net::{IpAddr, SocketAddr};

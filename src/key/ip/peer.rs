@@ -10,9 +10,9 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// The address is read from the request's extensions: from axum's `ConnectInfo<SocketAddr>` (feature `axum`), tonic's
-/// `TcpConnectInfo`, which is also there with tonic's own TLS (feature `tonic`), or a bare `SocketAddr` or `IpAddr`,
-/// in this order. Or it is read by [`peer_from`](PeerIp::peer_from), for example from the
+/// The address is read from the request's extensions: from axum's `ConnectInfo<SocketAddr>` (feature `axum`), from
+/// tonic's `TcpConnectInfo` (feature `tonic`), which tonic inserts for its own TLS too, or from a bare `SocketAddr` or
+/// `IpAddr`, in this order. [`peer_from`](PeerIp::peer_from) reads it from another extension, for example from the
 /// `TlsConnectInfo<TcpConnectInfo>` of TLS streams that were given to tonic. No header is read, so the key cannot be
 /// forged.
 ///
@@ -74,8 +74,8 @@ impl PeerIp {
         self.options.network(address.to_canonical())
     }
 
-    /// Returns the peer's address: not grouped by prefix, and whether or not it is [allowed](PeerIp::allow) or
-    /// [denied](PeerIp::deny).
+    /// Returns the peer's address, without grouping it by prefix. Networks that are [allowed](PeerIp::allow) or
+    /// [denied](PeerIp::deny) make no difference.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl PeerIp {
 
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
-        // With `peer_from`, an outer layer may have resolved the client already.
+        // `peer_from` may read a client's address that an outer layer has found, so it causes no warning.
         if self.peer_source.is_server() {
             self.warning.check(peer, request.headers());
         }

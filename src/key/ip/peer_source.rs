@@ -56,7 +56,7 @@ impl PeerSource {
         Self { extension: Some(Arc::new(find)) }
     }
 
-    /// Returns whether peers are read from the server's extensions, not by a function of the user's.
+    /// Returns whether peers are read from the server's extensions, and not by a function of the user's.
     pub(super) fn is_server(&self) -> bool {
         self.extension.is_none()
     }
@@ -88,7 +88,7 @@ fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
-    // axum's own extractor falls back to this, in tests.
+    // axum's own extractor falls back to this extension, which is for tests.
     connected
         .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
         .map(|address| Peer::of(Some(address.ip())))
@@ -101,7 +101,7 @@ fn by_axum(_: &Extensions) -> Option<Peer> {
 
 #[cfg(feature = "tonic")]
 fn by_tonic(extensions: &Extensions) -> Option<Peer> {
-    // Over TLS, tonic inserts it as well.
+    // tonic inserts this extension for its own TLS, too.
     let tcp = extensions.get::<tonic::transport::server::TcpConnectInfo>();
     if let Some(info) = tcp {
         return info.remote_addr().map(|address| Peer::of(Some(address.ip())));

@@ -1,4 +1,5 @@
-//! A warning for peers that are probably proxies: a limit by the peer's address limits all of a proxy's clients as one.
+//! A warning for peers that are probably proxies: a limit by the peer's address gives all clients of a proxy one
+//! budget.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

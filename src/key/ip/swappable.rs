@@ -19,7 +19,8 @@ impl<T: Clone> Swappable<T> {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the value by the value of `other`. The two locks are never held at once, because they may be the same.
+    /// Replaces the value by the value of `other`. The two locks are never held at once, because they may be the same
+    /// lock.
     pub(super) fn replace(&self, other: &Self) {
         let other = other.with(T::clone);
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = other;

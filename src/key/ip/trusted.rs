@@ -13,7 +13,8 @@ use crate::error::NetworkError;
 /// without going through the proxies is limited by its own address. A number of hops is for proxies whose addresses are
 /// unknown; it is only correct if every request comes through exactly that many proxies.
 ///
-/// Clones share the list: [`replace`](TrustedProxies::replace) changes all of them, while requests are being served.
+/// Clones share the list: [`replace`](TrustedProxies::replace) changes it for all of them, while requests are being
+/// served.
 ///
 /// ```
 /// use tower_throttle::key::{ClientIp, TrustedProxies};
@@ -45,8 +46,8 @@ impl TrustedProxies {
     /// # Errors
     ///
     /// Returns an error if an entry is not a network; the error names it, and says what to write. Returns an error if
-    /// the entries together contain all of IPv4 or all of IPv6: every caller could claim any address. So a list that
-    /// trusts every caller cannot reach [`replace`](TrustedProxies::replace), either.
+    /// the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any address. So
+    /// [`replace`](TrustedProxies::replace) cannot receive such a list, either.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -58,8 +59,8 @@ impl TrustedProxies {
         }
     }
 
-    /// Trusts the last `count` proxies, whatever their addresses: each request must come through exactly `count`
-    /// proxies.
+    /// Trusts the last `count` proxies, without a check of their addresses: each request must come through exactly
+    /// `count` proxies.
     ///
     /// # Errors
     ///

@@ -5,11 +5,11 @@ use http::Request;
 use super::known_names::KnownNames;
 use crate::key::{KeyError, KeyExtractor};
 
-/// The gRPC service that is called: each known service by its name, and all others as one.
+/// The gRPC service that is called: one key for each known service, and one for all others.
 ///
-/// Callers can invent services, so a name that is not in the list gets no budget of its own. The path is read as this
-/// layer sees it: inside axum's `nest`, without the prefix, as the gRPC service sees it. A generated server has its
-/// service's name: `GreeterServer::<Greeter>::NAME`, of tonic's trait `NamedService`.
+/// Callers can invent services, so a name that is not in the list has no budget of its own. The path is read as this
+/// layer receives it; inside axum's `nest`, that is the path without the prefix. The name of a generated service is
+/// `GreeterServer::<Greeter>::NAME`, from tonic's trait `NamedService`.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcService, PeerIp};
@@ -61,8 +61,8 @@ impl<B> KeyExtractor<Request<B>> for GrpcService {
     }
 }
 
-/// The gRPC method that is called: each known method by its name, and all others as one. The path is read as for
-/// [`GrpcService`].
+/// The gRPC method that is called: one key for each known method, and one for all others. The path is read as described
+/// at [`GrpcService`].
 ///
 /// ```
 /// use tower_throttle::key::{GrpcMethod, PeerIp};

@@ -9,12 +9,12 @@ use crate::key::error::HeaderProblem;
 use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
 
-/// The host of the request: each known host by its name, and all others as one.
+/// The host of the request: one key for each known host, and one for all others.
 ///
-/// Callers can invent hosts, so a name that is not in the list gets no budget of its own. The host is read from the
-/// request's target (HTTP/2's `:authority`), or else from the `Host` header, without regard to case, port and trailing
-/// dot. Two `Host` headers are an error of the client (400), and so is one that names another host than the target.
-/// `X-Forwarded-Host` is not read: if the inner service uses it, take the host from an
+/// Callers can invent hosts, so a name that is not in the list has no budget of its own. The host is read from the
+/// request's target (HTTP/2's `:authority`), or else from the `Host` header. Case, port and a trailing dot are ignored.
+/// Two `Host` headers are an error of the client (400), and so is a `Host` header that names another host than the
+/// target. `X-Forwarded-Host` is not read: if the inner service uses it, take the host from an
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```

@@ -11,7 +11,7 @@ use crate::store::{KeyWriter, SharedKey};
 ///
 /// The requested path is never the key, because callers can vary it without end (`//login`, `/login/`, `/%6cogin`).
 /// Requests that matched no route share one key: fallbacks, services in `nest_service`, and everything in a layer
-/// around a whole router, which runs before the router has matched. Several routes to one handler are several keys.
+/// around a whole router, which runs before the router has matched. Several routes to one handler have a key each.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -20,7 +20,7 @@ use crate::middleware::service::RateLimit;
 use crate::quota::Quota;
 use crate::store::{MemoryStore, Store};
 
-/// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
+/// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
 ///
 /// ```
 /// use http::Request;
@@ -50,7 +50,7 @@ use crate::store::{MemoryStore, Store};
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
-/// | several limits of which a request must meet all | [`and`](RateLimitLayer::and) |
+/// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | to count requests without a key and forbidden callers | [`key_stats`](RateLimitLayer::key_stats) |
 ///
 /// # Order of the methods
@@ -60,8 +60,9 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # Shared state
 ///
-/// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a
-/// layer once per route: all routes together have one budget per key. For a budget each, apply a layer each.
+/// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a layer once
+/// per route, and all these routes share one budget per key. For a budget per route, apply a layer of its own to each
+/// route.
 ///
 /// # Type parameters
 ///
@@ -123,11 +124,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Decides and counts, but admits every call, to show what the limit would do. nginx calls it dry run.
     ///
-    /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request carries
-    /// the extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted
-    /// (feature `tracing`). Nothing is reported to callers. Denied calls are charged no more than without shadow mode.
-    /// Once it is turned [off](Shadow::set), the limit is enforced, and the units used until then count. Joined with
-    /// other limits, it neither denies nor delays a call, and decides after the others have admitted it. Requests
+    /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request has the
+    /// extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted (feature
+    /// `tracing`). Nothing is reported to callers. Such a call is charged no more than a denied one. Once shadow mode
+    /// is turned [off](Shadow::set), the limit is enforced, and the units used until then count. If the layer is joined
+    /// with others, it neither denies nor delays a call, and decides after the others have admitted it. Requests
     /// without a valid key and forbidden callers are still rejected. If the store fails, the call is admitted.
     ///
     /// ```

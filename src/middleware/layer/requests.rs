@@ -33,7 +33,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     /// Sets the function that chooses the algorithm for a request: one limit for free users and another for paying
     /// users, or one for logins and another for searches.
     ///
-    /// What a key uses in one tier counts in all of them: moving a user to another tier neither resets the usage nor
+    /// Units that a key uses in one tier count in all tiers: moving a user to another tier neither resets the usage nor
     /// locks the user out. See [`Tiered`]. The quota that is reported to clients is that of the chosen algorithm. Set a
     /// [`cost`](RateLimitLayer::cost) first.
     ///
@@ -72,19 +72,19 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
     /// Sets the function that returns the actual cost of a call from its response, in units of the quota; `None` leaves
-    /// the call at what it was charged.
+    /// the charge unchanged.
     ///
     /// A call is charged its [`cost`](RateLimitLayer::cost) before it is admitted. If the actual cost is lower, the
-    /// difference is refunded to the window it was charged to, as far as it still counts (with a bucket, less what has
-    /// been refilled meanwhile; with `Smooth::warming_up`, at the rate of a warm one). If it is higher, the difference is
-    /// charged as far as units are available; a key never goes negative. A call that fails, or whose client disconnects,
-    /// costs what it was charged. Do not use it with limits of calls in progress, which release their units when they
-    /// end.
+    /// difference is refunded to the window it was charged to, as far as the charge still counts. A bucket refunds the
+    /// difference without what has been refilled meanwhile, and `Smooth::warming_up` refunds it at the rate of a warm
+    /// limiter. If the actual cost is higher, the difference is charged as far as units are available; a key never goes
+    /// negative. A call that fails, or whose client disconnects, keeps its charge. Do not use this method with limits
+    /// of calls in progress, which release their units when calls end.
     ///
     /// The header fields of a settled response describe the state after settling, if the store settles at once, as
-    /// [`MemoryStore`](crate::store::MemoryStore) does: they are read under the same lock. If a call is not settled,
-    /// because the function returned `None` or the call was rejected, they describe the state at the decision; so does
-    /// the [`Decision`](crate::Decision) in the request's extensions.
+    /// [`MemoryStore`](crate::store::MemoryStore) does. If a call is not settled, because the function returned `None`
+    /// or the call was rejected, they describe the state at the decision. The [`Decision`](crate::Decision) in the
+    /// request's extensions always describes the state at the decision.
     ///
     /// ```
     /// use axum::response::Response;
@@ -98,7 +98,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// # let _: axum::Router = axum::Router::new().layer(logins);
     /// ```
     ///
-    /// No more calls can be in progress at a time than the limit allows: each is charged until its response is ready.
+    /// Each call counts with its whole charge until its response is ready, so callers cannot exceed the limit with many
+    /// calls at once.
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
     where
@@ -162,7 +163,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     ///
-    /// It does not compile with an algorithm that [has no calls with priority](HasPriority):
+    /// The method does not compile with an algorithm that does not implement [`HasPriority`]:
     ///
     /// ```compile_fail,E0277
     /// # use http::Request;

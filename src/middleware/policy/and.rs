@@ -9,7 +9,7 @@ use super::set::{JointPolicy, PolicyCount, PolicySet, Progress, SettlePolicies, 
 use crate::key::KeyError;
 use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
 
-/// Two policies, or more: each can be an `And` again. Created by [`and`](crate::middleware::RateLimitLayer::and).
+/// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
 /// A request is admitted if both policies allow it, and is then charged by both. If one denies it, neither charges it.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl<P, Q> And<P, Q> {
         outcomes
     }
 
-    /// Returns the verdict on a request that all policies admitted that are not in shadow mode.
+    /// Returns the verdict on a request that was admitted by all policies that are not in shadow mode.
     fn admitted<Req>(
         &self,
         infos: &[PolicyInfo],

@@ -17,7 +17,7 @@ pub struct PolicyInfo {
     pub(in crate::middleware) names: PolicyNames,
     pub(in crate::middleware) missing: MissingKey,
     pub(in crate::middleware) shadow: Option<Shadow>,
-    /// `true` if a request can have another algorithm than the limiter's.
+    /// `true` if requests can use another algorithm than the limiter's.
     pub(in crate::middleware) is_tiered: bool,
     /// Shared by all clones of the layer.
     pub(in crate::middleware) counters: Arc<KeyCounters>,
@@ -51,8 +51,8 @@ impl PolicyInfo {
         self.is_in_shadow()
     }
 
-    /// Counts and logs a request without a valid key. Returns the key that it is charged to instead, or `None` if it is
-    /// not limited.
+    /// Counts and logs a request without a valid key. Returns the key to which the request is charged instead, or
+    /// `None` if the request is not limited.
     #[cold]
     pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
@@ -95,7 +95,7 @@ impl PolicyInfo {
     }
 }
 
-/// A clone logs each kind of mistake once again.
+/// A clone logs each kind of mistake again.
 impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {

@@ -12,7 +12,7 @@ use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
 
 impl<K, A: Algorithm, C> Policy<K, A, C> {
-    /// Returns the key as [`key`](Self::key) does, without counting or logging: that has been done.
+    /// Returns the key as [`key`](Self::key) does, but does not count and log errors a second time.
     fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,

@@ -1,5 +1,5 @@
-//! The policies of a layer. Each is a key, a limiter and options, whose types differ, and a [`PolicyInfo`](info), whose
-//! type does not: what is reported, logged and counted is plain data.
+//! The policies of a layer. Each has a key, a limiter and options, whose types are generic, and a [`PolicyInfo`](info)
+//! for what is reported, logged and counted, whose type is the same for all policies.
 
 pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
@@ -73,7 +73,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         holds_requests(&*self.limiter.algorithm())
     }
 
-    /// Returns the outcome of a decision by `algorithm`, or by the limiter's own.
+    /// Returns the outcome of a decision by `algorithm`, or by the limiter's own algorithm.
     #[inline]
     fn outcome(
         &self,

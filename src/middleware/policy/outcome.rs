@@ -1,27 +1,27 @@
-//! The outcomes of the policies of a request, kept until its response is made.
+//! The outcomes of the policies for a request, which are kept until the response is made.
 
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
 use crate::store::Reservation;
 
-/// One policy's decision, with what is reported of its algorithm.
+/// The decision of one policy, with the quotas that are reported with it.
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    /// The quotas of the algorithm, if they can differ from those that the policy was created with.
+    /// The quotas of the algorithm, if they can differ from the quotas that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
     /// `true` if the algorithm was chosen for the request.
     pub(in crate::middleware) is_tiered: bool,
-    /// `true` if the request is admitted whatever was decided, and nothing is reported to the caller.
+    /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
     /// The charge to settle, if the request's cost is settled.
     pub(in crate::middleware) reservation: Option<Reservation>,
 }
 
 impl Outcome {
-    /// Creates the outcome of `decision`. `quotas` are those of the algorithm that decided; `None` if they cannot
-    /// differ from those that the policy was created with.
+    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if these
+    /// cannot differ from the quotas that the policy was created with.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
         Self { decision, quotas, is_tiered: false, is_shadow: false, reservation: None }
@@ -50,7 +50,7 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
 }
 
-/// Returns the quotas of an algorithm: more than one if it is a tuple.
+/// Returns the quotas of an algorithm. A tuple has several.
 pub(super) fn quotas(algorithm: &impl Algorithm) -> Box<[QuotaPolicy]> {
     let mut quotas = Vec::new();
     algorithm.for_each_policy(&mut |quota| quotas.push(quota));

@@ -13,7 +13,7 @@ use crate::middleware::response::structured_field;
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
 
-/// The labels of a policy: one for each limit that it has on its key, in the order of the limits.
+/// The labels of a policy: one for each of its limits, in the order of the limits.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyNames {
     names: Box<[PolicyName]>,
@@ -30,7 +30,7 @@ impl PolicyNames {
         names
     }
 
-    /// Gives the name `name` to all labels; the second label and all further ones are numbered.
+    /// Gives the name `name` to all labels; the second label and all further labels are numbered.
     pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
@@ -77,7 +77,7 @@ impl PolicyNames {
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: String,
-    /// The name without a number.
+    /// The name as it was given, without a number.
     given: String,
     policy: QuotaPolicy,
     /// The value of `RateLimit-Policy`.

@@ -1,6 +1,6 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// The options of the requests of a layer: [`UnitCost`], or what the layer's methods have made of it.
+/// A trait that returns the options of each request. [`UnitCost`] is the default, which the layer's methods wrap.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
@@ -24,7 +24,7 @@ pub struct Options<A> {
 
 /// The actual cost of a request, by its response.
 pub trait SettleResponse<Res> {
-    /// Returns the actual cost of the request, in units of the quota, or `None` to leave it at what it was charged.
+    /// Returns the actual cost of the request, in units of the quota, or `None` to leave its charge unchanged.
     #[inline]
     fn actual(&self, _response: &Res) -> Option<u64> {
         None
@@ -63,7 +63,7 @@ impl<Req, Key, A, F: Fn(&Req) -> u64> RequestOptions<Req, Key, A> for CostFn<F> 
 
 impl<Res, F> SettleResponse<Res> for CostFn<F> {}
 
-/// Defines options that change one option of others.
+/// Defines a type that wraps other options and changes one of them.
 macro_rules! options {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

@@ -9,7 +9,8 @@ use super::outcome::Outcome;
 use crate::key::KeyError;
 use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
-/// The policies of a layer: what is known of each, in order, and the keys, limiters and options that decide.
+/// The policies of a layer: the infos of all policies, in order, and the set of keys, limiters and options, which
+/// decides.
 #[derive(Clone, Debug)]
 pub struct Policies<P> {
     pub(in crate::middleware) infos: Box<[PolicyInfo]>,
@@ -48,7 +49,7 @@ pub trait PolicyCount {
 ///
 /// Each method takes the [`PolicyInfo`] of each policy, in order.
 pub trait PolicySet<Req>: PolicyCount {
-    /// The outcome of each policy; `None` for one that did not limit the request. By default, none did.
+    /// The outcome of each policy; `None` for a policy that did not limit the request. The default has no outcomes.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
 
     type Wait: Future;
@@ -76,7 +77,7 @@ pub trait PolicySet<Req>: PolicyCount {
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
 )]
 pub trait SettlePolicies<Res>: PolicyCount {
-    /// Settles the outcomes that have a reservation. There is one for each policy.
+    /// Settles the outcomes that have a reservation. `outcomes` has one element for each policy.
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
@@ -95,10 +96,10 @@ pub trait JointPolicy<Req>: PolicyCount {
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError>;
 
-    /// Adds the outcome of each policy, from what was decided.
+    /// Adds the outcome of each policy, made from its decision.
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>);
 
-    /// Lets policies in shadow mode decide a request that the others have admitted, each on its own.
+    /// Lets each policy in shadow mode decide, on its own, a request that the other policies have admitted.
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
@@ -115,7 +116,7 @@ pub enum Progress<O, W> {
     Pending(W),
 }
 
-/// What becomes of a request.
+/// The result of a decision about a request.
 #[derive(Debug)]
 pub enum Verdict<O> {
     /// The policies decided.

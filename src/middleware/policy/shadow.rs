@@ -7,7 +7,7 @@ use crate::decision::Decision;
 /// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), with a count of the calls that would have been
 /// denied.
 ///
-/// Clones share the switch and the count: keep one to turn shadow mode off while the server runs.
+/// Clones share the switch and the count. Keep a clone to turn shadow mode off while the server runs.
 #[derive(Clone)]
 pub struct Shadow {
     inner: Arc<Inner>,
@@ -59,7 +59,7 @@ impl fmt::Debug for Shadow {
     }
 }
 
-/// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied or
-/// queued. If there are several such limits, it is the decision of the last one.
+/// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied
+/// or queued. If there are several such limits, it contains the decision of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowDenied(pub Decision);

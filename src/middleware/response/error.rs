@@ -53,8 +53,8 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// An inner error is displayed in place of this one, and is not returned as a source. So it need not implement
-/// [`std::error::Error`]: the boxed errors of tower's own middleware do not implement it.
+/// An inner error is displayed in place of this error, and is not returned as its source. So the inner error need not
+/// implement [`std::error::Error`], which the boxed errors of tower's own middleware do not implement.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -82,7 +82,8 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
             Rejection::Limited(reports) => {
                 let denials =
                     reports.iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed());
-                // `None`, waiting does not help, counts as the longest wait; a closed limiter takes precedence.
+                // `None` means that waiting does not help, and counts as the longest wait. A closed limiter takes
+                // precedence.
                 let wait =
                     |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
                 let denial =

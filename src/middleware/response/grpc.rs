@@ -21,7 +21,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The maximum wait for which clients are made to retry automatically (by gRFC A6 they wait exactly that long).
+/// The maximum wait after which clients are made to retry automatically. They wait exactly as long as the response says
+/// (gRFC A6).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(in crate::middleware) fn response_content_type(
     }
 }
 
-/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. An invalid value counts as none.
+/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. An invalid value is ignored.
 pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -118,8 +119,8 @@ fn key_code(error: &KeyError) -> Code {
     }
 }
 
-/// Returns the time until a client retries automatically, in milliseconds, or -1 if it must not. Without a value, it would
-/// retry as often as its retry policy allows, all within a second.
+/// Returns the value of `grpc-retry-pushback-ms`: the time after which a client retries automatically, in milliseconds,
+/// or -1 if it must not retry. Without the field, a client would make all the retries of its policy within a second.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= MAX_PUSHBACK => {

@@ -37,7 +37,7 @@ fn retry_info(wait: Duration) -> Vec<u8> {
     number(&mut duration, 1, wait.as_secs());
     number(&mut duration, 2, wait.subsec_nanos().into());
     let mut info = Vec::new();
-    // Also if it is empty: that is a duration of zero, and not a missing one.
+    // The field is written even if it is empty: then it is a duration of zero, and not a missing duration.
     bytes(&mut info, 1, &duration);
     info
 }
@@ -46,7 +46,7 @@ fn quota_failure(limits: &[&str]) -> Vec<u8> {
     let mut failure = Vec::new();
     for limit in limits {
         let mut violation = Vec::new();
-        // No subject: that would be the caller's key.
+        // The subject is left out, since it would be the caller's key.
         text(&mut violation, 2, limit.as_bytes());
         bytes(&mut failure, 1, &violation);
     }

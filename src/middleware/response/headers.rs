@@ -22,9 +22,10 @@ pub(in crate::middleware) struct Waits {
     pub(in crate::middleware) max: Duration,
 }
 
-/// Adds the fields of each report that is not hidden. Fields that the inner service or an inner limiter has set stay.
+/// Adds the fields of each report that is not hidden. Fields that the inner service or an inner limiter has set are
+/// kept.
 ///
-/// `refused` is set on a rejection: the waits to report.
+/// On a rejection, `refused` has the waits to report.
 #[inline]
 pub(in crate::middleware) fn add_fields(
     headers: &mut HeaderMap,
@@ -48,7 +49,7 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // Collected before anything is added here.
+    // The existing fields are collected before any are added here.
     let others = existing_fields(headers);
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
@@ -83,7 +84,7 @@ fn existing_fields(headers: &HeaderMap) -> Vec<HeaderValue> {
     lines.cloned().collect()
 }
 
-/// Returns whether a field value has an item with that name, given as it is serialized: a field must not contain a name
+/// Returns whether a field value has an item with the serialized name `name_item`. A field must not contain a name
 /// twice.
 fn has_item(line: &[u8], name_item: &[u8]) -> bool {
     let (mut begins, mut inside, mut escaped) = (true, false, false);

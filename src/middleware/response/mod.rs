@@ -38,8 +38,8 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call can be queued; `None` leaves it to the algorithm. It is called before the call
-    /// is decided, and only if calls can be queued.
+    /// Returns the maximum time that the call can be queued; with `None`, the algorithm determines it. The method is
+    /// called before the call is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
     }
@@ -52,7 +52,7 @@ pub trait Responder<Req, Res, Err> {
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
     /// Holds the permit of a call until its response has ended. The default drops it, so the call ends as soon as there
-    /// is a response. A responder that delegates to another must delegate this method, too.
+    /// is a response. A responder that delegates to another responder must delegate this method, too.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
@@ -141,7 +141,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call, a lower bound if another wait is unknown.
+    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if another wait is
+    /// unknown.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }

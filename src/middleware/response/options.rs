@@ -14,15 +14,15 @@ use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 pub enum HeaderFormat {
     /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11: each policy with its name.
     Draft11,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that matters most: the one that
-    /// denied with the longest wait, or else the one with the fewest remaining units.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most: the policy
+    /// that denied with the longest wait, or else the policy with the fewest remaining units.
     XRateLimit(ResetFormat),
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the policy that matters most, and
-    /// `RateLimit-Policy`, as in draft 6: without names, the time in seconds. It replaces [`Draft11`](Self::Draft11), whose
-    /// `RateLimit-Policy` differs.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
+    /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. It cannot be combined
+    /// with [`Draft11`](Self::Draft11), whose `RateLimit-Policy` differs.
     Draft06,
-    /// `RateLimit: limit=10, remaining=0, reset=5`, of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
-    /// in draft 7. It replaces [`Draft11`](Self::Draft11), whose fields with these names differ.
+    /// `RateLimit: limit=10, remaining=0, reset=5` of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
+    /// in draft 7. It cannot be combined with [`Draft11`](Self::Draft11), whose fields with these names differ.
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
@@ -85,7 +85,7 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) retry_after_unknown: Option<Duration>,
     /// The maximum wait that is reported.
     pub(in crate::middleware) max_reported_wait: Duration,
-    /// The status of a rejection where waiting does not help; its body is the next field.
+    /// The status of a rejection where waiting does not help; `never_fits_body` is its body.
     pub(in crate::middleware) never_fits_status: StatusCode,
     pub(in crate::middleware) never_fits_body: Option<BodyFormat>,
     pub(in crate::middleware) jitter: Duration,

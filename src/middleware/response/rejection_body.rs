@@ -1,4 +1,4 @@
-//! The response to a rejected HTTP request: the default, or one made by a function of the user.
+//! The response to a rejected HTTP request: the default response, or the response of a function of the user.
 
 use std::fmt;
 use std::sync::Arc;

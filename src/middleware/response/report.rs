@@ -1,4 +1,4 @@
-//! The reports of policies: what a response tells of their decisions.
+//! The reports of policies: what responses report of their decisions.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl<'a> PolicyReport<'a> {
         self.info.names.is_hidden()
     }
 
-    /// Returns all limits of the policy, each with its current quota, or `None` for that of its label.
+    /// Returns all limits of the policy, each with its current quota. `None` means the quota of the label.
     pub(in crate::middleware) fn limits(
         &self,
     ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
@@ -81,7 +81,7 @@ impl<'a> PolicyReport<'a> {
     }
 }
 
-/// The reports of the policies that limited a request. A single one is borrowed as a slice.
+/// The reports of the policies that limited a request.
 pub(in crate::middleware) enum Reports<'a> {
     One(Option<PolicyReport<'a>>),
     Many(SmallVec<[PolicyReport<'a>; 4]>),

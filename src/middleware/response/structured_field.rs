@@ -1,5 +1,5 @@
 //! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of, and of the waits in
-//! `Retry-After` and in milliseconds. This is where a wait is rounded up, to whole seconds or milliseconds.
+//! `Retry-After` and in milliseconds. Waits are rounded up here, to whole seconds or milliseconds.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderVa
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
     let text = match policy.unit {
         QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
-        // It has no window: units are released when calls end.
+        // A concurrency limit has no window: its units are released when calls end.
         QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
     value(text.into_bytes())

@@ -62,15 +62,16 @@ impl<A: Algorithm> MemoryStore<A> {
     #[cold]
     fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
-        let entered = context.decide(key, call, |mut entry, now| {
+        let outcome = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
-            let entered = entry.acquire(call.arrival(now, may_wait));
-            // Calls in progress are free when they end, and a closed limiter charges nothing.
+            let outcome = entry.acquire(call.arrival(now, may_wait));
+            // Calls that need a release give back their units when they end, and a closed limiter charges nothing.
+            // Neither is settled.
             let settles = call.reserves && !A::NEEDS_RELEASE && !entry.closed;
-            (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
+            (outcome, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
-        let Some((entered, location, holds, charged_at)) = entered else {
+        let Some((outcome, location, holds, charged_at)) = outcome else {
             return Acquired::Ready(context.reject(call), Reservation::default());
         };
         let held = match (holds, charged_at) {
@@ -80,7 +81,7 @@ impl<A: Algorithm> MemoryStore<A> {
             }
             (None, None) => None,
         };
-        match entered {
+        match outcome {
             Enqueued::Decided(decision) => {
                 let held = held.filter(|_| decision.is_allowed());
                 Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())

@@ -26,7 +26,7 @@ impl<A: Algorithm> Table<A> {
         self.counters.share();
         let bucket = self.config.bucket(key);
         let mut shared = self.shared.lock(&bucket);
-        // Read while the bucket is locked, too: other keys draw on it.
+        // The clock is read while the bucket is locked, because other keys use the bucket as well.
         let now = self.clock.now();
         self.open_bucket(&mut shared, bucket, algorithm, now);
         let Shard { shard_config, states, .. } = &mut *shared;
@@ -34,7 +34,7 @@ impl<A: Algorithm> Table<A> {
         change(self.entry(key, shard_config, algorithm, state, None, wake), now)
     }
 
-    /// Gives a shared bucket a state, unless it has one. Its shard is locked.
+    /// Gives a shared bucket a state, unless it has one. `shared` is its locked shard.
     pub(super) fn open_bucket(
         &self,
         shared: &mut Shard<A>,
@@ -52,8 +52,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Looks at the next few shared buckets, and drops the state of those that are fresh. No lock is held by
-    /// the caller.
+    /// Looks at the next few shared buckets, and drops the states of fresh ones. The caller must not hold a lock.
     pub(super) fn clean_shared(&self) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
@@ -73,7 +72,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Returns the state in which a key starts that has no place: that of its shared bucket, if it has one.
+    /// Returns the initial state of a new key: a copy of the state of its shared bucket, if that bucket is in use.
     pub(super) fn initial_state(
         &self,
         key: Fingerprint,
@@ -89,7 +88,7 @@ impl<A: Algorithm> Table<A> {
                 let mut state = state.clone();
                 shared.shard_config.algorithm.set_shared(&mut state, false);
                 if shared.shard_config.generation != shard_config.generation {
-                    // The algorithm is being replaced, and so far in one of the two only.
+                    // The algorithm is being replaced, so far in only one of the two shards.
                     shard_config.algorithm.migrate(&mut state, &shared.shard_config.algorithm, now);
                 }
                 return state;
@@ -98,8 +97,8 @@ impl<A: Algorithm> Table<A> {
         self.new_state(shard_config, algorithm, now)
     }
 
-    /// Returns whether a new key must share a bucket though there may be room: calls in progress hold part of
-    /// the bucket, and some of them may be of this key.
+    /// Returns whether a new key must share a bucket even if there is room: calls in progress hold units of the bucket,
+    /// and some of these calls may be of this key.
     pub(super) fn must_use_shared(&self, key: Fingerprint) -> bool {
         if !A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;

@@ -12,7 +12,7 @@ use crate::decision::Decision;
 use crate::queue::Arrival;
 use crate::store::{Attempt, Reservation};
 
-/// An admitted call that is settled when its true cost is known.
+/// An admitted call that is settled when its actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
     pub(super) context: Arc<MemoryContext<A>>,
     pub(super) key: Fingerprint,
@@ -41,9 +41,9 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Settles the call. Returns what the key has left afterwards, read under the same lock.
+    /// Settles the call. Returns a decision that describes the key right after that, under the same lock.
     ///
-    /// `None` if the key has no state any more: it was evicted, and nothing of the call counts.
+    /// Returns `None` if the key was evicted and has no state any more, so that the call no longer counts.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {
@@ -85,7 +85,7 @@ impl<A: Algorithm> Held<A> {
     }
 }
 
-/// Returns the permit of a call that was admitted with that algorithm.
+/// Returns the permit of a call that was admitted with `algorithm`.
 pub(super) fn permit_for<A: Algorithm>(
     context: &Arc<MemoryContext<A>>,
     location: Location,

@@ -5,7 +5,7 @@ use crate::algorithm::Semaphore;
 /// The settings that apply to all keys of a limiter.
 #[derive(Debug)]
 pub(super) struct StoreConfig {
-    /// The waiters of all keys.
+    /// The count of the waiters of all keys.
     pub(super) waiting: Semaphore,
     pub(super) on_close: OnClose,
     pub(super) on_full: OnFull,

@@ -12,7 +12,7 @@ use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock};
 
-/// What the clones of a store share.
+/// The data that the clones of a store share.
 #[derive(Debug)]
 pub(super) struct MemoryContext<A: Algorithm> {
     /// The algorithm that the limiter was created with, which most limiters keep for ever.
@@ -51,7 +51,7 @@ impl<A: Algorithm> MemoryContext<A> {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Replaces the algorithm, after `change`. One replacement at a time.
+    /// Runs `change`, and then replaces the algorithm. Only one replacement runs at a time.
     pub(super) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
         let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&algorithm);
@@ -66,8 +66,8 @@ impl<A: Algorithm> MemoryContext<A> {
             .unwrap_or_else(|| self.reject(call))
     }
 
-    /// Locks the key while `decide` runs. Returns `None` if there is no room for it: never for a cost of 0,
-    /// which needs none.
+    /// Locks the key while `decide` runs. Returns `None` if there is no room for the key. A call of cost 0 needs no
+    /// room.
     pub(super) fn decide<R>(
         &self,
         key: Fingerprint,
@@ -90,8 +90,8 @@ impl<A: Algorithm> MemoryContext<A> {
     }
 
     pub(super) fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
-        let asked = self.table.with_used(key, None, |entry, now| entry.ask(now, ticket, waker));
-        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
+        let polled = self.table.with_used(key, None, |entry, now| entry.ask(now, ticket, waker));
+        let Some((turn, _spare)) = polled else { unreachable!("a key with queued calls is never evicted") };
         turn
     }
 

@@ -15,7 +15,7 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
     /// The algorithm of the limiter.
     pub(super) base: &'a A,
-    /// The algorithm that the call chose for itself.
+    /// The algorithm that the call chose, if it chose one.
     pub(super) tier: Option<&'a A>,
     /// The settings that apply to all keys.
     pub(super) config: &'a StoreConfig,
@@ -27,7 +27,7 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) wake: &'a mut Vec<Waker>,
 }
 
-/// A queue that is not empty, beside the state it draws on.
+/// A queue that is not empty, and the state of its key.
 struct QueuedEntry<'a, A: Algorithm> {
     base: &'a A,
     queue: &'a mut Queue<A>,
@@ -107,7 +107,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.between_releases(now, |entry| {
             let waiting = &entry.config.waiting;
             let Some(queues) = &mut entry.queues else {
-                // Calls are not queued in a shared bucket: its keys have no order.
+                // Calls are not queued in a shared bucket, because its keys have no common order.
                 let arrival = Arrival { may_wait: false, ..arrival };
                 return match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
@@ -127,7 +127,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         })
     }
 
-    /// Returns whether calls are queued that do not ask to wait: those of a layer.
+    /// Returns whether the requests of a layer are queued.
     pub(super) fn holds_requests(&self) -> bool {
         holds_requests(self.algorithm())
     }
@@ -140,7 +140,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Returns the algorithm, if an admitted call of `cost` holds something until it is released.
+    /// Returns the algorithm, if an admitted call of `cost` holds units until it is released.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
         let holds = cost > 0 && A::NEEDS_RELEASE && !self.closed;
         holds.then(|| self.algorithm().clone())
@@ -163,12 +163,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         result
     }
 
-    /// Polls a waiter. Also returns a waker that is no longer needed, to be dropped while no lock is held.
+    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
         self.with_queue(now, |queued| queued.queue.ask(queued.base, queued.state, now, ticket, waker))
     }
 
-    /// Cancels a waiter. Returns its waker, to be dropped while no lock is held.
+    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
     pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
         self.with_queue(now, |queued| {
             queued.queue.cancel(queued.base, queued.state, now, ticket, queued.wake)
@@ -183,13 +183,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Undoes a charge of `cost` made at `taken`, as far as it still counts.
-    pub(super) fn undo(&mut self, now: Nanos, cost: u64, taken: Nanos) {
+    /// Undoes a charge of `cost` made at `charged_at`, as far as it still counts.
+    pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
-        self.refund_with(now, |state| algorithm.undo(state, now, cost, taken));
+        self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));
     }
 
-    /// Charges up to `cost` units, as far as they are available. None are if the key has a queue.
+    /// Charges up to `cost` units, as far as they are available. Charges nothing if the key has a queue.
     pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
             let room = self.algorithm().peek(self.state, now, 0).remaining();
@@ -197,13 +197,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    fn refund_with(&mut self, now: Nanos, refund_with: impl FnOnce(&mut A::State)) {
+    fn refund_with(&mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
-            return refund_with(self.state);
+            return change(self.state);
         }
         self.with_queue(now, |queued_entry| {
             queued_entry.queue.commit_release();
-            refund_with(queued_entry.state);
+            change(queued_entry.state);
         });
     }
 
@@ -213,7 +213,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.on_released(now);
     }
 
-    /// Releases the waiters that a call has held back. The call itself was ended with its own algorithm.
+    /// Releases due waiters after a call has ended. The call itself was released before, with its own algorithm.
     pub(super) fn on_released(mut self, now: Nanos) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.invalidate();
@@ -239,13 +239,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Replaces the state, by a fresh one or that of another algorithm: earlier releases can no longer be
-    /// undone, and due waiters are released.
+    /// Replaces the state by a fresh one, or by that of another algorithm. After that, earlier releases can no longer
+    /// be undone, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);
         }
-        // Not `with_queue`: no waiter is released by the old state.
+        // `with_queue` is not used here, because it would first release waiters by the old state.
         if let Some(queued_entry) = self.queued_entry() {
             change(queued_entry.state);
             queued_entry.queue.commit_release();
@@ -263,7 +263,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         Some(QueuedEntry { base: self.base, queue, state: self.state, wake: self.wake })
     }
 
-    /// Releases all due waiters, and again after `change`.
+    /// Runs `change` on the queue, and releases all due waiters before and after it.
     #[cold]
     fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut QueuedEntry<'_, A>) -> R) -> R {
         let Some(mut queued_entry) = self.queued_entry() else {

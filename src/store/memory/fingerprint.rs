@@ -1,8 +1,8 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! An attacker chooses the keys. So the hash is a keyed one with a security claim ([SipHash-1-3](super::siphash)),
-//! seeded at random for each limiter. A key of a megabyte takes as much memory as an address, and is not stored
-//! itself. One bit tells whether there is a key, so two of `n` keys are the same one with a probability of `n² / 2^64`.
+//! Attackers can choose keys. So the hash is keyed, with a security claim ([SipHash-1-3](super::siphash)), and seeded at
+//! random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
+//! One bit tells whether there is a key at all, so the probability that two of `n` keys are one is `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -20,15 +20,14 @@ const KEYLESS: u64 = 1 << 56;
 /// A key of the in-memory store: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may
 /// have no key. Implemented by this crate only.
 ///
-/// Two keys that feed the same bytes to the hasher are one key. So a `Hash` must be prefix-free, as those of
-/// the standard library and derived ones are: the parts of a key that can vary in length must show where they
-/// end.
+/// Two keys that write the same bytes to the hasher count as one key. So the `Hash` of a key must be prefix-free, as
+/// that of derived and standard types is: parts of variable length must mark where they end.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a key: it is not `Hash`",
     note = "derive `Hash` for it"
 )]
 pub trait MemoryKey {
-    /// Feeds the key to `state`. Returns `false` if there is none.
+    /// Writes the key to `state`. Returns `false` if there is no key.
     #[doc(hidden)]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool;
 }
@@ -42,20 +41,20 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 }
 
 impl Fingerprint {
-    /// Returns one of `2^bits` identities, each of which many keys share.
+    /// Returns the identity of the shared bucket of this key, which is one of `2^bits`.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
         // From below the bit that is the same for all keys.
         Self::numbered(self.0.rotate_left(8) >> (u64::BITS - bits))
     }
 
-    /// Returns the shared identity with that number.
+    /// Returns the identity of the shared bucket with that number.
     pub(super) fn numbered(number: u64) -> Self {
-        // Spread over the whole word again, by the golden ratio: tables look at either end of it.
+        // The golden ratio spreads the number over the whole word, because hash tables use both ends of the word.
         Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Returns its shard of `count`, which is a power of two. Chosen by bits that the shard's own table does
-    /// not look at.
+    /// Returns the index of the key's shard among `count` shards. `count` is a power of two. The index comes from bits
+    /// that the hash table of a shard does not use.
     #[inline]
     pub(super) fn shard(self, count: usize) -> usize {
         (self.0 >> 45) as usize & (count - 1)
@@ -118,7 +117,7 @@ pub(super) struct IdentityHasher(u64);
 
 impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Only fingerprints are hashed here, and they are words; folding keeps it correct for anything.
+        // Only fingerprints are hashed here, which are words. For other input, folding the bytes is correct, if slow.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }

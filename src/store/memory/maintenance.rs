@@ -12,8 +12,7 @@ use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
 
 impl<A: Algorithm> Table<A> {
-    /// Ends a call that holds a permit, in the place where it was admitted: the key's own, or the shared
-    /// bucket.
+    /// Ends a call that holds a permit, at the location where it was admitted.
     pub(super) fn end(&self, location: Location, algorithm: &A, cost: u64) {
         let mut wake = Wakers::default();
         {
@@ -23,7 +22,7 @@ impl<A: Algorithm> Table<A> {
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             // A key with calls in progress is not evicted, unless the algorithm has panicked.
             if let Some(state) = states.get_mut(&key) {
-                // With the algorithm that admitted the call; waiters are released with the current one.
+                // The call is released by the algorithm that admitted it. Waiters are released by the current one.
                 algorithm.release(state, now, cost);
                 self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now);
             }
@@ -37,8 +36,8 @@ impl<A: Algorithm> Table<A> {
             let now = self.clock.now();
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             shard_config.closed = true;
-            let waited_for: Vec<_> = queues.keys().copied().collect();
-            for key in waited_for {
+            let queued_keys: Vec<_> = queues.keys().copied().collect();
+            for key in queued_keys {
                 if let Some(state) = states.get_mut(&key) {
                     self.entry(key, shard_config, None, state, Some(&mut *queues), &mut wake).close(now);
                 }
@@ -57,8 +56,8 @@ impl<A: Algorithm> Table<A> {
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             let Entry::Occupied(mut known) = states.entry(key) else { return };
             if queues.contains_key(&key) || A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) > 0 {
-                // It keeps its place: for its waiters, for calls in progress, or because a new key in a full
-                // table starts with what others have used.
+                // The key keeps its place: for its waiters, for calls in progress, or because a new key may start with
+                // the state of a shared bucket.
                 if let Some(queue) = queues.get_mut(&key) {
                     queue.reset_schedule(now);
                 }
@@ -76,8 +75,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Replaces the algorithm of all keys: shard by shard, each at an instant between two decisions. Returns
-    /// the wakers to wake once no lock is held.
+    /// Replaces the algorithm of all keys, one shard at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, new: &A) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {

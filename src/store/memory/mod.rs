@@ -60,20 +60,20 @@ pub use wait::QueuedAcquire;
 ///
 /// # How large `max_keys` should be
 ///
-/// Larger than the number of distinct keys in the longest window of the algorithm (of a bucket: in the time in
-/// which it fills), lockouts included: then no key is evicted. [Floods of keys](crate::guide::floods) explains
-/// how to keep invented keys out.
+/// `max_keys` should be larger than the number of distinct keys in the longest window of the algorithm, or in the
+/// duration of a lockout if that is longer. The window of a bucket is the time in which it fills. Then no key is
+/// evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
 ///
 /// # Memory
 ///
 /// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and it cannot be read back. With a
-/// million keys, two of them share a state with a probability of 5 in 100 million. Per key: 8 bytes, the algorithm's
+/// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes, the algorithm's
 /// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
-/// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The cost of growth is amortised: the call for the new key that makes one of the 64 parts
-/// of the table grow moves the keys of that part, and calls for its other keys wait meanwhile. Memory of
-/// removed keys is used again, and not freed while the limiter lives.
+/// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The table has 64 parts. A
+/// call whose new key makes a part grow moves all keys of that part, and calls for these keys wait meanwhile, so the
+/// cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter exists.
 ///
-/// Not promised: state outlives neither the process nor the last clone of its limiter.
+/// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
     context: Arc<MemoryContext<A>>,
 }
@@ -86,8 +86,8 @@ impl<A: Algorithm> MemoryStore<A> {
     /// The maximum number of keys by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// The maximum number of queued calls by default, for all keys together; a larger capacity that was
-    /// configured for the queue of one key takes its place.
+    /// The maximum number of queued calls by default, for all keys together. If a larger capacity was configured for
+    /// the queue of each key, that is the default.
     pub const DEFAULT_MAX_QUEUED: usize = 10_000;
 
     pub(crate) fn with(algorithm: A, clock: AnyClock, options: MemoryOptions) -> Self {
@@ -111,7 +111,7 @@ impl<A: Algorithm> MemoryStore<A> {
         self.context.table.counters.stats()
     }
 
-    /// Creates a call that is to be decided together with others.
+    /// Creates a request that can be decided jointly with others.
     pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
         JointRequest::new(&self.context, self.context.seed.fingerprint(key), call)
     }
@@ -183,7 +183,7 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let (context, cost) = (&*self.context, call.cost);
         let released = context.table.with_used(key, call.algorithm, |entry, now| {
-            // No more than it holds in flight itself: other keys' calls are not released.
+            // No more is released than the key has in flight, so that calls of other keys stay counted in the total.
             let (algorithm, cost) =
                 (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);

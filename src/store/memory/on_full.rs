@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Usage;
 
-/// The policy for a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys and none of
-/// those looked at is fresh.
+/// The policy for a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys and none of the
+/// keys that are looked at is fresh.
 ///
 /// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
 /// [`stats`](crate::limiter::RateLimiter::stats) counts how often the table was full, and the first time is
@@ -17,31 +17,32 @@ use crate::algorithm::Usage;
 pub enum OnFull {
     /// Evicts the least used of eight sampled keys, and of equally used ones the one that was idle longest.
     ///
-    /// A key at its limit stays limited while less used keys can be evicted. One that is locked out outlasts
-    /// idle keys at their limits, and one that keeps on calling outlasts both. An evicted key starts anew when it returns. If none of the keys looked at (64 at most) may be
-    /// evicted, the call is denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
+    /// A key at its limit stays limited while less used keys can be evicted. Of keys at their limits, idle ones are
+    /// evicted first, then those that are locked out, and last those that keep calling. An evicted key is fresh when it
+    /// returns. If none of the keys that are looked at (64 at most) may be evicted, the call is denied: see
+    /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
-    /// If all sampled keys are at their limits, as under a limit of one per hour, one of them is evicted all
-    /// the same: denying would lock new keys out for as long as the limit lasts. A key at its limit can then
-    /// get its quota once more each time that a flood has replaced the whole table since its last call: so at
-    /// most twice during a flood of up to twice `max_keys` keys, and not at all while it keeps on calling. If
-    /// even that is too much, choose [`Reject`](OnFull::Reject).
+    /// If all sampled keys are at their limits, as with a limit of one per hour, one of them is evicted nevertheless:
+    /// otherwise new keys would be denied until the limits of other keys are reset. So a key at its limit can get its
+    /// quota once more each time that a flood has replaced the whole table since its last call. This happens at most
+    /// twice during a flood of up to twice `max_keys` keys, and never while the key keeps calling. If that is too much,
+    /// choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
-    /// Lets new keys share buckets, each with the budget of one key: as many buckets as `max_keys`, rounded up
+    /// Lets new keys share buckets, each with the quota of one key. There are as many buckets as `max_keys`, rounded up
     /// to a power of two, at least 256 and at most 65,536. No key is evicted.
     ///
-    /// A key that shares a bucket is denied for what others have used, is rejected where another would be
-    /// queued, and is never locked out by [`Lockout`](crate::algorithm::Lockout): a lockout is not shared.
-    /// [`reset`](crate::limiter::RateLimiter::reset) does not reach it. A key that gets a place of its own
-    /// later starts with what its shared bucket has left, so it gets no second budget. Buckets take as much
-    /// memory as keys.
+    /// A key that shares a bucket can be denied because of units that other keys have used. Its calls are not queued
+    /// but denied, and a [`Lockout`](crate::algorithm::Lockout) never locks it out. A
+    /// [`reset`](crate::limiter::RateLimiter::reset) has no effect on it. A key that gets its own place later starts
+    /// with the units that its shared bucket has left, so it does not get a second quota. A bucket takes as much memory
+    /// as a key.
     ShareBuckets,
     /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
     /// get a 503.
     ///
-    /// No key is evicted and nothing is shared. The price is that a flood of keys locks new keys out until those in the
-    /// table are fresh again.
+    /// No key is evicted, and keys share nothing. The price is that a flood of keys keeps new keys out until those in
+    /// the table are fresh again.
     Reject,
 }
 
@@ -57,9 +58,10 @@ pub(super) struct Sampled<K> {
     pub(super) idle: u64,
 }
 
-/// Chooses the key to evict: the least used of a few, and of equally used ones the one that was idle longest.
+/// Chooses the key to evict: the least used of a few sampled keys, and of equally used ones the one that was idle
+/// longest.
 ///
-/// It does not access the table. Keys that must not be evicted are not offered.
+/// It does not access the table. The caller must not offer keys that must not be evicted.
 #[derive(Debug)]
 pub(super) struct LeastUsed<K> {
     sampled: SmallVec<[Sampled<K>; SAMPLED]>,
@@ -79,11 +81,11 @@ impl<K: Copy> LeastUsed<K> {
         self.sampled.push(sampled);
     }
 
-    /// Returns the sampled keys, the one to evict first. The others follow, in case that one is in use
-    /// meanwhile.
+    /// Returns the sampled keys in the order in which they should be evicted. If the first key was used meanwhile, the
+    /// next one is tried.
     ///
-    /// A used-up key that was asked for much more recently than the others of the sample goes last. Otherwise a flood of
-    /// keys that are locked out would evict each key at its limit, again and again, though it keeps on calling.
+    /// A key at its limit whose last call is much more recent than those of the other sampled keys comes last.
+    /// Otherwise a flood of keys that are locked out would evict such keys again and again, although they keep calling.
     pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
         self.sampled.sort_by_key(|sampled| sampled.idle);
         let median = self.sampled.get(self.sampled.len() / 2).map_or(0, |sampled| sampled.idle);

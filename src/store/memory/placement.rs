@@ -40,7 +40,8 @@ impl<A: Algorithm> Table<A> {
         Some(Location::Shared(self.config.bucket(key)))
     }
 
-    /// Reserves room for a key, if it is a new one. `keep` are keys of the same call.
+    /// Reserves room for a key, if the key is new. `keep` has the other keys of the same joint call, which must not be
+    /// evicted.
     pub(super) fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> Option<Place<'_>> {
         if self.is_known(key) {
             return None;
@@ -49,8 +50,8 @@ impl<A: Algorithm> Table<A> {
         self.make_room(keep)
     }
 
-    /// Gives a key a state in its shard, which is locked. `reserved` says whether room is reserved for it: a
-    /// new key takes that over.
+    /// Gives a key a state in its locked shard. If `reserved` is true, room is reserved for the key, and a new key uses
+    /// it.
     pub(super) fn insert_if_absent(
         &self,
         shard: &mut Shard<A>,
@@ -72,7 +73,7 @@ impl<A: Algorithm> Table<A> {
                 let state = self.initial_state(key, &shard.shard_config, &shard.shard_config.algorithm, now);
                 shard.make_slot();
                 shard.states.insert(key, state);
-                // The key has it now.
+                // The key occupies the place now.
                 mem::forget(place);
             }
             Location::Shared(_) => self.open_bucket(shard, key, None, now),
@@ -80,7 +81,7 @@ impl<A: Algorithm> Table<A> {
         Settled::New
     }
 
-    /// Removes a key that is new to its shard, which is locked, if it was not used. Returns whether it stays.
+    /// Removes a new key from its locked shard, if it was not used. Returns whether it stays.
     pub(super) fn retain_if_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
         let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = shard;
         let stays = states.get(&key).is_some_and(|state| !algorithm.is_fresh(state, now))

@@ -1,4 +1,4 @@
-//! Room for a new key: by removing keys that are fresh, or else by the policy for a full table.
+//! Room for new keys: made by removing fresh keys, or otherwise by the policy for a full table.
 
 use std::collections::hash_map::Entry;
 
@@ -11,11 +11,11 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of keys looked at for each new one.
+/// The number of keys that are looked at for each new key.
 const SWEEP_PER_INSERT: usize = 2;
-/// The number of keys looked at when there is no room, and none may be evicted.
+/// The number of keys that are looked at when there is no room, and the policy evicts no keys.
 const SWEEP_WHEN_FULL: usize = 8;
-/// The maximum number of keys looked at before a new one is denied because none of them may be evicted.
+/// The maximum number of keys that are looked at before a new key is denied because none of them may be evicted.
 const MAX_LOOKS: usize = 64;
 
 /// Room for one key, released when dropped.
@@ -36,8 +36,8 @@ enum Look {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key. Looks at a few keys, removes those that are fresh, and if there is still no
-    /// room, evicts one if the policy allows it, but none of `keep`. No lock is held by the caller.
+    /// Reserves room for a new key. Looks at a few keys, and removes those that are fresh. If there is still no room
+    /// and the policy allows it, evicts one of them that is not in `keep`. The caller must not hold a lock.
     pub(super) fn make_room(&self, keep: &[Fingerprint]) -> Option<Place<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         let mut sweep_queue = self.sweep_queue();
@@ -51,8 +51,8 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Looks at a few keys if `key` is not in the table, and removes those that are fresh: a peek at a new key sweeps
-    /// too, though it inserts nothing. No lock is held by the caller.
+    /// Looks at a few keys if `key` is not in the table, and removes those that are fresh. So a peek at a new key
+    /// sweeps as well, although it inserts nothing. The caller must not hold a lock.
     pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared();
@@ -83,9 +83,9 @@ impl<A: Algorithm> Table<A> {
             if enough {
                 break;
             }
-            // A key that was looked at goes to the end: so none of the first `keys - look` was. The first keys
-            // of a sample are those looked at longest ago; the others are random, so that its neighbours can
-            // evict no key.
+            // A key that was looked at goes to the end, so the first `keys - look` keys were not looked at yet. The
+            // first keys of a sample are those that were looked at longest ago. The others are random, so that keys
+            // that arrive together cannot decide which of them is evicted.
             let next = if evicts && look >= SWEEP_PER_INSERT {
                 sweep_queue.any_of(keys - look)
             } else {
@@ -126,7 +126,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Evicts a key, unless it was used since it was sampled. Returns its room.
+    /// Evicts a key, unless it was used since it was sampled. Returns its place.
     fn evict(
         &self,
         sweep_queue: &mut SweepQueue,
@@ -148,7 +148,7 @@ impl<A: Algorithm> Table<A> {
         Some(Place(&self.len))
     }
 
-    /// Denies a call for whose key there is no room. It is charged nothing.
+    /// Denies a call for whose key there is no room. Nothing is charged.
     pub(super) fn reject(&self, quota: u64) -> Decision {
         self.counters.reject();
         Decision::table_full(quota)
@@ -162,7 +162,7 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
-        // Not `then_some`: that would create a place, and release it when it is dropped.
+        // With `then_some`, a place would always be created, and released when it is dropped.
         reserved.then(|| Place(&self.len))
     }
 }

@@ -1,10 +1,10 @@
 //! A map in parts, each under a lock of its own.
 //!
-//! A part holds all that is needed to decide on one of its keys: its state, its queue, and the algorithm
-//! itself. So a decision takes one lock, an algorithm is replaced part by part and never in the middle of a
-//! decision, and several keys can be locked at once: in the order of the addresses of their locks.
+//! A part has everything that is needed to decide a call on one of its keys: the state, the queue, and the algorithm
+//! itself. So a decision takes one lock. An algorithm is replaced one part at a time, never during a decision. Several
+//! keys can be locked at once, in the order of the addresses of their locks.
 //!
-//! The calls that wait are woken by [`Wakers`], after the locks are released.
+//! [`Wakers`] wakes waiting calls after the locks are released.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -23,13 +23,13 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) shard_config: ShardConfig<A>,
     pub(super) states: HashMap<Fingerprint, A::State, IdentityBuildHasher>,
     pub(super) queues: Queues<A>,
-    /// The number of states that the map has room for without growing, once no slot is taken by a removed key.
+    /// The number of states for which the map has room without growing, if no slot is occupied by a removed key.
     room: usize,
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Makes a slot for one more state. A removed key may still take a slot: when these use up the map, it is
-    /// rebuilt at its current size, where the map by itself would double.
+    /// Makes a slot for one more state. A removed key may still occupy a slot. If no slot is left because of removed
+    /// keys, the map is rebuilt at its current size, since it would double otherwise.
     pub(super) fn make_slot(&mut self) {
         let Self { states, room, .. } = self;
         if states.len() == states.capacity() && states.len() < *room {
@@ -99,9 +99,9 @@ impl<A: Algorithm> Shards<A> {
     }
 }
 
-/// The wakers to wake once no lock is held, for a waker may run any code: so it is declared before a lock is
-/// taken. It wakes them as well if an algorithm panics meanwhile; and if one of the wakers panics, the others
-/// all the same.
+/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held then, so this is declared before
+/// a lock is taken. The wakers are also woken if an algorithm panics, and if one of the wakers panics, the others are
+/// still woken.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 
@@ -125,7 +125,8 @@ impl Drop for Wakers {
     }
 }
 
-/// Locks, whether poisoned or not: an algorithm that panicked has changed one key at most, and may go on.
+/// Locks the mutex even if it is poisoned: an algorithm that panicked has changed at most one key, and other calls can
+/// continue.
 #[inline]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

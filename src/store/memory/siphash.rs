@@ -1,8 +1,8 @@
 //! SipHash-1-3 with a result of 64 bits, for keys of a few words.
 //!
-//! It computes what the reference implementation does (`a_hash_is_that_of_the_reference`), and differs in how it takes
-//! its input: an integer goes into the current block by a shift, and is never written to memory. Discriminants and lengths take one byte
-//! if they are small, so an IPv4 address is one block.
+//! The result is that of the reference implementation for the same bytes. An integer goes into the current block by a
+//! shift, and is not written to memory first. Discriminants and lengths take one byte if they are small, so an IPv4
+//! address is one block.
 //!
 //! Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), defines the hash.
 

@@ -2,7 +2,7 @@
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Counts of how often the table of a limiter was full, and of what was done about it. Returned by
+/// Counts of how often the key table of a limiter was full, and of what happened then. Returned by
 /// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
 ///
 /// Counted since the limiter was created. If all are zero, [`max_keys`](crate::limiter::Builder::max_keys) is
@@ -48,7 +48,7 @@ impl Counters {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the table was found full. Logged the first time: call it while no lock is held.
+    /// Records that the table was found full. Logs that the first time, so no lock may be held by the caller.
     pub(super) fn full(&self, max_keys: usize) {
         let known = self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed);
         if !known {

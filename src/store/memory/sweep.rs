@@ -11,7 +11,7 @@ const MAX_RETENTION: u64 = 10_000_000_000;
 /// The keys in the order in which they are looked at.
 #[derive(Debug)]
 pub(super) struct SweepQueue {
-    /// Each key once, the one looked at longest ago first; and keys that were removed.
+    /// Each key once, in the order of their last looks, the oldest first. Also contains keys that were removed.
     order: VecDeque<Fingerprint>,
     /// The keys in `order` that were reset and removed from the table.
     gone: HashSet<Fingerprint, IdentityBuildHasher>,
@@ -41,8 +41,8 @@ impl SweepQueue {
         self.order.len()
     }
 
-    /// Returns the next key, which goes to the end; `None` if it was removed from the table. Removed keys count
-    /// as a look, too, so that the work per look is constant.
+    /// Returns the next key, and moves it to the end. Returns `None` if that key was removed from the table. This
+    /// counts as a look as well, so that the work per look is constant.
     pub(super) fn next(&mut self) -> Option<Fingerprint> {
         let key = self.order.pop_front()?;
         if self.gone.remove(&key) {
@@ -52,8 +52,8 @@ impl SweepQueue {
         Some(key)
     }
 
-    /// Returns one of the first `count` keys, at random, which goes to the end. `None` if it was removed from
-    /// the table.
+    /// Returns a random one of the first `count` keys, and moves it to the end. Returns `None` if that key was removed
+    /// from the table.
     pub(super) fn any_of(&mut self, count: usize) -> Option<Fingerprint> {
         // xorshift64*, whose state is never 0.
         self.random |= u64::from(self.random == 0);
@@ -62,7 +62,7 @@ impl SweepQueue {
         self.random ^= self.random >> 27;
         let random = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d);
         let count = count.min(self.order.len());
-        // Below `count`: it fits.
+        // The index is below `count`, so it fits.
         let at = ((u128::from(random) * count as u128) >> 64) as usize;
         if at > 0 {
             self.order.swap(0, at);
@@ -70,12 +70,12 @@ impl SweepQueue {
         self.next()
     }
 
-    /// Removes the key that went to the end last.
+    /// Removes the key that was moved to the end last.
     pub(super) fn forget_last(&mut self) {
         self.order.pop_back();
     }
 
-    /// Removes a key that went to the end a few looks ago.
+    /// Removes a key that was moved to the end a few looks ago.
     pub(super) fn forget_recent(&mut self, key: Fingerprint) {
         if let Some(back) = self.order.iter().rev().position(|other| *other == key) {
             self.order.swap_remove_back(self.order.len() - 1 - back);

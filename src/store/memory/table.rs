@@ -1,13 +1,12 @@
-//! A bounded map that cleans itself.
+//! A bounded map that removes fresh keys.
 //!
-//! Each new key pays for a little cleaning: the two keys looked at longest ago are looked at again, and removed
-//! if they are fresh and have been idle for a while (a window of the quota, at most ten seconds: a busy key
-//! that never uses much is not created anew at each call). There is no thread and no timer. Work per call is
-//! constant, except for the growth of the map, which is amortised: the call that makes a shard grow moves all
-//! its keys.
+//! When a key is inserted, the two keys that were looked at longest ago are looked at again. They are removed if they
+//! are fresh and have been idle for a window of the quota, at most ten seconds. So a busy key that never uses much is
+//! not inserted again at each call. There is no thread and no timer. Work per call is constant, except for the growth
+//! of the map, which is amortised: the call that makes a shard grow moves all its keys.
 //!
-//! When the table is full, more keys are looked at, and the fresh ones are removed, idle or not. If none can be
-//! removed, [`OnFull`](super::OnFull) defines what happens to the new key.
+//! When the table is full, more keys are looked at, and fresh ones are removed even if they have not been idle. If none
+//! can be removed, [`OnFull`](super::OnFull) defines what happens to the new key.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -40,12 +39,12 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) sweep_queue: Mutex<SweepQueue>,
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
-    /// The latest reading of the clock at which a key was removed.
+    /// The latest clock reading at which a key was removed.
     evicted_until: AtomicU64,
-    /// The time for which a fresh key must be idle before it is removed though there is room, in nanoseconds.
+    /// The time for which a fresh key must be idle before it is removed while there is room, in nanoseconds.
     pub(super) retention: AtomicU64,
     pub(super) clock: AnyClock,
-    /// The time at which the limiter was created: a key never seen counts as idle since then.
+    /// The time at which the limiter was created. A new key counts as idle since then.
     created_at: Nanos,
     pub(super) config: StoreConfig,
     pub(super) counters: Counters,
@@ -75,11 +74,11 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Locks a known key without a queue while `change` runs: the common case, and short.
+    /// Locks a known key without a queue while `change` runs. This is the fast path for the common case.
     ///
-    /// The clock is read before, while the processor has nothing else to wait for. A thread that was delayed
-    /// since must not look like a clock that was set back: if the key knows of a later reading, the clock is
-    /// read again, now that no other call can have a later one.
+    /// The clock is read before the lock is taken, which is faster. A thread that is delayed in between must not look
+    /// like a clock that was set back. So if the key has observed a later reading, the clock is read again under the
+    /// lock, where no other call can have a later one.
     #[inline]
     pub(super) fn with_existing<R>(
         &self,
@@ -99,8 +98,8 @@ impl<A: Algorithm> Table<A> {
         change(algorithm, state, now)
     }
 
-    /// Locks the key while `change` runs, and creates it first if need be. The algorithm is `algorithm`, or
-    /// else the limiter's. Returns `None` if there is no room for a new key.
+    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of
+    /// the limiter if it is `None`. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
         key: Fingerprint,
@@ -122,8 +121,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Like [`with_entry`](Table::with_entry), for changes that concern only a key that has used something: it
-    /// creates no key, unless the key may have used it in a shared bucket.
+    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. It creates no
+    /// key, unless the key may have been charged in a shared bucket.
     pub(super) fn with_used<R>(
         &self,
         key: Fingerprint,
@@ -150,7 +149,7 @@ impl<A: Algorithm> Table<A> {
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         self.clean_shared();
-        // If the algorithm panics, the place is free again.
+        // If the algorithm panics, the place is released.
         let place = self.make_room(&[key]);
         let (result, kept) = {
             let mut shard = self.keys.lock(&key);
@@ -181,7 +180,7 @@ impl<A: Algorithm> Table<A> {
                     }
                     (result, kept)
                 }
-                // The shard stays locked meanwhile, so that the key does not get a place of its own in between.
+                // The shard stays locked meanwhile, so that the key cannot get its own place in between.
                 (Entry::Vacant(_), None) if self.config.on_full == OnFull::ShareBuckets => {
                     (self.with_shared(key, algorithm, wake, change), false)
                 }
@@ -200,8 +199,8 @@ impl<A: Algorithm> Table<A> {
         Some(result)
     }
 
-    /// Locks the key, or a temporary one in its place, while `look` runs. It creates no key, so `look` must not
-    /// charge anything.
+    /// Locks the key while `look` runs. A new key gets a temporary state, which is not kept, so `look` must not charge
+    /// anything.
     pub(super) fn peek_entry<R>(
         &self,
         key: Fingerprint,
@@ -224,7 +223,7 @@ impl<A: Algorithm> Table<A> {
         look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// Returns the entry of a locked key. The algorithm of the call is `algorithm`, or else the limiter's.
+    /// Returns the entry of a locked key. The call uses `algorithm`, or that of the limiter if it is `None`.
     pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,
@@ -238,37 +237,36 @@ impl<A: Algorithm> Table<A> {
         KeyEntry { key, base, tier: algorithm, config: &self.config, closed: *closed, state, queues, wake }
     }
 
-    /// Records that a key was removed that was fresh at `now`; it knew of no later reading, else it would not
-    /// have been.
+    /// Records the removal of a key that was fresh at `now`, and so had observed no later reading. Releases its room.
     pub(super) fn record_eviction(&self, now: Nanos) {
         self.forgotten_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Records that a key was removed at `now`, and that its room is used again.
+    /// Records that a key was removed at `now`, without releasing its room.
     pub(super) fn forgotten_at(&self, now: Nanos) {
         self.evicted_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Returns the state of a key never seen, or removed: it may have known the latest reading at which a key
-    /// was removed.
+    /// Returns the state of a key that is new or was removed. If it was removed, it may have observed the latest
+    /// reading at which a key was removed, so its time is not before that.
     pub(super) fn new_state(&self, shard_config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
         let now = now.max(Nanos(self.evicted_until.load(Ordering::Relaxed)));
         let Some(mut first) = shard_config.first.clone() else {
             return algorithm.new_state(self.created_at, now);
         };
-        // Brings it up to `now`.
+        // This advances the state to `now`.
         let _ = shard_config.algorithm.peek(&mut first, now, 0);
         first
     }
 
-    /// Returns whether a key never seen equals one that has been idle for long. Until then keys are kept: a
-    /// bucket that starts empty may have been filled early by a refund.
+    /// Returns whether the state of a new key is fresh. Until it is, keys are kept, because a bucket that starts empty
+    /// may have been filled early by a refund.
     pub(super) fn may_forget(&self, shard_config: &ShardConfig<A>, now: Nanos) -> bool {
         shard_config.algorithm.is_fresh(&self.new_state(shard_config, &shard_config.algorithm, now), now)
     }
 
-    /// Adds a key that was inserted into the table. No shard is locked.
+    /// Adds a key that was inserted into the table to the sweep queue. The caller must not hold the lock of a shard.
     pub(super) fn add(&self, key: Fingerprint) {
         self.sweep_queue().push(key);
     }

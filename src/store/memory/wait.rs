@@ -33,7 +33,7 @@ pin_project! {
         wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
-        // Boxed: most calls hold nothing.
+        // It is boxed because most calls hold nothing.
         held: Option<Box<Held<A>>>,
         charged_at: Nanos,
     }
@@ -83,8 +83,8 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         let mut this = self.project();
         let place = this.place;
         assert!(!place.left, "polled after it was ready");
-        // After a sleep that ends, the queue is polled once more; one that ends before its time leaves the rest
-        // to the next poll.
+        // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
+        // to poll again.
         for _ in 0..2 {
             match place.context.ask(place.key, place.ticket, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {

@@ -1,4 +1,5 @@
-//! The circuit breaker: after failures, calls are decided without a trip, but for one that tries.
+//! The circuit breaker. After failures, calls are decided without a trip to the server, except for one call that tries
+//! again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,18 +7,18 @@ use std::sync::{Mutex, PoisonError};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
 
-/// The number of late calls in a row that open it.
+/// The number of late calls in a row that open the breaker.
 const MAX_LATE: u64 = 5;
 const MILLISECOND: u64 = 1_000_000;
-/// The time until the first attempt, and the most between two attempts: it doubles each time.
+/// The time until the first attempt, and the maximum time between two attempts. The time doubles with each attempt.
 const PAUSES: (u64, u64) = (50 * MILLISECOND, 400 * MILLISECOND);
 
-/// A breaker. It is closed at first.
+/// A breaker, which is closed at first.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// The time of the next attempt. 0: it is closed.
+    /// The time of the next attempt, or 0 if the breaker is closed.
     next_attempt: AtomicU64,
-    /// The trips in a row that were late.
+    /// The number of trips in a row that were late.
     late: AtomicU64,
     opened: AtomicU64,
     open: Mutex<Open>,
@@ -30,7 +31,8 @@ struct Open {
 }
 
 impl Breaker {
-    /// Returns an error if a call at `now` is to be decided without a trip. If an attempt is due, this call is it.
+    /// Returns an error if a call at `now` must be decided without a trip. If an attempt is due, the call is that
+    /// attempt.
     pub(super) fn admit(&self, now: Nanos) -> Result<(), RedisError> {
         let next = self.next_attempt.load(Ordering::Acquire);
         if next == 0 {
@@ -38,8 +40,9 @@ impl Breaker {
         }
         if now.0 >= next {
             let later = now.0.saturating_add(PAUSES.1);
-            let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
-            if mine.is_ok() {
+            let claimed =
+                self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
+            if claimed.is_ok() {
                 return Ok(());
             }
         }
@@ -48,7 +51,7 @@ impl Breaker {
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Takes the success of a trip.
+    /// Records a trip that succeeded.
     pub(super) fn succeeded(&self) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
@@ -62,7 +65,7 @@ impl Breaker {
         }
     }
 
-    /// Takes the failure of a trip at `now`. Returns whether the breaker is open.
+    /// Records a trip that failed at `now`. Returns whether the breaker is open.
     pub(super) fn failed(&self, error: &RedisError, now: Nanos) -> bool {
         if !error.kind().is_outage() {
             return self.next_attempt.load(Ordering::Relaxed) > 0;
@@ -74,7 +77,7 @@ impl Breaker {
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
-        // Trips that were on their way when it opened say nothing new.
+        // Trips that began before the breaker opened do not delay the next attempt.
         let is_attempt = self.next_attempt.load(Ordering::Relaxed) > now.0.saturating_add(open.pause);
         if !was_open || is_attempt {
             open.pause = if was_open { PAUSES.1.min(open.pause.saturating_mul(2)) } else { PAUSES.0 };
@@ -88,7 +91,7 @@ impl Breaker {
         true
     }
 
-    /// Returns how often it opened.
+    /// Returns how often the breaker has opened.
     pub(super) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }

@@ -25,7 +25,7 @@ pub(super) struct Settings {
     slot: Option<String>,
     secret: Option<KeySecret>,
     pub(super) remember_denials: Duration,
-    /// `true` if scripts decide, where they can.
+    /// `true` if scripts decide the calls of algorithms that have one.
     pub(super) scripts: bool,
 }
 
@@ -44,42 +44,42 @@ impl RedisStoreBuilder {
         Self::with(Ok(client))
     }
 
-    /// Sets what all keys begin with: `throttle` unless set. Applications that share a server need prefixes of their own.
+    /// Sets the prefix of all keys: `throttle` unless set. Applications that share a server need different prefixes.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.prefix);
         self
     }
 
-    /// Sets how long a call may take, reconnecting included: 50 ms unless set. A timer may be up to 1 ms late.
+    /// Sets the maximum time of a call, including reconnecting: 50 ms unless set. A timer may be up to 1 ms late.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Keeps all keys in one slot of a cluster, that of `tag`. Then one node does all the work.
+    /// Keeps all keys in the cluster slot of `tag`. One node then does all the work.
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
     }
 
-    /// Sets the secret with which keys above [100 bytes](KeyText::MAX_LEN) are hashed. All processes need the same. Without
-    /// it, keys have any length.
+    /// Sets the secret with which keys above [100 bytes](KeyText::MAX_LEN) are hashed. All processes need the same
+    /// secret. Without a secret, keys can have any length.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
     }
 
-    /// Sets how long a denial may be remembered: one second unless set. With zero, each call is sent.
+    /// Sets the maximum time for which a denial is remembered: one second unless set. With zero, each call is sent.
     ///
-    /// It is remembered until one unit is free at the latest. Meanwhile calls for the key are denied without a trip, and a
-    /// reset or refund by another process is not noticed.
+    /// A denial is remembered at most until one unit is free. Until then, calls for the key are denied without a trip,
+    /// and a reset or refund by another process is not noticed.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self
     }
 
-    /// Decides all calls by reading and writing states, two round trips each, without the scripts that decide them in one. To
-    /// compare both.
+    /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one. This is
+    /// for comparisons of both.
     #[doc(hidden)]
     pub fn without_scripts(mut self) -> Self {
         self.settings.scripts = false;
@@ -99,7 +99,7 @@ impl RedisStoreBuilder {
         client.connect().await?;
         let store = self.finish(Box::new(client));
         let (link, key) = (&*store.link, store.settings.key_text("connect").of(&()));
-        // It also tells the server's time, so that calls that are late from now on are found out.
+        // The reply also has the server's time, with which the server can detect late calls from now on.
         let limit = link.now().saturating_add(2_000_000_000);
         match link.until(limit, link.read(&key, limit)).await {
             Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(store),

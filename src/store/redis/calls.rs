@@ -25,7 +25,7 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
         })
     }
 
-    /// The permits of algorithms that can be kept in Redis are empty.
+    /// Returns an empty permit, because no algorithm whose states can be kept in Redis limits calls in progress.
     fn try_acquire_permit(
         &self,
         key: RedisKey,
@@ -59,7 +59,7 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
 }
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
-    /// Makes a change that gives units to the key; in the fallback, if Redis cannot be asked.
+    /// Refunds or resets the key. A reset is also made in the fallback; a refund is made there only if Redis fails.
     fn change(&self, key: Arc<str>, operation: Operation<A>) -> RedisReply<()> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
@@ -69,7 +69,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             if let Some(local) = &shared.fallback {
                 match action {
                     Action::Reset => local.reset(&*key),
-                    // A call that Redis has charged was not charged by the fallback.
+                    // Redis or the fallback has charged the call, never both.
                     _ if changed.is_err() => local.refund(&*key, cost),
                     _ => {}
                 }
@@ -80,7 +80,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
 }
 
 impl<A> Request<A> {
-    /// Returns the call as another store takes it.
+    /// Returns the attempt with which the call is passed to another store.
     fn attempt(&self) -> Attempt<'_, A>
     where
         A: StoredAlgorithm,
@@ -100,7 +100,7 @@ impl<A> Request<A> {
 }
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Returns what was decided, or what the fallback decides instead.
+    /// Returns `decided`, or the decision of the fallback if `decided` is an error.
     pub(super) async fn or_fallback(
         &self,
         key: &Arc<str>,

@@ -1,6 +1,6 @@
-//! The connection of the `redis` crate, made again when it breaks.
+//! A connection of the `redis` crate that reconnects.
 //!
-//! The crate's own manager of connections stops after some attempts, and waits without bound while it connects. Here, a
+//! The crate's own connection manager stops after some attempts, and waits without bound while it connects. Here, a
 //! task tries again as long as calls wait, and each call has its own deadline.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::error::{RedisError, RedisErrorKind};
 
 /// The time limit of an attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// The pauses between two attempts, which double from the first to the second.
+/// The shortest and the longest pause between two attempts. The pause doubles after each attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
 #[derive(Clone)]
@@ -30,14 +30,14 @@ struct Inner {
     problem: Mutex<Option<RedisError>>,
 }
 
-/// The present connection, if there is one. The number differs between connections.
+/// The present connection, if there is one. No two connections have the same number.
 #[derive(Clone, Default)]
 struct Current {
     number: u64,
     connection: Option<MultiplexedConnection>,
 }
 
-/// Ends the state of connecting, also if the runtime drops the task.
+/// Clears `is_connecting` when the task ends, also if the runtime drops it.
 struct Connecting(Arc<Inner>);
 
 impl Client {
@@ -51,7 +51,7 @@ impl Client {
         }))
     }
 
-    /// Connects now.
+    /// Makes one attempt to connect.
     pub(super) async fn connect(&self) -> Result<(), RedisError> {
         match self.0.attempt().await {
             Ok(()) => Ok(()),
@@ -81,7 +81,7 @@ impl Inner {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to connect, unless that goes on. The task ends when no call waits any more.
+    /// Starts a task that connects, unless one is running. The task ends when no call waits for it any more.
     fn start_connecting(self: &Arc<Self>) -> Result<(), RedisError> {
         let runtime = Handle::try_current()
             .map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
@@ -105,7 +105,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets a connection, unless another one has taken its place.
+    /// Drops the connection with this number, unless another connection has replaced it.
     fn discard(&self, number: u64) {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();

@@ -1,20 +1,20 @@
-//! The connection as the store sees it: a command goes in, a reply comes out. Tests stage every fault here.
+//! The connection to a server: it sends a command and returns the reply. Tests implement it to stage faults.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use super::error::RedisError;
 
-/// A connection to one server, or to the nodes of a cluster. Commands of several callers are sent one after another without
-/// waiting.
+/// A connection to one server, or to the nodes of a cluster. It sends the commands of several callers one after
+/// another, without waiting for replies.
 pub(super) trait Connection: Send + Sync + 'static {
     /// Sends a command, and returns its reply. Waits until there is a connection; the caller sets the deadline.
     fn call(&self, command: Command) -> Call;
 
-    /// Returns why there is no connection, if there is none.
+    /// Returns the reason for which there is no connection, if there is none.
     fn problem(&self) -> Option<RedisError>;
 
-    /// Gives up the present connection, so that the next call is sent on a new one.
+    /// Drops the present connection, so that the next call is sent on a new one.
     fn renew(&self);
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Command {
     ends: Vec<usize>,
 }
 
-/// A reply that is no error.
+/// A reply that is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Text(Vec<u8>),
-    /// One that no script of this crate returns.
+    /// A reply that no script of this crate returns.
     Other(String),
 }
 
-/// Why there is no reply.
+/// The reason for which a call has no reply.
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
     /// The server does not have the script.

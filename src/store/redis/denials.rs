@@ -1,4 +1,4 @@
-//! Denials that are remembered for a short time, so that a client that hammers costs no trips.
+//! Denials that are remembered for a short time, so that a client that retries at once causes no trips.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The most keys that are remembered.
+/// The maximum number of keys that are remembered.
 const MAX_KEYS: usize = 10_000;
 
-/// The states of keys that had no unit left when they were last decided.
+/// The states of keys that had no unit left at their last decision.
 ///
-/// Such a state denies the same calls until a unit is free: other processes can only use more of it, unless they reset or
-/// refund it.
+/// Such a state denies the same calls until a unit is free, because other processes can only take more units, unless
+/// they reset or refund the key.
 #[derive(Debug)]
 pub(super) struct Denials<A: StoredAlgorithm> {
     keys: DashMap<Arc<str>, Remembered<A>>,
-    /// The longest time, in nanoseconds. 0: nothing is remembered.
+    /// The maximum time for which a denial is remembered, in nanoseconds. With 0, nothing is remembered.
     longest: u64,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Denials<A: StoredAlgorithm> {
 struct Remembered<A: StoredAlgorithm> {
     plan: Arc<Plan<A>>,
     state: A::State,
-    /// The server's time of the state.
+    /// The server's time at which the state was read.
     now: Nanos,
-    /// The own time at which it was asked for: not after that.
+    /// This process's time at which the request was sent, before the server read the state.
     sent: Nanos,
 }
 
@@ -40,7 +40,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         Self { keys: DashMap::new(), longest: Nanos::from(longest).0 }
     }
 
-    /// Remembers a state, if it has no unit left.
+    /// Remembers a state, if no unit is available in it.
     pub(super) fn remember(
         &self,
         key: &Arc<str>,
@@ -49,7 +49,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         now: Nanos,
         sent: Nanos,
     ) {
-        // Where denials count, each must be sent.
+        // If denials change the state, each call must be sent.
         if self.longest == 0 || plan.algorithm.counts_denials() {
             return;
         }
@@ -67,7 +67,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         self.keys.insert(Arc::clone(key), remembered);
     }
 
-    /// Returns the denial of a call at `local`, if that is known.
+    /// Returns the denial of a call at `local`, if the remembered state denies the call.
     pub(super) fn answer(
         &self,
         key: &Arc<str>,

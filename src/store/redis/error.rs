@@ -2,9 +2,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The error of a [`RedisStore`](super::RedisStore): why it could not be set up, or could not decide a call.
+/// The error of a [`RedisStore`](super::RedisStore), which could not be set up, or could not decide a call.
 ///
-/// Its text says what to change. A layer answers it with 503, or gRPC `UNAVAILABLE`.
+/// Its text says what to change. A layer answers the call with 503, or gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
@@ -17,19 +17,19 @@ pub struct RedisError {
 pub enum RedisErrorKind {
     /// The URL, or another setting of the store, is wrong.
     Config,
-    /// A limiter has no name, or its name is that of another limiter.
+    /// A limiter has no name, or another limiter with the same name has another algorithm or quota.
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
-    /// No reply came before the deadline. The call was charged only if the server executed it before that.
+    /// No reply came before the deadline. The call was charged only if the server executed it before the deadline.
     Late,
     /// There is no connection.
     Unreachable,
     /// Earlier calls failed, so this one was not sent. The next attempt is due within half a second.
     Open,
-    /// The value of the key was not written by this crate, or by another version of it. It is left as it is.
+    /// The value of the key was not written by this crate, or by another version of it. The value is not changed.
     Foreign,
-    /// The server only reads: it is a replica (`READONLY`).
+    /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
     /// The server is out of memory (`OOM`), or cannot write its snapshot (`MISCONF`).
     OutOfMemory,
@@ -64,7 +64,7 @@ impl RedisError {
             "NOPERM" => RedisErrorKind::Permission,
             "WRONGTYPE" => RedisErrorKind::Foreign,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
-            // A script that may not call one of its commands fails with this text.
+            // A script fails with this text if the user may not call one of its commands.
             _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
                 RedisErrorKind::Permission
             }
@@ -81,7 +81,7 @@ impl RedisError {
 }
 
 impl RedisErrorKind {
-    /// Returns whether the server cannot decide any call, as it seems.
+    /// Returns whether the error suggests that the server cannot decide any call.
     pub(super) const fn is_outage(self) -> bool {
         matches!(
             self,
@@ -96,7 +96,7 @@ impl RedisErrorKind {
         )
     }
 
-    /// Returns whether a new connection may reach another server, or the same in another state.
+    /// Returns whether a new connection may help: it may reach another server, or the same server in another state.
     pub(super) const fn needs_connection(self) -> bool {
         matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
     }

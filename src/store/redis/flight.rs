@@ -1,5 +1,5 @@
-//! Trips to the server: at most one at a time for a key. Calls that arrive meanwhile are decided together in the next, in the
-//! order in which they arrived.
+//! Trips to the server: at most one at a time for a key. Calls that arrive during a trip are decided together in the
+//! next trip, in the order in which they arrived.
 
 use std::mem;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
-/// The most calls of one trip: a script blocks the server while it runs.
+/// The maximum number of calls of one trip, because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// The right to make trips for a key. There is one for each key in the table of flights.
+/// The right to make trips for a key. Each key in the table of flights has one flight.
 struct Flight<A: StoredAlgorithm> {
     shared: Arc<Shared<A>>,
     key: Arc<str>,
@@ -29,14 +29,14 @@ struct Flight<A: StoredAlgorithm> {
 type Outcomes = Result<Vec<Outcome>, RedisError>;
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Adds a call to the next trip of its key, which begins at once if there is none.
+    /// Adds a call to the next trip of its key. If no trip is under way, one begins at once.
     pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
         match self.flights.entry(Arc::clone(key)) {
             Entry::Occupied(mut waiting) => return waiting.get_mut().push(call),
             Entry::Vacant(place) => drop(place.insert(Vec::new())),
         }
         let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), has_ended: false };
-        // If the runtime has ended, the task is dropped at once, and with it the flight.
+        // If the runtime has ended, the task is dropped at once, and the flight with it.
         runtime.spawn(flight.run(vec![call]));
     }
 }
@@ -52,8 +52,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Returns the calls that have arrived meanwhile, after those that undo what was charged to calls that were dropped. Ends the flight if
-    /// there are none.
+    /// Returns the calls of the next trip: first `undone`, which undoes the charges of calls that were dropped, then
+    /// the calls that have arrived meanwhile. Ends the flight if there are none.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.link.deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
@@ -72,13 +72,13 @@ impl<A: StoredAlgorithm> Flight<A> {
         Some(batch)
     }
 
-    /// Decides the calls. Returns the operations that undo what was charged to callers that have dropped their calls.
+    /// Decides the calls. Returns the operations that undo the charges of calls that their callers have dropped.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
         let link = &*shared.link;
         loop {
             let now = link.now();
-            // Calls that were cancelled or whose time is over are not charged.
+            // Calls that were cancelled, or whose deadline has passed, are not charged.
             batch.retain(|call| !call.is_cancelled());
             for call in batch.extract_if(.., |call| call.deadline <= now) {
                 let _ = call.answer(Err(link.deadline_error()));
@@ -92,7 +92,7 @@ impl<A: StoredAlgorithm> Flight<A> {
             let decided = link.until(last, self.decide(&plan, &batch, first)).await;
             let outcomes = match decided {
                 Some(Ok(Some(outcomes))) => Ok(outcomes),
-                // The server found that the time of one call was over, and has done nothing.
+                // By the server's clock, the deadline of one call had passed, so the server has done nothing.
                 Some(Ok(None)) => {
                     tokio::task::yield_now().await;
                     continue;
@@ -127,7 +127,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         batch.into_iter().zip(outcomes).filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
     }
 
-    /// Decides the calls in one trip, or in two. Returns `None` if the server found that it is later than `not_after`.
+    /// Decides the calls in one trip or in two. Returns `None` if it was later than `not_after` by the server's clock.
     async fn decide(
         &self,
         plan: &Arc<Plan<A>>,
@@ -147,7 +147,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         match found.verdict {
             Verdict::Done => {
-                // The script has decided these calls as they are decided here, on the state that it found.
+                // The script has made the same decisions on the state that it returned.
                 let (outcomes, state, _) = apply(plan, &found, batch)?;
                 self.remember(plan, state, &found, sent, &outcomes);
                 Ok(Some(outcomes))
@@ -178,13 +178,13 @@ impl<A: StoredAlgorithm> Flight<A> {
             };
             if must_write && after != found.text {
                 let ttl = plan.time_to_live(&mut state, now);
-                let asked = link.now();
+                let swap_sent = link.now();
                 let swapped = link.swap(&self.key, not_after, &found.text, &after, ttl).await?;
                 match swapped.verdict {
                     Verdict::Done => {}
-                    // Another process was quicker: again, with what it wrote.
+                    // Another process has written a state meanwhile, so the calls are decided again, on that state.
                     Verdict::Other => {
-                        (found, sent) = (swapped, asked);
+                        (found, sent) = (swapped, swap_sent);
                         continue;
                     }
                     Verdict::Late => return Ok(None),
@@ -209,7 +209,7 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// Applies the calls to the state that was found, in order. Returns the outcomes, the state and whether it must be written.
+/// Applies the calls in order to the state in `found`. Returns the outcomes, the state, and whether it must be written.
 fn apply<A: StoredAlgorithm>(
     plan: &Plan<A>,
     found: &Answer,
@@ -231,13 +231,13 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Returns the answer of a reading as that of a script that found a state which it cannot change.
+    /// Converts the answer of a read to that of a script that did nothing, so that compare-and-set follows.
     fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }
 }
 
-/// If the task is dropped with its runtime, or panics, the calls that wait get an error, and the key can be used again.
+/// If the task panics, or is dropped with its runtime, the calls that wait get an error, and the key can be used again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

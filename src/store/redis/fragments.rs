@@ -1,4 +1,4 @@
-//! The parts of the scripts that decide checks, for each kind of limit.
+//! The parts of the scripts that decide checks, for each kind of limit. `Fragments` describes their placeholders.
 
 use crate::algorithm::StepKind;
 
@@ -152,11 +152,11 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for its index, `@1` for its first argument.
+/// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument.
 pub(super) struct Fragments {
     /// Reads the state and brings it up to `now`.
     pub(super) read: &'static str,
-    /// Whether `cost` fits.
+    /// The condition that `cost` units are available.
     pub(super) fits: &'static str,
     pub(super) take: &'static str,
     /// Appends the state to `x`, and extends `ttl`.

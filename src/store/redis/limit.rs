@@ -36,7 +36,7 @@ pub struct RedisKey(pub(super) Arc<str>);
 /// A reply of a [`RedisLimit`].
 pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
 
-/// What the clones of a limiter share.
+/// The part of a limiter that its clones share.
 pub(super) struct Shared<A: StoredAlgorithm> {
     pub(super) link: Arc<Link>,
     pub(super) key_text: KeyText,
@@ -44,7 +44,7 @@ pub(super) struct Shared<A: StoredAlgorithm> {
     plan: RwLock<Arc<Plan<A>>>,
     is_replaced: AtomicBool,
     scripts: bool,
-    /// The keys for which a trip is under way, and the calls that wait for the next.
+    /// The keys for which a trip is under way, each with the calls that wait for the next trip.
     pub(super) flights: DashMap<Arc<str>, Vec<Pending<A>>>,
     pub(super) queues: WaitQueues,
     pub(super) denials: Denials<A>,
@@ -109,7 +109,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has an operation decided by the server, within the deadline.
+    /// Sends an operation to the server, and returns its outcome, or an error at the deadline.
     pub(super) async fn ask(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -126,7 +126,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
-                // It may have been decided in the same moment.
+                // The outcome may have arrived in the same moment.
                 answer.close();
                 answer.try_recv().unwrap_or_else(|_| {
                     link.count_late();
@@ -136,7 +136,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Sends an operation without waiting for its result. It is lost if it cannot be decided in time.
+    /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot decide it in
+    /// time.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
         let deadline = self.link.deadline();
         self.send(key, Pending { operation, deadline, reply: None }, runtime);
@@ -184,7 +185,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     }
 
     fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
-        // A call that can be settled may find units that another gives back in a moment.
+        // A settlement of another call may return units at any time, so calls with settlement are always sent.
         if request.settles {
             return None;
         }
@@ -227,13 +228,13 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimit<
     }
 }
 
-/// A settlement is sent and not awaited: it is lost if it cannot be decided within the deadline.
+/// A settlement is sent without waiting for it. It is lost if the server cannot decide it within the deadline.
 impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
 
-/// Keys are converted when they are used next. Other processes go on with their own algorithm.
+/// Keys are converted when they are used next. Other processes continue with their own algorithm.
 impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
-    /// An algorithm whose states cannot be kept in Redis is not taken over; with the feature `tracing`, that is logged. The
-    /// fallback keeps its own algorithm.
+    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old one stays in use,
+    /// and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
     fn replace(&self, algorithm: A) {
         let shared = &self.shared;
         match Plan::new(algorithm, shared.link.source, shared.scripts) {

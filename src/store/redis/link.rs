@@ -1,4 +1,4 @@
-//! What all limiters of a store share: the connection, the server's time, the deadline and the breaker.
+//! The part of a store that all its limiters share: the connection, the server's time, the deadline and the breaker.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use crate::clock::{AnyClock, Nanos};
 
 pub(super) struct Link {
     connection: Box<dyn Connection>,
-    /// The own clock, for deadlines. States know only the server's.
+    /// The clock of this process, for deadlines. States contain only the server's time.
     clock: AnyClock,
     deadline: Duration,
     time: ServerTime,
@@ -31,7 +31,7 @@ pub(super) struct Link {
     pub(super) passed: AtomicU64,
 }
 
-/// What a script returned: the server's time, and a state.
+/// The reply of a script: the server's time, and a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
@@ -41,11 +41,11 @@ pub(super) struct Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The script did what it was made for.
+    /// The script has run to its end.
     Done,
-    /// It did nothing, since the state is another one than it can change.
+    /// The script has changed nothing, because it cannot change the state that it found.
     Other,
-    /// It did nothing, since its callers no longer wait.
+    /// The script has changed nothing, because its callers no longer wait.
     Late,
 }
 
@@ -71,7 +71,7 @@ impl Link {
         self.clock.now()
     }
 
-    /// Returns the time at which a call fails that begins now.
+    /// Returns the deadline of a call that begins now.
     pub(super) fn deadline(&self) -> Nanos {
         self.now().saturating_add(Nanos::from(self.deadline).0)
     }
@@ -80,7 +80,7 @@ impl Link {
         self.clock.sleep_until(time)
     }
 
-    /// Awaits `future` until `deadline`.
+    /// Awaits `future` until `deadline`. Returns `None` if the deadline comes first.
     pub(super) async fn until<F: Future>(&self, deadline: Nanos, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep_until(deadline));
@@ -97,7 +97,7 @@ impl Link {
     }
 
     pub(super) fn deadline_error(&self) -> RedisError {
-        // That there is no connection says more than that it took too long.
+        // If there is no connection, its error explains the failure better.
         let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
         self.connection.problem().unwrap_or_else(late)
     }
@@ -114,7 +114,7 @@ impl Link {
         self.eval(&self.read, key, not_after, |_| {}).await
     }
 
-    /// Writes `after` if the state is still `before`. Deletes the key if there is nothing after it.
+    /// Writes `after` if the state is still `before`. Deletes the key if `after` is empty.
     pub(super) async fn swap(
         &self,
         key: &str,
@@ -129,7 +129,8 @@ impl Link {
         .await
     }
 
-    /// Executes a script. Takes part in the breaker's counts, but does not ask it. The caller sets the deadline.
+    /// Executes a script, even if the breaker is open, and records its success or failure in the breaker. The caller
+    /// sets the deadline.
     pub(super) async fn eval(
         &self,
         script: &Script,
@@ -147,7 +148,8 @@ impl Link {
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
-            // The server restarted, or its scripts were flushed. The text teaches it the script.
+            // The server has restarted, or its scripts were flushed. `EVAL` sends the text of the script, and the
+            // server keeps it.
             self.trips.fetch_add(1, Ordering::Relaxed);
             reply = self.connection.call(command("EVAL", script.text())).await;
         }
@@ -172,7 +174,7 @@ impl Link {
         Ok(answer)
     }
 
-    /// Takes the failure of a trip.
+    /// Records the failure of a trip, and renews the connection if that may help.
     pub(super) fn failed(&self, error: RedisError) -> RedisError {
         let is_open = self.breaker.failed(&error, self.now());
         if is_open && error.kind().needs_connection() {
@@ -181,8 +183,8 @@ impl Link {
         error
     }
 
-    /// Returns what the server's clock reads at `not_after`, at least, in microseconds; the end of time if that is not
-    /// known yet.
+    /// Returns a lower bound of the server's time at `not_after`, in microseconds. Returns a time in the distant future
+    /// if the server's time is not known yet.
     fn last_argument(&self, not_after: Nanos) -> u64 {
         #[cfg(test)]
         if self.source == TimeSource::Passed {

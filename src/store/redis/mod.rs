@@ -17,9 +17,9 @@
 //!
 //! # What is exact
 //!
-//! All processes that use one name on one server share one limit, and together they admit exactly what one process would.
-//! Time is that of the server, in microseconds. A call is decided by a script in one round trip, or, for the algorithms
-//! below the line, by reading the state and writing it unless another process has written it meanwhile:
+//! All processes that use one name on one server share one limit, and together they admit exactly what one process
+//! would. Times are those of the server's clock, in microseconds. A script decides a call in one round trip. For
+//! algorithms without a script, the state is read, and then written unless another process has written it meanwhile:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -27,19 +27,21 @@
 //! | the same with numbers above 2^53 (a token bucket of a burst of 104,251 per day, a sliding counter of 1,000,000 per day) | 2 |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | 2, more while processes collide |
 //!
-//! For each key, a process has one trip under way; calls that arrive meanwhile are decided together in the next, in the order
-//! in which they arrived. A denial is remembered until one unit is free, at most one second.
+//! For each key, a process makes one trip at a time. Calls that arrive during a trip are decided together in the next
+//! trip, in the order in which they arrived. A denial is remembered until one unit is free, at most one second.
 //!
 //! # What is not promised
 //!
-//! - A failover to a replica loses what was not replicated: at most one more limit per key is admitted.
+//! - A failover to a replica loses the calls that were not replicated: at most one more limit per key is admitted.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - A reset or refund by another process may be noticed up to one second late by a process that remembers a denial.
-//! - Calls of several processes that wait for a window are in no order. Calls that wait for a bucket are, and are charged when
-//!   they begin to wait; one that is cancelled gives that back only if no later call was given a time.
-//! - While machines with two quotas for one name run, each call is decided by the quota of its machine, and converts the key.
-//! - Two limiters of one name in a process make trips of their own.
+//! - Calls that wait for a window are in order only within their process. Calls that wait for a bucket are in one order
+//!   over all processes, and are charged when they begin to wait. If such a call is cancelled, its charge is returned
+//!   only if no other call was charged after it.
+//! - While machines use two quotas under one name, each machine decides its calls by its own quota, and converts the
+//!   states of the keys to that quota.
+//! - Two limiters with one name in a process do not share trips.
 //! - A limiter's clock has no effect. Buckets that [start empty](crate::algorithm::TokenBucket::start_empty) are full, since a
 //!   new key counts as idle for ever.
 
@@ -82,16 +84,16 @@ pub use limit::{RedisKey, RedisLimit, RedisReply};
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share it.
 ///
-/// [`Builder::store`](crate::limiter::Builder::store) takes it, and makes a [`RedisLimit`] of it. Each limiter needs a
+/// Pass it to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`]. Each limiter needs a
 /// [name](crate::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A call that
-/// failed because it was late charges nothing if the server gets to it later. After five late calls in a row, or an error by
-/// which the server says that it cannot decide any, calls fail at once without a trip; one of them tries again after 50 ms,
-/// then after up to 400 ms. No key is written without a time to live, and no value is overwritten that is not a state of
-/// this crate.
+/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A late
+/// call charges nothing if the server executes it after its deadline. After five late calls in a row, or after an error
+/// that concerns all calls, calls fail at once without a trip. One call tries again after 50 ms; if it fails, the pause
+/// before the next attempt doubles, up to 400 ms. Each key is written with a time to live, and a value that is not a
+/// state of this crate is never overwritten.
 ///
 /// # Errors
 ///
@@ -111,17 +113,17 @@ pub struct WithFallback<A: StoredAlgorithm> {
     fallback: RateLimiter<A>,
 }
 
-/// What a [`RedisStore`] has counted since it was created.
+/// The counts of a [`RedisStore`] since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// The commands that were sent to decide calls.
+    /// The number of commands that were sent to decide calls.
     pub trips: u64,
-    /// The calls that failed because they were late, or because there was no connection.
+    /// The number of calls that failed because they were late, or because there was no connection.
     pub late: u64,
-    /// How often the circuit breaker opened.
+    /// The number of times that the circuit breaker opened.
     pub opened: u64,
-    /// `true` if it is open: calls are not sent.
+    /// `true` if the circuit breaker is open, so that calls are not sent.
     pub is_open: bool,
 }
 
@@ -136,19 +138,19 @@ impl RedisStore {
         Self::builder(url).connect().await
     }
 
-    /// Returns a builder, which sets the deadline and more.
+    /// Returns a builder for the server at `url`, which sets the deadline and other options.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
 
-    /// Returns a store whose calls are decided by `limiter` where Redis cannot decide them.
+    /// Returns a store whose calls are decided by `limiter` if Redis fails.
     ///
-    /// That limiter counts only what it decided itself, so give it the share of the quota of one machine.
+    /// That limiter counts only the calls that it has decided itself, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }
 
-    /// Returns what was counted.
+    /// Returns the counts of this store, which its clones share.
     #[must_use]
     pub fn stats(&self) -> RedisStats {
         RedisStats {
@@ -179,8 +181,12 @@ impl<A: StoredAlgorithm> MakeStore<A> for RedisStore {
     type Store = RedisLimit<A>;
     type Error = RedisError;
 
-    /// Returns an error if the limiter has no name, if its name is that of a limiter with another algorithm or quota, or if
-    /// the states of its algorithm cannot be kept in Redis.
+    /// Creates the store of a limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limiter has no name, if its name is that of a limiter with another algorithm or quota,
+    /// or if the states of its algorithm cannot be kept in Redis.
     fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
         self.limit(settings, None)
     }

@@ -3,13 +3,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 
-/// The names of the limiters of a store. Two limiters of one name share their keys, so they must be alike.
+/// The names of the limiters of a store. Two limiters with one name share their keys, so they must have the same quota.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// What distinguishes algorithms and quotas.
+    /// The unit of the states, which differs between algorithms and between quotas.
     unit: String,
     limiters: usize,
 }
@@ -51,7 +51,7 @@ impl Names {
 }
 
 impl Registered {
-    /// Takes over another quota.
+    /// Sets the unit after the algorithm was replaced.
     pub(super) fn set(&self, unit: &str) {
         self.names.with(|names| {
             if let Some(entry) = names.get_mut(&self.name) {

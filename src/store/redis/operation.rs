@@ -5,12 +5,12 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// What a call does to the state of a key.
+/// An operation on the state of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Operation<A> {
     pub(super) action: Action,
     pub(super) cost: u64,
-    /// The algorithm of the call, if it is not the limiter's.
+    /// The algorithm of the call, if it is not the limiter's own.
     pub(super) tier: Option<A>,
 }
 
@@ -20,13 +20,13 @@ pub(super) enum Action {
     Peek,
     Refund,
     Reset,
-    /// Undoes a charge that was made at this time.
+    /// Undoes a charge that was made at the given time.
     Undo(Nanos),
     /// Charges the units by which the actual cost of a call exceeds its charge.
     ChargeMore,
-    /// Charges a call that waits at most this many nanoseconds, for the time at which it is to be released.
+    /// Charges a call for the time at which it will be released, if it waits at most this many nanoseconds.
     Reserve(u64),
-    /// Undoes the `Reserve` that left this mark.
+    /// Undoes the `Reserve` that returned this mark.
     GiveBack(u128),
 }
 
@@ -34,13 +34,13 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) decision: Decision,
-    /// The server's time at which it was decided.
+    /// The server's time of the decision.
     pub(super) now: Nanos,
-    /// The mark of a call that was given a time.
+    /// The mark of a `Reserve`, by which it can be undone.
     pub(super) mark: Option<u128>,
 }
 
-/// A call that is to be decided in a trip.
+/// A call that will be decided in a trip.
 #[derive(Debug)]
 pub(super) struct Pending<A> {
     pub(super) operation: Operation<A>,
@@ -56,7 +56,8 @@ impl<A> Pending<A> {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Sends the result. Returns the operation that undoes it if it has charged a caller that has dropped the call.
+    /// Sends the result to the caller. If the caller has dropped the call, returns the operation that undoes its
+    /// charge, if any.
     pub(super) fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
         let sent = self.reply?.send(result);
         let Err(Ok(outcome)) = sent else { return None };
@@ -69,7 +70,7 @@ impl<A> Operation<A> {
         Self { action, cost, tier: None }
     }
 
-    /// Returns the operation that undoes this one.
+    /// Returns the operation that undoes the charge of this one, if it made one.
     fn undone(self, outcome: &Outcome) -> Option<Self> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;
@@ -82,14 +83,15 @@ impl<A> Operation<A> {
         Some(Self { action, ..self })
     }
 
-    /// Returns whether a script can decide it.
+    /// Returns whether a script can decide the operation.
     pub(super) fn is_plain_check(&self) -> bool {
         self.action == Action::Check && self.tier.is_none() && self.cost > 0
     }
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. A tier takes over the state.
+    /// Returns the algorithm that decides the operation. A tier replaces the configuration with the same unit in
+    /// `state`.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let Some(tier) = &self.tier else { return limiter };
         tier.adopt(state);
@@ -138,8 +140,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
-        // If the clock was set back by more than a period, the key's time goes on from there: it must be written, or the key
-        // would stand still for as long as the step was.
+        // If the clock was set back by more than a period, the state continues from the new time. It must be written:
+        // otherwise the key would not change until the clock reaches the old time again.
         let was_set_back = self.action != Action::Peek && limiter.is_set_back(&before, state);
         (Outcome { decision, now, mark }, changed || was_set_back)
     }

@@ -9,14 +9,14 @@ use crate::clock::Nanos;
 /// The version of the text, its first word.
 const VERSION: &str = "1";
 
-/// An algorithm, and how its states are written and its checks decided.
+/// An algorithm, with the form of its states in Redis and the script that decides its checks.
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
-    /// What the text of a state begins with: the version and the unit.
+    /// The beginning of the text of a state: the version and the unit.
     prefix: String,
     script: Option<PlannedScript>,
-    /// `true` if calls that wait are given the time of their release.
+    /// `true` if a call that waits is charged for the time of its release.
     pub(super) hands_out_times: bool,
 }
 
@@ -28,7 +28,7 @@ struct PlannedScript {
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
-    /// Returns an error if the states of the algorithm cannot be kept.
+    /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: StorableError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
@@ -46,7 +46,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns what distinguishes it from other algorithms and quotas.
+    /// Returns the beginning of the texts, which differs between algorithms and between quotas.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -69,7 +69,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         Some((&planned.script, arguments))
     }
 
-    /// Reads the text of a state at `now`; that of another quota is converted. Without a text, the state is fresh.
+    /// Reads a state from its text at `now`, and converts the state of another quota. An empty text means a new state.
     pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<A::State, RedisError> {
         if text.is_empty() {
             return Ok(self.algorithm.new_state(Nanos::ZERO, now));
@@ -100,7 +100,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         format!("{}{}", self.prefix, numbers.as_str())
     }
 
-    /// Returns how long a state is kept, in milliseconds: until it is fresh, and up to 2 ms longer.
+    /// Returns the time for which a state is kept, in milliseconds: the time until it is fresh, and up to 2 ms more.
     pub(super) fn time_to_live(&self, state: &mut A::State, now: Nanos) -> u64 {
         let reset = Nanos::from(self.algorithm.peek(state, now, 0).reset_after()).0;
         reset.div_ceil(1_000_000).saturating_add(1)
@@ -129,7 +129,7 @@ mod tests {
         Plan::new(algorithm, TimeSource::Server, true).unwrap()
     }
 
-    /// Writes and reads states after each of several calls, and asks both what they know.
+    /// Writes and reads a state after each of several calls, and compares the copy with the original.
     fn survives<A: StoredAlgorithm>(algorithm: A) {
         let plan = plan(algorithm.clone());
         let mut state = algorithm.new_state(Nanos::ZERO, NOW);

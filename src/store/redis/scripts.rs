@@ -1,25 +1,26 @@
 //! The scripts, which change states on the server.
 //!
-//! A script is made of fragments, one for each limit, so that there is one script for each *combination of kinds*; quotas are
-//! arguments. A script decides the costs of several calls in order, writes the state that they leave, and returns the state
-//! that it found and the time. From these, Rust computes what each call is answered, with the algorithm's own arithmetic.
+//! A script is made of fragments, one for each limit. So there is one script for each *combination of kinds* of limits;
+//! quotas are arguments. A script decides the costs of several calls in order, writes the resulting state, and returns
+//! the time and the state that it found. From these, the decision of each call is computed here, with the algorithm's
+//! own arithmetic.
 //!
-//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only `%d` prints them all. What does not fit is not
-//! decided by a script.
+//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only `%d` prints all their digits. Calls that
+//! need larger numbers are not decided by a script.
 
 use std::fmt::Write;
 
 use super::fragments::{Fragments, fragments};
 use crate::algorithm::Step;
 
-/// A script, and its SHA-1 by which a server knows it.
+/// A script, and the SHA-1 by which the server identifies it.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     text: String,
     sha: String,
 }
 
-/// Where a script takes the time from.
+/// The source of a script's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeSource {
     /// The server's clock.
@@ -68,7 +69,8 @@ const READ: &str = "\
 return 'D' .. stamp .. (c('GET', KEYS[1]) or '')
 ";
 
-/// Before, after, time to live: writes a state if no other process has written one. Without a state after it, the key is deleted.
+/// Writes a state if no other process has written one. Arguments: the state before, the state after, and the time to
+/// live. If the state after is empty, the key is deleted.
 const SWAP: &str = "\
 local s = c('GET', KEYS[1]) or ''
 if s ~= ARGV[1] then return 'O' .. stamp .. s end
@@ -76,7 +78,7 @@ if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[
 return 'D' .. stamp
 ";
 
-/// The first argument is what the text begins with.
+/// Reads the state. The first argument is the beginning of its text.
 const OPEN: &str = "\
 local s = c('GET', KEYS[1])
 local prefix, back, any = ARGV[1], false, false
@@ -95,13 +97,13 @@ impl Script {
         Self::new(format!("{}{READ}", source.head()))
     }
 
-    /// Creates the script that writes a state if no other process has.
+    /// Creates the script that writes a state if no other process has written one.
     pub(super) fn swap(source: TimeSource) -> Self {
         Self::new(format!("{}{SWAP}", source.head()))
     }
 
-    /// Creates the script that decides checks by these steps. Its arguments are the prefix of the text, those of the steps,
-    /// and the costs.
+    /// Creates the script that decides checks by these steps. Its arguments are the beginning of the text of a state,
+    /// the arguments of the steps, and the costs.
     pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
         let mut text = format!("{}{OPEN}", source.head());
         let mut first = 2;
@@ -131,7 +133,7 @@ impl Script {
         });
         text.push_str("any = true\nend\nend\nif any or back then\nlocal x, ttl = prefix, 0\n");
         parts.iter().for_each(|(.., write)| {
-            // A block of its own, since locals of a function are limited to 200.
+            // Each fragment has a block of its own, since a function has at most 200 locals.
             let _ = writeln!(text, "do\n{write}end");
         });
         text.push_str("c('PSETEX', KEYS[1], ttl + 1, x)\nend\nreturn 'D' .. stamp .. (s or '')\n");

@@ -1,4 +1,4 @@
-//! The time of the server, as far as it is known from its replies.
+//! The server's time, estimated from its replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// smaller than the largest by more than two deadlines means that the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
-    /// 0: not known.
+    /// 0 means that it is not known.
     ahead: AtomicU64,
 }
 
 const BIAS: u64 = 1 << 62;
 
 impl ServerTime {
-    /// Takes a reading of the server, received at `local`; both in microseconds.
+    /// Records a reading of the server's clock that was received at `local`; both in microseconds.
     pub(super) fn observe(&self, server: u64, local: u64, deadline: u64) {
         let ahead = BIAS.saturating_add(server).saturating_sub(local).max(1);
         let known = self.ahead.load(Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl ServerTime {
         }
     }
 
-    /// Returns what the server's clock reads, at least, when the own one reads `local`; both in microseconds.
+    /// Returns a lower bound of the server's time when this process's clock reads `local`; both in microseconds.
     pub(super) fn at(&self, local: u64) -> Option<u64> {
         match self.ahead.load(Ordering::Relaxed) {
             0 => None,

@@ -1,8 +1,8 @@
-//! Calls that wait: for a time that they were given, or in a queue of this process.
+//! Calls that wait: until a time that they were given, or in a queue of this process.
 //!
-//! A bucket knows when it will have the units of a call. So the call is charged at once for that time, and sleeps here: calls
-//! of all processes are in one order. A window does not know who else waits. So its calls wait in a queue of their own
-//! process, and the first of it asks again when the window has room.
+//! A bucket knows when it will have the units of a call. So the call is charged at once for that time, and sleeps here:
+//! the calls of all processes are in one order. A window does not know which other calls wait. So its calls wait in a
+//! queue of their own process, and the first of them asks the server again when the window has room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,14 +23,14 @@ use crate::store::Reservation;
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
 
-/// The queue of a key. Its lock is fair: the first of the queue holds it.
+/// The queue of a key. The first call of the queue holds the lock, which is fair.
 #[derive(Debug, Default)]
 struct WaitQueue {
     first: Mutex<()>,
     len: AtomicU64,
 }
 
-/// A place in a queue, which removes the queue if it was the last one.
+/// A place in a queue. When the last place is dropped, it removes the queue.
 struct Place<'a> {
     queues: &'a WaitQueues,
     key: &'a Arc<str>,
@@ -58,7 +58,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Gives back a time that was handed out, if the call is dropped while it sleeps.
+/// Returns the charge of a call that is dropped while it sleeps.
 struct Sleeper<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,
     key: &'a Arc<str>,
@@ -107,7 +107,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             self.link.sleep_until(self.link.now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
-        // It was charged for the time at which it is released.
+        // The call was charged for the time at which it is released.
         let charged_at = outcome.now.saturating_add(delay);
         Ok((outcome.decision, self.reservation(key, request, charged_at)))
     }
@@ -124,7 +124,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         let arrived = self.link.now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
-        // The call that asks needs no place in the queue until it waits.
+        // The call at the front of the queue takes none of the places, because it may not have to wait.
         if place.ahead > config.places() || config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
         }
@@ -137,7 +137,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             let now = self.link.now();
             let waited = now.saturating_since(arrived);
             if decision.is_allowed() {
-                // A call that did not have to wait took the time of a trip only.
+                // A call that did not wait has no delay, although its trip took time.
                 return Ok((decision.with_delay(if has_waited { waited } else { 0 }), reservation));
             }
             let retry = decision.retry_after().map(|retry| now.saturating_add(Nanos::from(retry).0));
@@ -149,8 +149,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Decides a call that cannot wait. Behind others it is denied, even if there is room for it, so that it takes nothing
-    /// from them.
+    /// Decides a call that cannot wait. If other calls wait, it is denied even if units are available, so that it takes
+    /// none from them.
     async fn check_behind(
         self: &Arc<Self>,
         key: &Arc<str>,

@@ -3,14 +3,14 @@ use std::fmt;
 use super::writer::{escape, is_plain};
 use super::{KeySecret, KeyWriter, SharedKey};
 
-/// Makes the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
+/// Creates the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
 ///
-/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only what
-/// is in the braces, the hash tag: all limits of one caller are on one node, and different callers are spread over all
-/// nodes. No key, name or prefix can contain a brace, a NUL, a line break or a byte that is not ASCII: they are escaped,
-/// as [`KeyWriter`] describes.
+/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
+/// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
+/// nodes. Braces, NULs, line breaks and bytes that are not ASCII are escaped in keys, names and prefixes, as
+/// [`KeyWriter`] describes.
 ///
-/// Two texts are equal only if the prefixes, the names and the keys are.
+/// Two texts are equal only if their prefixes, names and keys are equal.
 ///
 /// ```
 /// use tower_throttle::store::KeyText;
@@ -25,7 +25,8 @@ use super::{KeySecret, KeyWriter, SharedKey};
 /// # Memory
 ///
 /// A key whose text has more than [100](KeyText::MAX_LEN) bytes is replaced by its hash, if there is a
-/// [secret](KeyText::secret). Without one it is used in full: callers that choose their keys choose their length as well.
+/// [secret](KeyText::secret). Without a secret, the text is used in full: callers that choose their keys then choose
+/// how long these are.
 #[derive(Clone)]
 #[must_use = "this makes texts, and does nothing by itself"]
 pub struct KeyText {
@@ -36,24 +37,25 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// The maximum length of a key's text, without prefix and name, that is not replaced by its hash, in bytes.
+    /// The maximum length of a key's text, without prefix and name, in bytes. If there is a secret, a longer text is
+    /// replaced by its hash.
     pub const MAX_LEN: usize = 100;
 
-    /// Creates the texts of the limiter of that name, with the prefix `throttle`.
+    /// Creates the texts for the limiter with that name. The prefix is `throttle`.
     pub fn new(name: &str) -> Self {
         let is_plain = |byte| byte != b':' && is_plain(byte);
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix: `throttle` unless set. An empty prefix is left out, with its colon.
+    /// Sets the prefix, by default `throttle`. An empty prefix is left out, together with its colon.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self
     }
 
-    /// Puts all keys into one slot of a cluster, that of `tag`: `throttle:{tag}:user-42:login`.
+    /// Puts all keys into the cluster slot of `tag`: `throttle:{tag}:user-42:login`.
     ///
-    /// Then keys of different callers can be changed together, and one node does all the work.
+    /// Keys of different callers can then be changed by one script, and one node does all the work.
     ///
     /// ```
     /// use tower_throttle::store::KeyText;
@@ -78,7 +80,7 @@ impl KeyText {
         key.write_to(&mut writer);
         let mut key = writer.finish();
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
-            // No part begins like this: names of variants are never empty.
+            // The text of a key never begins like this, because the names of variants are never empty.
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;

@@ -1,7 +1,7 @@
 //! Keys as texts that are the same on all machines.
 //!
 //! A store in memory hashes a key with a random seed, and so identifies it in one process only. A store on another
-//! machine needs a text. It must be injective: two keys that differ never have one text, whatever callers put into them.
+//! machine needs a text. It must be injective: different keys never have the same text, whatever callers put into them.
 
 mod key_text;
 mod secret;
@@ -16,12 +16,12 @@ pub use writer::KeyWriter;
 
 /// A key with a text that is the same on all machines, in all processes and after each restart.
 ///
-/// A store on another machine, such as Redis, requires it of its keys. Texts, integers, addresses, tuples of them and
-/// the keys of this crate's extractors have it, except those of [`Bearer`](crate::key::Bearer) and
+/// A store on another machine, such as Redis, requires that its keys implement this trait. Texts, integers, addresses,
+/// tuples of them and the keys of this crate's extractors do, except those of [`Bearer`](crate::key::Bearer) and
 /// [`Cookie`](crate::key::Cookie): these are hashed with a random number of the process, unless the extractor is given
-/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] makes the text.
+/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] creates the text.
 ///
-/// A type of your own writes its fields, each as a part, and says which variant it is:
+/// A type of your own writes each field as a part, and writes which variant it is:
 ///
 /// ```
 /// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
@@ -47,7 +47,7 @@ pub use writer::KeyWriter;
 /// assert_eq!(text.of(&Caller::Guest), "throttle:{guest~}:login");
 /// ```
 ///
-/// A key that only this process can tell apart does not compile:
+/// A key that is hashed with a random number of the process does not compile:
 ///
 /// ```compile_fail,E0277
 /// use tower_throttle::key::Bearer;
@@ -65,8 +65,8 @@ pub use writer::KeyWriter;
 pub trait SharedKey {
     /// Writes the key.
     ///
-    /// Two different keys of a type must write different parts. The writer takes care of the rest: it separates
-    /// parts, and escapes their contents. A type with several forms writes a [`variant`](KeyWriter::variant), and
-    /// a type with a list of any length writes the length first.
+    /// Two different keys of a type must write different parts. The writer separates the parts, and escapes their
+    /// contents. A type with several forms writes a [`variant`](KeyWriter::variant), and a type with a list of any
+    /// length writes the length first.
     fn write_to(&self, text: &mut KeyWriter);
 }

@@ -6,12 +6,12 @@ use siphasher::sip128::SipHasher24;
 use super::{KeyWriter, SharedKey};
 use crate::error::KeySecretError;
 
-/// A secret of all processes that share limits.
+/// A secret with which all processes that share limits are configured.
 ///
-/// It is configured, because a random one would differ in each process. Keys that must not be readable, and keys that
-/// are too long to be stored, are hashed with it: [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128
-/// bits. A reader of the store who does not know the secret can neither recover such a key nor check a guess, and a
-/// caller cannot choose two keys with one hash. With another secret, these keys are other keys, whose limits start anew.
+/// The secret is configured, because a random one would differ in each process. Keys that must not be readable, and
+/// keys that are too long to be stored, are hashed with it: [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf)
+/// with 128 bits. A reader of the store who does not know the secret can neither recover such a key nor check a guess,
+/// and a caller cannot choose two keys with one hash. If the secret changes, the limits of hashed keys start anew.
 ///
 /// Its `Debug` form shows nothing.
 ///
@@ -46,7 +46,7 @@ impl KeySecret {
         if secret.len() < Self::MIN_LEN {
             return Err(KeySecretError::new(secret.len()));
         }
-        // A hash key for each purpose, so that the hash of a value is never that of a text.
+        // Each purpose has a hash key of its own, so that the hash of a value differs from the hash of a text.
         let derive = |purpose| {
             let hash = SipHasher24::new_with_keys(u64::from_be_bytes(*b"throttle"), purpose).hash(secret);
             (hash.h1, hash.h2)

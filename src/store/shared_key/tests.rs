@@ -50,7 +50,8 @@ impl SharedKey for Any {
     }
 }
 
-/// Reads a text back, by the description of [`KeyWriter`] alone: what can be read back is injective.
+/// Reads a text back, using only what the docs of [`KeyWriter`] say. If each text can be read back, the texts are
+/// injective.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -127,7 +128,8 @@ impl Reader<'_> {
 }
 
 fn any_key() -> impl Strategy<Value = Any> {
-    // What has a meaning in the texts of keys, in Redis and in its patterns, and what looks like a part.
+    // Characters that have a meaning in the texts of keys, in Redis or in its patterns, and texts that look like a
+    // part.
     let words = prop_oneof![
         "[a1,(){}~%#:*\\[\\]\\\\\0\n\u{e9} ]{0,4}",
         "#1",
@@ -223,10 +225,10 @@ fn long_keys_are_hashed_if_there_is_a_secret() {
     assert_eq!(hashed.of(&short), format!("throttle:{{{short}}}:login"));
     assert_eq!(hashed.of(&"a".repeat(1 << 20)).len(), hashed.of(&long).len());
     assert_ne!(hashed.of(&long), hashed.of(&"a".repeat(102)));
-    // The length counts as it is written: 34 escaped bytes are 102.
+    // The length is that of the escaped text: 34 escaped bytes are 102.
     assert!(hashed.of(&",".repeat(34)).starts_with("throttle:{~"));
     assert_ne!(hashed.of(&long), hashed.clone().secret(secret("0123456789abcdeF")).of(&long));
-    // These are in users' stores: another version of this crate must write the same.
+    // Such texts are in the stores of users, so other versions of this crate must write the same texts.
     assert_eq!(hashed.of(&long), "throttle:{~6114868b5727d472590435b21e57c571}:login");
     assert_eq!(text(&secret("0123456789abcdef").hash(b"t0ken")), "hash~17ed1d40431a78cfc5a4f3cc4200ceed");
 }

@@ -1,4 +1,4 @@
-//! The texts of std's types, and of those of `http`.
+//! The texts of keys that are types of std or of `http`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -98,7 +98,7 @@ impl<K: SharedKey> SharedKey for Option<K> {
     }
 }
 
-/// A key that does not exist.
+/// `Infallible` has no values, so this is never called.
 impl SharedKey for Infallible {
     fn write_to(&self, _: &mut KeyWriter) {
         match *self {}

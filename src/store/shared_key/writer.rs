@@ -4,10 +4,10 @@ use super::SharedKey;
 
 /// Writes the text of a key, part by part.
 ///
-/// The text consists of parts that are separated by commas; the parts of a part are in parentheses. Letters, digits and
-/// the characters `-._:/@+=` stand for themselves; all other bytes of a text are written as `%` and two digits, as in a
-/// URL. So no text of a caller can look like two parts, end a hash tag of Redis, or match more than itself in a pattern
-/// of its `SCAN`.
+/// The text consists of parts that are separated by commas. A part that itself consists of several parts is in
+/// parentheses. Letters, digits and the characters `-._:/@+=` stand for themselves; all other bytes of a text are
+/// written as `%` and two digits, as in a URL. So no text of a caller can look like two parts, end a hash tag of Redis,
+/// or match more than itself in a pattern of its `SCAN`.
 ///
 /// | key | text |
 /// |---|---|
@@ -20,9 +20,9 @@ use super::SharedKey;
 /// | `Some("a")`, `None` | `some~a`, `none~` |
 /// | the first or second extractor of [`first_of`](crate::key::first_of()) | `1~a`, `2~b` |
 ///
-/// Two keys that differ have different texts; those of different types, too, with these exceptions: integers of
-/// different width, a character or bytes and the text of the same bytes, a structure of one field and that field, and
-/// types of your own that write the same.
+/// Different keys of one type have different texts. Different keys of different types have different texts, too, with
+/// these exceptions: integers of different width, a character or bytes and the text of the same bytes, a structure of
+/// one field and that field, and types of your own that write the same parts.
 pub struct KeyWriter {
     text: String,
     parts: usize,
@@ -38,14 +38,14 @@ impl KeyWriter {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes bytes, as one part: the same part as the text of these bytes.
+    /// Writes bytes, as one part. A text with the same bytes is the same part.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.begin_part();
         escape(bytes, is_plain, &mut self.text);
         self
     }
 
-    /// Writes another key, as one part, however many parts it has itself.
+    /// Writes another key, as one part, even if that key has several parts.
     pub fn part<K: SharedKey + ?Sized>(&mut self, key: &K) -> &mut Self {
         self.begin_part();
         let (start, parts) = self.write_inner(key);
@@ -55,7 +55,7 @@ impl KeyWriter {
         self
     }
 
-    /// Writes the name of a variant and its content, as one part. `()` is the content of a variant without any.
+    /// Writes the name of a variant and its content, as one part. The content of a variant without fields is `()`.
     pub fn variant<K: SharedKey + ?Sized>(&mut self, name: &str, content: &K) -> &mut Self {
         self.begin_part();
         escape(name.as_bytes(), is_plain, &mut self.text);
@@ -67,7 +67,8 @@ impl KeyWriter {
         self
     }
 
-    /// Writes a mark and what `content` displays, as one part. No text begins with a mark that is not plain.
+    /// Writes a mark and the `Display` form of `content`, as one part. A mark contains a character that the text of a
+    /// key escapes, so no text looks like a mark.
     pub(crate) fn marked(&mut self, mark: &str, content: impl fmt::Display) {
         self.begin_part();
         self.text.push_str(mark);
@@ -90,7 +91,7 @@ impl KeyWriter {
         self.parts += 1;
     }
 
-    /// Writes `key` here. Returns where it begins, and how many parts it has.
+    /// Appends the text of `key`. Returns the position at which it begins, and the number of its parts.
     fn write_inner<K: SharedKey + ?Sized>(&mut self, key: &K) -> (usize, usize) {
         let start = self.text.len();
         let outer = std::mem::replace(&mut self.parts, 0);
@@ -111,12 +112,13 @@ impl fmt::Debug for KeyWriter {
     }
 }
 
-/// Returns whether a byte stands for itself.
+/// Returns whether a byte is written as it is, without escaping.
 pub(super) fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=".contains(&byte)
 }
 
-/// Appends `bytes` to `text`, each as it is or as `%` and two hexadecimal digits. No bytes are a lone `%`.
+/// Appends `bytes` to `text`, each as it is or as `%` and two hexadecimal digits. Empty bytes are written as a lone
+/// `%`.
 pub(super) fn escape(bytes: &[u8], is_plain: impl Fn(u8) -> bool, text: &mut String) {
     if bytes.is_empty() {
         text.push('%');

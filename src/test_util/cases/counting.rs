@@ -1,4 +1,4 @@
-//! What is admitted, and what decisions report.
+//! The number of admitted calls, and the reports of decisions.
 
 use std::time::Duration;
 

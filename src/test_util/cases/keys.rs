@@ -1,4 +1,4 @@
-//! Which calls share units.
+//! Keys, and the calls that share units.
 
 use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, TokenBucket};

@@ -1,4 +1,4 @@
-//! Units that are given back.
+//! Refunds and resets.
 
 use std::time::Duration;
 

@@ -78,6 +78,6 @@ async fn settling_a_call_of_an_ended_window_changes_nothing<M: Subject>(env: Env
     reservation.settle(0);
     sleep(Duration::from_millis(50)).await;
     let remaining = limiter.remaining("a").await;
-    // The units of the present window are those of another call; unless the machine stalled until it ended.
+    // The units of the present window were charged by another call. If the machine stalled, the window may have ended.
     assert!(remaining == 2 || start.elapsed() >= period, "{remaining}");
 }

@@ -26,7 +26,7 @@ const TASKS: u64 = 8;
 const CALLS: u64 = 20;
 const HOUR: Quota = Quota::per_hour(50);
 
-/// Runs `call` many times in each of some tasks. Returns the sum of what it returns.
+/// Runs `call` [`CALLS`] times in each of [`TASKS`] tasks. Returns the sum of its results.
 async fn in_tasks<A, S, F, Fut>(limiter: &Tested<A, S>, call: F) -> u64
 where
     A: Algorithm,
@@ -74,7 +74,7 @@ async fn concurrent_calls_with_costs_admit_what_fits<M: Subject>(env: Env<M>) {
         let cost = 1 + number % 4;
         if limiter.check_n("a", cost).await.is_allowed() { cost } else { 0 }
     });
-    // Calls of cost 1 come to the end, so all units are used.
+    // The last calls include calls of cost 1, so all units are used.
     assert_eq!(charged.await, 50);
     assert_eq!(limiter.remaining("a").await, 0);
 }
@@ -104,7 +104,7 @@ async fn a_dropped_call_charges_once_or_not_at_all<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(FixedWindow::new(HOUR));
     for number in 0..20 {
         let mut call = pin!(limiter.check("a"));
-        // Dropped after none, one or two polls.
+        // The call is dropped after none, one or two polls.
         for _ in 0..number % 3 {
             if timeout(Duration::ZERO, &mut call).await.is_ok() {
                 break;

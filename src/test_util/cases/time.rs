@@ -1,5 +1,5 @@
-//! What time changes. A decision is made at some time between the call and its answer: the cases require what holds
-//! whenever in between that was.
+//! Decisions over time. A decision is made at an unknown time between the call and its reply, so each case asserts only
+//! what is true for every such time.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn retry_after_is_true<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algori
         sleep(wait * 3 / 4).await;
         let early = limiter.timed("a").await;
         if early.decision.is_allowed() {
-            // The machine must have stalled until the wait was over: once more.
+            // The machine must have stalled until the wait was over, so the case tries again.
             let passed = early.after - denied.before;
             assert!(passed >= wait, "admitted after {passed:?}, before the wait of {wait:?} is over");
             continue;
@@ -97,7 +97,7 @@ async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
         let (more, denied) = limiter.exhaust("a").await;
         admitted += more;
         last = denied.before;
-        // What a machine that stalls leaves in a full bucket is lost.
+        // While the machine stalls, the bucket is full, and loses units.
         lost += (denied.after - before).saturating_sub(100 * MS);
         let at_most = 5 + units(denied.after - start);
         assert!(admitted <= at_most + 1, "{admitted} admitted, and at most {at_most} in that time");
@@ -106,7 +106,7 @@ async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
     assert!(admitted + 1 >= at_least, "{admitted} admitted, and at least {at_least} in that time");
 }
 
-/// Returns how many units become available in that time, at 50 a second.
+/// Returns the number of units that become available in that time, at 50 a second.
 fn units(time: Duration) -> u64 {
     time.as_micros() as u64 / 20_000
 }
@@ -123,7 +123,7 @@ async fn a_sliding_window_never_holds_more_than_its_limit<M: Subject>(env: Env<M
     const LIMIT: usize = 4;
     let limiter = env.limiter(SlidingWindow::new(quota(LIMIT as u64)));
     let (mut admitted, start) = (Vec::<Timed>::new(), Instant::now());
-    // A machine that stalls takes longer; a window that frees no units never ends.
+    // If the machine stalls, the loop runs longer. If the window never frees a unit, the loop never ends.
     while start.elapsed() < PERIOD * 3 || admitted.len() <= LIMIT {
         let call = limiter.timed("a").await;
         if call.decision.is_allowed() {

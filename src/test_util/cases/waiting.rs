@@ -41,7 +41,7 @@ async fn acquire_of_a_fresh_key_does_not_wait<M: Subject>(env: Env<M>) {
 async fn acquire_within_too_short_a_time_is_denied_at_once<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(TokenBucket::new(Quota::per_hour(1)));
     assert!(limiter.check("a").await.is_allowed());
-    // It would not end within the time of a case, if it waited as long as it may.
+    // If the call waited instead, the case would time out.
     let denied = limiter.acquire_n_within("a", 1, Duration::from_secs(3_000)).await;
     assert!(!denied.is_allowed());
 }

@@ -44,12 +44,12 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if cost == 0 {
             return self.zero_cost(&state.count, behind, decision);
         }
-        let mut then = state.count;
-        if then.left > 0 || !decision.is_allowed() {
-            self.refuse(&mut then);
+        let mut after_check = state.count;
+        if after_check.left > 0 || !decision.is_allowed() {
+            self.refuse(&mut after_check);
         }
-        // `retry_after` is what a check would report; the rest describes the state as it is.
-        let retry = self.reported(&then, behind, decision).retry_after().map(nanos);
+        // `retry_after` is that of a check. The other fields describe the state as it is.
+        let retry = self.reported(&after_check, behind, decision).retry_after().map(nanos);
         self.reported(&state.count, behind, decision).with_retry_after(retry)
     }
 
@@ -57,11 +57,11 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.refund(&mut state.state, now, cost);
     }
 
-    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
-        self.algorithm.undo(&mut state.state, now, cost, taken);
+    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
+        self.algorithm.undo(&mut state.state, now, cost, charged_at);
     }
 
-    /// Keeps a lockout, for no longer than a new one would last.
+    /// Keeps a lockout, but no longer than a new lockout would last.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);
@@ -72,7 +72,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    /// Charges during a lockout as well: the call was admitted with another algorithm.
+    /// Charges during a lockout as well, because the call was admitted by another tier.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.algorithm.charge_saturating(&mut state.state, now, cost);
     }
@@ -87,8 +87,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.policy()
     }
 
-    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
-        self.algorithm.for_each_policy(tell);
+    fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(f);
     }
 
     fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
@@ -108,7 +108,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.in_flight(&state.state)
     }
 
-    /// Returns that of the inner algorithm, or how near the key is to being locked out.
+    /// Returns the usage of the inner algorithm, or how near the key is to a lockout if that is more.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);
@@ -137,7 +137,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.ready_at(&mut state.state, now, cost)
     }
 
-    /// Admits calls that were queued before the lockout, too.
+    /// Admits calls during a lockout as well, if they were queued before it began.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
     }
@@ -177,7 +177,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.reserve(cost)
     }
 
-    /// Keeps the denials that were counted since.
+    /// Restores only the state of the inner algorithm. Denials that were counted since the copy stay counted.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         self.algorithm.restore(&mut state.state, before.state);
     }

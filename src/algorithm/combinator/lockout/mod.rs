@@ -16,7 +16,8 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A lockout for a time; [`after`](LockoutBuilder::after) how many denials is yet to be given.
+/// A lockout of a given duration. [`after`](LockoutBuilder::after) sets the number of denials, and returns the
+/// algorithm.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many refusals: `.after(n)`"]
 pub struct LockoutBuilder<A> {
@@ -31,7 +32,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
         Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
     }
 
-    /// Locks a key out for the whole time once it was denied `refusals` times within the algorithm's window.
+    /// Locks a key out for the duration once it was denied `refusals` times within the algorithm's window.
     ///
     /// # Panics
     ///
@@ -50,17 +51,19 @@ impl<A: Algorithm> LockoutBuilder<A> {
     }
 }
 
-/// An algorithm that locks a key out for a while when it was denied too often.
+/// An algorithm that locks a key out for a time after too many denials.
 ///
-/// Made by `block_for(duration).after(refusals)`, a method of every [`Algorithm`]. A window begins with the
-/// first denial and is as long as the inner algorithm's own ([`QuotaPolicy::window`](crate::algorithm::QuotaPolicy::window)), or, for
-/// [`Concurrency`](crate::algorithm::Concurrency), as the lockout. The `n`-th denial in it begins the lockout,
-/// and already reports it. During a lockout every call is denied, and `retry_after` is the rest of it; further
-/// calls neither prolong nor shorten it. Calls that are already queued when it begins keep their places.
-/// [`reset`](crate::limiter::RateLimiter::reset) lifts it; a refund does not.
+/// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
+/// begins with the first denial. The window is as long as that of the inner algorithm
+/// ([`QuotaPolicy::window`](crate::algorithm::QuotaPolicy::window)), or, for
+/// [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th denial in a window begins the
+/// lockout, and already reports it. During a lockout every call is denied, and `retry_after` is the rest of the
+/// lockout. Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set.
+/// Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the
+/// lockout; a refund does not.
 ///
-/// Unlike elsewhere, a denial has a consequence here: it is counted. Lockouts cannot be nested: one within
-/// another reports its `retry_after` too late.
+/// Unlike with other algorithms, a denial changes the state: it is counted. Do not nest lockouts: the `retry_after` of
+/// the inner one can then be too long.
 ///
 /// ```
 /// use std::time::Duration;
@@ -78,22 +81,23 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// # assert!(logins.check("user:42").is_allowed());
 /// ```
 ///
-/// A fixed window with a lockout, and the same calls as in [every picture](crate::algorithm#pictures):
+/// This picture shows a fixed window with a lockout, and the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("../../pictures/lockout.svg"))]
 ///
 /// # How it works
 ///
-/// **Problem.** A caller that is denied again and again is guessing passwords, or broken. Lock it out for a while.
+/// **Problem.** A caller that is denied again and again is guessing passwords, or is broken. It should be locked out
+/// for a time.
 ///
-/// **Naive answer.** Lock it out for an hour at the first denial; or begin the lockout anew at each.
+/// **Naive answer.** Lock it out for an hour at the first denial, or restart the lockout at each denial.
 ///
-/// **Where it breaks.** One call too many, and a customer is out for an hour. A client that retries in a loop is out
-/// for ever.
+/// **Where it breaks.** One call too many locks a customer out for an hour. If each denial restarts the lockout, a
+/// client that retries in a loop is locked out for ever.
 ///
-/// **The idea.** Count the denials within a window that begins with the first of them. At the `n`-th the
-/// lockout begins, and lasts for the configured time: calls that arrive meanwhile are denied, report the rest
-/// of it, and change nothing.
+/// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
+/// lockout, which lasts for the configured time. Calls that arrive meanwhile are denied, report the rest of the
+/// lockout, and change nothing.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3
@@ -129,12 +133,12 @@ struct RejectionCount {
     last: Nanos,
     /// The rest of the lockout, at `last`.
     left: u64,
-    /// The denials in the window, which began `age` ago; or [`SHARED`].
+    /// The number of denials in the window, which began `age` before `last`; or [`SHARED`].
     refusals: u64,
     age: u64,
 }
 
-/// Marks, in place of a number of denials, a state that several keys share: their denials are not counted.
+/// The value of `refusals` that marks a state which several keys share. Denials of such a state are not counted.
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {
@@ -156,7 +160,7 @@ impl<A: Algorithm> Lockout<A> {
         self.refusals
     }
 
-    /// Begins the lockout anew with each call that is denied during it: a client that retries in a loop stays
+    /// Restarts the lockout with each call that is denied during it. So a client that retries in a loop stays locked
     /// out.
     ///
     /// ```
@@ -173,7 +177,7 @@ impl<A: Algorithm> Lockout<A> {
         Self { extends: true, ..self }
     }
 
-    /// Brings the count up to `now`. Returns how far the clock is behind the count's time.
+    /// Advances the count to `now`. Returns how far the clock is behind the count's time.
     #[inline]
     fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
         let step = step(count.last, now, self.window);
@@ -206,7 +210,8 @@ impl<A: Algorithm> Lockout<A> {
         }
     }
 
-    /// Applies the lockout to the inner algorithm's decision, with the time until the denials are forgotten.
+    /// Applies the lockout to the inner algorithm's `decision`. Its `reset_after` then includes the lockout, or the
+    /// time until the counted denials expire.
     fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.refusals) {
             (0, 0 | SHARED) => return decision,
@@ -231,7 +236,7 @@ impl<A: Algorithm> Lockout<A> {
             0 => self.reported(count, behind, decision),
             left => {
                 let rest = left.saturating_add(behind);
-                // Nothing is left, and what comes next is the end of the lockout.
+                // No units remain, and the next change is the end of the lockout.
                 let allowed = Decision::allow(decision.limit(), 0, reset).with_next(rest);
                 allowed.with_index(decision.limit_index()).with_min_reset(rest)
             }
@@ -247,8 +252,8 @@ macro_rules! block_for {
     ($($algorithm:ty)+) => {
         $(
             impl $algorithm {
-                /// Locks a key out for the whole of `duration` [`after`](LockoutBuilder::after) a number of
-                /// denials. See [`Lockout`].
+                /// Locks a key out for `duration` once a number of its calls were denied.
+                /// [`after`](LockoutBuilder::after) sets the number. See [`Lockout`].
                 ///
                 /// # Panics
                 ///

@@ -25,11 +25,12 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.last_update(&state.state)
     }
 
-    /// Moves the key to this tier if the call is admitted. A denial may be counted by the tier, and is kept.
+    /// Makes this tier the current one of the key if the call is admitted. The state of the tier is kept after a denial
+    /// as well, because the tier may count denials.
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
-        let decision = self.ask(state, now, |mine| {
-            let decision = self.algorithm.check(mine, now, cost);
+        let decision = self.ask(state, now, |own| {
+            let decision = self.algorithm.check(own, now, cost);
             (decision, if decision.is_allowed() { Keep::Tier } else { Keep::State })
         });
         if decision.is_allowed() {
@@ -38,9 +39,9 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.reported(state, now, decision)
     }
 
-    /// Decides with this tier, without a charge. The tier that the key was asked with last stays the same.
+    /// Peeks at the state of this tier. The current tier of the key stays the same.
     fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
-        let decision = self.look(state, now, |mine| self.algorithm.peek(mine, now, cost));
+        let decision = self.look(state, now, |own| self.algorithm.peek(own, now, cost));
         self.reported(state, now, decision)
     }
 
@@ -48,15 +49,15 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.refund(&mut state.state, now, cost);
     }
 
-    fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, taken: Nanos) {
-        // To the tier that charged it. What was counted for the others stays: how much that was is not known.
+    fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Nanos) {
+        // Undoes the charge of this tier. The charges of the other tiers stay, because their amounts are not known.
         let mut all = state.tiers_mut();
         if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
-            algorithm.undo(state, now, cost, taken);
+            algorithm.undo(state, now, cost, charged_at);
         }
     }
 
-    /// Converts the state of the default tier. Calls that choose the old algorithm keep its state.
+    /// Converts the state of the default tier. Calls that choose the old algorithm as their tier keep its state.
     fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.algorithm {
             return self.ask(state, now, |_| ((), Keep::Tier));
@@ -85,11 +86,11 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.policy()
     }
 
-    fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
-        self.algorithm.for_each_policy(tell);
+    fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(f);
     }
 
-    /// Ends the call for each tier.
+    /// Releases the call in the state of each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
         for (algorithm, state) in state.tiers_mut() {
             algorithm.release(state, now, cost);
@@ -116,7 +117,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.in_flight(&state.state)
     }
 
-    /// Returns the highest of all tiers that the key was asked with.
+    /// Returns the highest usage of all tiers of the key.
     fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
         let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
         other_tiers.fold(state.by.usage(&state.state, now), Usage::max)
@@ -133,9 +134,9 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    /// Keeps the state of the tier: one that is new to the key is refilled at its own rate from then on.
+    /// Keeps the state of the tier. If the tier is new to the key, its state is refilled at its own rate from now on.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.ask(state, now, |mine| (self.algorithm.ready_at(mine, now, cost), Keep::State))
+        self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
     }
 
     fn admit_queued(
@@ -145,8 +146,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         arrived: Nanos,
         cost: u64,
     ) -> Option<Nanos> {
-        let admitted = self.ask(state, now, |mine| {
-            let admitted = self.algorithm.admit_queued(mine, now, arrived, cost);
+        let admitted = self.ask(state, now, |own| {
+            let admitted = self.algorithm.admit_queued(own, now, arrived, cost);
             (admitted, if admitted.is_some() { Keep::Tier } else { Keep::State })
         })?;
         state.count(state.by.last_update(&state.state), cost);
@@ -154,17 +155,17 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        let at = self.ask(state, now, |mine| {
-            // The next call may be of another tier, which would admit it sooner: it must not overtake this one.
-            let ready_at = self.algorithm.ready_at(mine, now, cost).unwrap_or(now);
-            (self.algorithm.project(mine, now, arrived, cost).max(ready_at), Keep::Tier)
+        let at = self.ask(state, now, |own| {
+            // The next call may have a tier that would admit it earlier. It must not overtake this call.
+            let ready_at = self.algorithm.ready_at(own, now, cost).unwrap_or(now);
+            (self.algorithm.project(own, now, arrived, cost).max(ready_at), Keep::Tier)
         });
         state.count(state.by.last_update(&state.state), cost);
         at
     }
 
     fn queue_capacity(&self, state: &mut TieredState<A>, now: Nanos, max_wait: u64) -> u64 {
-        self.look(state, now, |mine| self.algorithm.queue_capacity(mine, now, max_wait))
+        self.look(state, now, |own| self.algorithm.queue_capacity(own, now, max_wait))
     }
 
     fn report(
@@ -175,8 +176,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         counts: bool,
         decision: Decision,
     ) -> Decision {
-        self.ask(state, now, |mine| {
-            let reported = self.algorithm.report(mine, now, cost, counts, decision);
+        self.ask(state, now, |own| {
+            let reported = self.algorithm.report(own, now, cost, counts, decision);
             (reported, if counts { Keep::State } else { Keep::Nothing })
         })
     }
@@ -185,7 +186,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.reserve(cost)
     }
 
-    /// Restores each tier by itself: tiers that were asked since stay.
+    /// Restores the state of each tier in `before`. Tiers that were added since then stay.
     fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
         for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
             let mut all = state.tiers_mut();

@@ -13,17 +13,17 @@ use crate::decision::Decision;
 
 /// One kind of algorithm, configured differently for each tier. Each call may choose its tier.
 ///
-/// The algorithm given here is for calls that choose none. The choice is made by the layer
-/// ([`tier`](crate::middleware::RateLimitLayer::tier)) or by the caller of the limiter
-/// ([`tier`](crate::limiter::RateLimiter::tier)).
+/// The algorithm given to [`new`](Tiered::new) is for calls that choose no tier. A layer chooses the tier of a request
+/// by [`tier`](crate::middleware::RateLimitLayer::tier), and code chooses that of a call by
+/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier).
 ///
-/// The first time that a key is asked with a tier, its state for that tier starts with what the key has used with
-/// other tiers, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, what
-/// the key uses with any tier is charged to all its tiers, as far as they have units left; what exceeds them is
-/// not owed. So a user who is moved to another tier is neither reset nor locked out, and alternating between tiers
-/// gains nothing. A key keeps at most 32 tiers; the one that becomes fresh first is evicted. A refund goes to the
-/// tier that was asked last. Queued calls of all tiers share one queue, in the order of arrival; each call leaves
-/// when its own tier admits it.
+/// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from that of
+/// another tier, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, each
+/// admitted call is charged to all tiers of the key, as far as they have units left. Units beyond that are not owed. So
+/// a user who moves to another tier is neither reset nor locked out, and alternating between tiers gains nothing. A key
+/// keeps at most 32 tiers; the one that becomes fresh first is evicted. A refund goes to the tier of the last admitted
+/// call. Calls of all tiers wait in one queue, in the order of arrival. Each call is released when its own tier admits
+/// it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -34,37 +34,39 @@ use crate::decision::Decision;
 /// let limiter = RateLimiter::new(Tiered::new(free.clone()));
 ///
 /// assert_eq!(limiter.tier(&free).check_n("user:42", 4).remaining(), 6);
-/// // The user pays. Four are used, and stay used.
+/// // The user pays. The four units that were charged stay charged.
 /// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 995);
 /// ```
 ///
-/// A user whose calls are those of [every picture](crate::algorithm#pictures) pays for a larger token bucket for a while:
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures), by a user who pays for a larger
+/// token bucket during a part of the time:
 ///
 #[cfg_attr(doc, doc = include_str!("../../pictures/tiers.svg"))]
 ///
 /// # How it works
 ///
-/// **Problem.** Free users get ten a minute, paying ones a thousand; a login costs more care than a search.
+/// **Problem.** Free users may make ten calls a minute, and paying users a thousand. Logins need a stricter limit than
+/// searches.
 ///
 /// **Naive answer.** A limiter for each tier.
 ///
-/// **Where it breaks.** A user who is moved to another tier finds an unused budget there, and one more with each
-/// further move.
+/// **Where it breaks.** A user who moves to another tier has an unused limit there, and another one after each further
+/// move.
 ///
-/// **The idea.** A user has a state for each tier with which it was asked, and what it uses is charged to all of
-/// them. When a user is asked with a tier for the first time, the new state is converted from the state that
-/// leaves the user the least, as when a limiter's algorithm is [replaced](crate::limiter::RateLimiter::replace),
-/// but for one key.
+/// **The idea.** A user has a state for each tier that its calls have chosen, and each admitted call is charged to all
+/// of them. When a call chooses a tier for the first time, the new state is converted from an existing one, as when the
+/// algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). Of all conversions, the one with the
+/// fewest remaining units is used.
 ///
-/// One state would not do: if it were converted to a small limit and back to a large one, it would no longer know
-/// of the units that the small limit cannot hold. A user that alternates between two tiers would have no limit at
-/// all.
+/// A single state is not enough. If it were converted to a small limit and back to a large one, it would lose the
+/// charged units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
-/// **Invariant.** Each tier's limit holds by itself, for all that was used with any tier since the key was
-/// first asked with this one. No call waits longer than the tier that is asked could demand.
+/// **Invariant.** The limit of each tier holds on its own, for all units that were charged with any tier since the key
+/// first chose this tier. No call waits longer than the longest wait of its own tier.
 ///
-/// **Cost.** The algorithm's own size more per key (40 to 72 bytes) and 24 bytes; for keys that were recently
-/// asked with several tiers, a state and an algorithm for each of them, up to 32. Work in proportion to that.
+/// **Cost.** Per key, the size of the algorithm (40 to 72 bytes) and 24 bytes more. A key whose recent calls chose
+/// several tiers has a state and an algorithm for each of them, up to 32, and a call takes time in proportion to their
+/// number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -74,10 +76,10 @@ pub struct Tiered<A> {
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
-    /// The tier that was asked last.
+    /// The current tier: that of the last admitted call.
     by: A,
     state: A::State,
-    /// The other tiers that were asked, up to [`MAX_TIERS`].
+    /// The other tiers of the key. With the current one, there are at most [`MAX_TIERS`].
     other_tiers: Vec<(A, A::State)>,
 }
 
@@ -85,54 +87,54 @@ pub struct TieredState<A: Algorithm> {
 const MAX_TIERS: usize = 32;
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Creates tiers whose default, for calls that choose none, is `algorithm`.
+    /// Creates tiers with `algorithm` as the default, for calls that choose no tier.
     #[must_use]
     pub const fn new(algorithm: A) -> Self {
         Self { algorithm }
     }
 
-    /// Returns the algorithm for calls that choose none.
+    /// Returns the algorithm for calls that choose no tier.
     #[must_use]
     pub const fn algorithm(&self) -> &A {
         &self.algorithm
     }
 }
 
-/// The fate of the state of a tier that was asked.
+/// What happens to the state of a tier after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// Forget it, if it is a new one: nothing has changed.
+    /// Drop it if the tier is new to the key, since it has not changed.
     Nothing,
-    /// Keep it, if there is a place for it.
+    /// Keep it if the key has room for another tier.
     State,
-    /// Keep it as that of the tier that was asked last.
+    /// Keep it, and make its tier the current one.
     Tier,
 }
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Converts a state of another tier to this one. Returns it, and how much it leaves.
+    /// Converts a copy of the state of the tier `by` to this tier. Returns it with its remaining units.
     fn migrated(&self, by: &A, state: &A::State, now: Nanos) -> (A::State, u64) {
-        let mut mine = state.clone();
-        self.algorithm.migrate(&mut mine, by, now);
-        let left = self.algorithm.peek(&mut mine, now, 0).remaining();
-        (mine, left)
+        let mut converted = state.clone();
+        self.algorithm.migrate(&mut converted, by, now);
+        let left = self.algorithm.peek(&mut converted, now, 0).remaining();
+        (converted, left)
     }
 
-    /// Returns the state for a tier that is new to the key: converted from the tier that leaves the least, since a small
-    /// one cannot hold what a large one has counted.
+    /// Returns the state for a tier that is new to the key. Of the states converted from each other tier, it is the one
+    /// with the fewest remaining units, since a small limit cannot hold all units that a large one has charged.
     #[cold]
     fn new_tier(&self, state: &TieredState<A>, now: Nanos) -> A::State {
-        let mut mine = self.migrated(&state.by, &state.state, now);
+        let mut fewest = self.migrated(&state.by, &state.state, now);
         for (by, other) in &state.other_tiers {
             let other = self.migrated(by, other, now);
-            if other.1 < mine.1 {
-                mine = other;
+            if other.1 < fewest.1 {
+                fewest = other;
             }
         }
-        mine.0
+        fewest.0
     }
 
-    /// Asks the state of this tier, which may be new to the key.
+    /// Calls `ask` with the state of this tier, which may be new to the key.
     #[inline]
     fn ask<R>(
         &self,
@@ -160,25 +162,25 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
                 (result, keep, at)
             }
             None => {
-                let mut mine = self.new_tier(state, now);
-                let (result, keep) = ask(&mut mine);
+                let mut own = self.new_tier(state, now);
+                let (result, keep) = ask(&mut own);
                 let has_place = state.other_tiers.len() < MAX_TIERS - 1;
                 if keep == Keep::Nothing || keep == Keep::State && !has_place {
                     return result;
                 }
-                state.other_tiers.push((self.algorithm.clone(), mine));
+                state.other_tiers.push((self.algorithm.clone(), own));
                 (result, keep, state.other_tiers.len() - 1)
             }
         };
         if keep == Keep::Tier {
-            let (by, mine) = state.other_tiers.remove(at);
-            let before = (mem::replace(&mut state.by, by), mem::replace(&mut state.state, mine));
+            let (by, own) = state.other_tiers.remove(at);
+            let before = (mem::replace(&mut state.by, by), mem::replace(&mut state.state, own));
             state.other_tiers.push(before);
         }
         result
     }
 
-    /// Extends `reset_after` of a `decision` of this tier: the key is fresh once it is fresh for each tier.
+    /// Extends the `reset_after` of a `decision` of this tier, because the key is fresh once all its tiers are fresh.
     fn reported(&self, state: &mut TieredState<A>, now: Nanos, decision: Decision) -> Decision {
         let others = state.tiers_mut().filter(|(algorithm, _)| **algorithm != self.algorithm);
         others.fold(decision, |reported, (algorithm, state)| {
@@ -186,20 +188,20 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         })
     }
 
-    /// Asks the state of this tier for something that changes nothing.
+    /// Calls `look`, which must not change the state in effect, with the state of this tier.
     fn look<R>(&self, state: &mut TieredState<A>, now: Nanos, look: impl FnOnce(&mut A::State) -> R) -> R {
-        self.ask(state, now, |mine| (look(mine), Keep::Nothing))
+        self.ask(state, now, |own| (look(own), Keep::Nothing))
     }
 }
 
 impl<A: Algorithm> TieredState<A> {
-    /// Returns each tier with its state, the one that was asked last first.
+    /// Returns each tier with its state, the current tier first.
     fn tiers_mut(&mut self) -> impl Iterator<Item = (&A, &mut A::State)> {
         let other_tiers = self.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
     }
 
-    /// Charges what was used with one tier to the others, as far as they have units left.
+    /// Charges `cost`, which the current tier has charged, to the other tiers, as far as they have units left.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         if self.other_tiers.len() >= MAX_TIERS {

@@ -1,4 +1,4 @@
-//! The state as text: the unit and the state of each tier, that of the tier that was asked last first.
+//! The state as text: the number of other tiers, then the unit and the state of each tier, the current tier first.
 
 use std::iter;
 
@@ -60,7 +60,8 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         })
     }
 
-    /// A tier that was read has the queue of the limiter's own; the call's tier may have another.
+    /// Replaces a tier of the same unit by `self`. A tier that was read has the queue configuration of the limiter's
+    /// own algorithm, which may differ from that of the call's tier.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();
         let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);

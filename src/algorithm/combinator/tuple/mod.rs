@@ -24,7 +24,8 @@ struct Combined {
 }
 
 impl Combined {
-    /// Adds the `decision` of one more member, which has that number of limits, and that window.
+    /// Adds the `decision` of one more member. `limits` is the number of its limits, and `window` that of the reported
+    /// one.
     fn and(mut self, decision: Decision, (limits, window): (usize, Option<Duration>)) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
@@ -55,9 +56,9 @@ impl Combined {
     }
 }
 
-/// Returns how urgent a decision is. The most urgent one is reported: the denial with the longest wait, or if
-/// there is none, the admission with the fewest units left; of equal admissions, the one whose units must last
-/// longer.
+/// Returns how urgent a decision is, for choosing the one that is reported. The most urgent decision is the denial with
+/// the longest wait. Without a denial, it is the admission with the fewest units left, and of equal admissions the one
+/// whose units must last longer.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -84,21 +85,20 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
     (limits, window)
 }
 
-/// Several limits on one key, all or none: a call is admitted and charged if each member admits it; otherwise
-/// none is charged.
+/// Several limits on one key: a call is admitted and charged if each member admits it. Otherwise no member is charged.
 ///
-/// `remaining` is what all of them leave, `retry_after` the longest wait, and `reset_after` the longest, too.
-/// `limit` and [`limit_index`](Decision::limit_index) are those of the most urgent limit.
+/// `remaining` is the lowest of all members, and `retry_after` and `reset_after` are the longest. `limit` and
+/// [`limit_index`](Decision::limit_index) are those of the most urgent limit.
 ///
-/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it; the
-/// shortest of their queues and the shortest `max_wait` apply. A layer holds requests only if each member is
-/// configured to queue them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue`
-/// denies calls that arrive before their slot. No call is queued if a member locks out or lends
-/// ([`Lockout`](crate::algorithm::Lockout), [`Priority`](crate::algorithm::Priority)); with a lockout around
-/// the tuple, calls are queued.
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it; the shortest of
+/// their queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to queue
+/// them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` denies calls that arrive
+/// before their slot. No call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a
+/// [`Priority`](crate::algorithm::Priority) or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues
+/// calls as the tuple does.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
-        #[allow(non_snake_case, reason = "a member's type stands for whether it was asked")]
+        #[allow(non_snake_case, reason = "a member's type stands for whether it was checked")]
         impl<$($part: Algorithm),+> Algorithm for ($($part,)+) {
             type State = ($($part::State,)+);
 
@@ -115,25 +115,25 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                let mut asked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
-                let mut passes = $(asked.$at.is_allowed())&&+;
-                // First the members that draw on a total of all keys: other calls may have taken it since they
-                // were asked.
+                let mut peeked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
+                let mut passes = $(peeked.$at.is_allowed())&&+;
+                // Members with a total of all keys are checked first, because calls of other keys may have used up the
+                // total since the peek.
                 $(
                     let $part = (passes && $part::NEEDS_RELEASE).then(|| {
-                        asked.$at = self.$at.check(&mut state.$at, now, cost);
-                        passes = asked.$at.is_allowed();
+                        peeked.$at = self.$at.check(&mut state.$at, now, cost);
+                        passes = peeked.$at.is_allowed();
                         passes
                     });
                 )+
                 let together = Combined::default();
                 $(
-                    let is_asked = $part.is_none() && (passes || !asked.$at.is_allowed());
+                    let is_checked = $part.is_none() && (passes || !peeked.$at.is_allowed());
                     // Denying members are checked as well: one of them may count its denials.
-                    let decision = is_asked.then(|| self.$at.check(&mut state.$at, now, cost));
-                    let is_taken = decision.map_or($part == Some(true), |decision| decision.is_allowed());
-                    let decision = decision.filter(|_| passes || !is_taken).unwrap_or(asked.$at);
-                    if is_taken && !passes {
+                    let decision = is_checked.then(|| self.$at.check(&mut state.$at, now, cost));
+                    let is_charged = decision.map_or($part == Some(true), |decision| decision.is_allowed());
+                    let decision = decision.filter(|_| passes || !is_charged).unwrap_or(peeked.$at);
+                    if is_charged && !passes {
                         self.$at.release(&mut state.$at, now, cost);
                         self.$at.release_total(cost);
                         self.$at.undo(&mut state.$at, now, cost, now);
@@ -160,8 +160,8 @@ macro_rules! tuple {
                 $(self.$at.charge_saturating(&mut state.$at, now, cost);)+
             }
 
-            fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, taken: Nanos) {
-                $(self.$at.undo(&mut state.$at, now, cost, taken);)+
+            fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
+                $(self.$at.undo(&mut state.$at, now, cost, charged_at);)+
             }
 
             fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
@@ -177,8 +177,8 @@ macro_rules! tuple {
                 self.0.policy()
             }
 
-            fn for_each_policy(&self, tell: &mut dyn FnMut(QuotaPolicy)) {
-                $(self.$at.for_each_policy(tell);)+
+            fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
+                $(self.$at.for_each_policy(f);)+
             }
 
             fn release(&self, state: &mut Self::State, now: Nanos, cost: u64) {
@@ -205,8 +205,8 @@ macro_rules! tuple {
                 $(self.$at.set_shared(&mut state.$at, shared);)+
             }
 
-            /// Returns a queue if each member has one that can be combined. Its waiters are released once all members
-            /// admit them.
+            /// Returns the combined queue configuration of all members. Returns `None` if a member has none, or if they
+            /// cannot be combined. Waiters are released once all members admit them.
             fn queue_config(&self) -> Option<QueueConfig> {
                 let members = [$(self.$at.queue_config()?),+];
                 let [first, others @ ..] = members;
@@ -219,7 +219,7 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits by each member's schedule, but not before all members admit it, nor more than a few ticks ago.
+            /// Admits the call at the time at which all members admit it, but at most a few ticks in the past.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,
@@ -231,8 +231,8 @@ macro_rules! tuple {
                 if ready_at > now {
                     return None;
                 }
-                let seen = self.last_update(state);
-                let due = ready_at.max(arrived).max(earliest_slot(seen)).min(seen);
+                let last_update = self.last_update(state);
+                let due = ready_at.max(arrived).max(earliest_slot(last_update)).min(last_update);
                 $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
                 Some(due)
             }

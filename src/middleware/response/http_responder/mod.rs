@@ -22,27 +22,28 @@ use crate::middleware::response::Rejection;
 /// | without a key, because of a configuration mistake | 500, problem+json without details: the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
-/// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close) | 503, problem+json | 14 `UNAVAILABLE` |
+/// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close), or its [key table is full](crate::Decision::is_table_full) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
 /// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
-/// that names the policies), and in `grpc-retry-pushback-ms` if it is no longer than a minute; that is -1 if the wait is
-/// longer or waiting does not help, so that clients do not use up their attempts. The response is one frame of headers
-/// (trailers-only), so that clients respect it.
+/// that names the policies). `grpc-retry-pushback-ms` contains the wait too, if the wait is at most a minute. If the
+/// wait is longer, or if waiting does not help, the field is -1, so that clients do not use up their attempts. The
+/// response is one frame of headers (trailers-only), because clients obey the pushback only then.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
-/// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are several policies,
-/// it is that of the policy that delayed the call longest, or else of the one nearest to exhaustion.
+/// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are
+/// several policies, the extension is the decision of the policy that delayed the call longest, or else of the policy
+/// nearest to exhaustion.
 ///
 /// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). They are added to existing fields and never
-/// replace them; a policy that the inner service already reports with the same name is left out. A rejection of a `HEAD`
-/// request has no body.
+/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). The fields are added to existing fields,
+/// and never replace them. A policy that the inner service already reports with the same name is left out. A rejection
+/// of a `HEAD` request has no body.
 ///
-/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another. If the wait is unknown (calls
-/// in progress, a limiter that was closed, a store that failed), `Retry-After` is
-/// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text instead of
-/// JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has `Connection: close`, unless the
-/// body is [drained](Self::drain).
+/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another value. If the wait is unknown
+/// (calls in progress, a limiter that was closed or whose key table is full, a store that failed), `Retry-After` is
+/// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text
+/// instead of JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has
+/// `Connection: close`, unless the body is [drained](Self::drain).
 ///
 /// All of this is configurable:
 ///
@@ -87,8 +88,8 @@ impl Default for HttpResponder {
 }
 
 impl<F, D> HttpResponder<F, D> {
-    /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`]. If
-    /// there are several drafts, the last one is used; the same holds for [custom](HeaderFormat::Custom) names.
+    /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
+    /// If the list has several drafts, the last one is used; likewise the last [custom](HeaderFormat::Custom) names.
     #[must_use]
     pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
@@ -128,15 +129,15 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets the maximum random time that is added to the wait reported to each rejected caller, so that clients that were
-    /// rejected together do not retry together. The reported wait is never less than the true wait, unless that is
-    /// [bounded](Self::max_reported_wait), and it is the same in all fields of the response. The default is zero.
+    /// Sets the maximum random time that is added to the wait reported to each rejected caller, so that clients that
+    /// were rejected together do not retry together. The reported wait is the same in all fields of the response. It is
+    /// never less than the true wait, unless it is [bounded](Self::max_reported_wait). The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tower_throttle::HttpResponder;
     ///
-    /// // callers that are rejected at the same time come back within ten seconds, not in the same one
+    /// // callers that are rejected at the same time retry at random times within ten seconds
     /// let responder = HttpResponder::new().jitter(Duration::from_secs(10));
     /// ```
     #[must_use]
@@ -161,17 +162,17 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets whether the [`Decision`](crate::Decision) is inserted into the request's extensions, for handlers. The default is `true`. It
-    /// costs an allocation.
+    /// Sets whether the [`Decision`](crate::Decision) is inserted into the request's extensions, for handlers. The
+    /// default is `true`. It costs an allocation.
     #[must_use]
     pub const fn insert_extension(mut self, enabled: bool) -> Self {
         self.options.insert_extension = enabled;
         self
     }
 
-    /// Sets a function that makes the responses to rejected calls, from the rejection and the request without its body.
-    /// `Retry-After` and the header fields are added to its response, unless switched off; what the function sets itself
-    /// stays. gRPC callers still get the standard gRPC responses.
+    /// Sets the function that makes the responses to rejected calls. Its arguments are the rejection, and the request
+    /// without its body. `Retry-After` and the header fields are added to the response, unless they are switched off.
+    /// Fields that the function sets itself are kept. gRPC callers still get the standard gRPC responses.
     ///
     /// The response's body is text, bytes or `()`; with the feature `axum`, also axum's body, if the service uses it.
     #[must_use]
@@ -185,8 +186,8 @@ impl<F, D> HttpResponder<F, D> {
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Returns whether clients follow the response at once to another URI, where another limit may apply. A 304 is not
-/// followed.
+/// Returns whether clients follow the response at once to another URI, where another limit may apply. They do not
+/// follow a 304.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }

@@ -46,7 +46,7 @@ where
         }
     }
 
-    /// Inserts the decision that matters most, of all policies in this layer and in outer ones.
+    /// Inserts the decision that matters most, among all policies of this layer and of outer layers.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if !self.options.insert_extension {
@@ -94,9 +94,9 @@ where
         };
         let is_followed = is_followed(answer.status());
         let headers = answer.headers_mut();
-        // A cache that stores it would reject other callers, and the same caller later.
+        // A cache that stored the rejection would return it to other callers, and to the same caller later.
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        // If the wait is unknown, gRPC clients use their pushback.
+        // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their retry policy.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
             if options.retry_after {
                 headers.entry(RETRY_AFTER).or_insert_with(|| structured_field::delay(wait));

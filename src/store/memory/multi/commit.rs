@@ -25,7 +25,8 @@ impl Commit<'_, '_, '_> {
         self.wait.charged_at.resize(count, Nanos::ZERO);
         self.wait.settles.resize(count, false);
         self.wait.permits.resize_with(count, || None);
-        // First the calls that may yet be denied, for they draw on totals that no shard holds.
+        // Calls that may still be denied come first: they use totals of all keys, which the locks of the shards do not
+        // protect.
         let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
         let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
         for at in unsure.into_iter().chain(sure) {
@@ -36,10 +37,11 @@ impl Commit<'_, '_, '_> {
     fn one(&mut self, at: usize) {
         let call = &self.calls[at];
         let decision = match self.preview[at] {
-            // There is nothing to charge.
+            // The key has no state, so there is nothing to charge.
             preview if call.overflowed => Some(preview.decision()),
             Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // It is charged with its leader; with an algorithm of its own, it reports what that leaves.
+            // The leader charges the cost of this call as well. With its own algorithm, the call reports the state
+            // after that.
             Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
                 match call.reports_separately(at, self.denied) {
                     true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
@@ -47,43 +49,43 @@ impl Commit<'_, '_, '_> {
                 }
             }
             Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
-            // Denying states are asked as well, but once each: they may count the denial.
+            // A state that denies the call decides it as well, because it may count the denial, but only once.
             Preview::Deny(decision) => match self.enter(at) {
-                // A shared total was freed meanwhile: too late for this call.
-                Some(entered) if entered.is_allowed() => {
+                // Units of a total became available meanwhile, too late for this call. Its charge is undone.
+                Some(outcome) if outcome.is_allowed() => {
                     let charged_at = self.wait.charged_at[at];
                     let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));
                     self.wait.rollbacks.extend(rollback);
                     Some(decision)
                 }
-                entered => entered,
+                outcome => outcome,
             },
             _ => self.enter(at),
         };
         self.wait.decisions[at] = decision;
     }
 
-    /// Returns whether a call will hold something until it is released.
+    /// Returns whether an admitted call holds units until it is released.
     fn needs_release(&self, at: usize) -> bool {
         let call = &self.calls[at];
         self.shards.held[call.held].2.needs_release(call.ask(call.total))
     }
 
-    /// Returns whether a denial by the same state was counted.
+    /// Returns whether an earlier call has counted the denial by the same state.
     fn is_denial_counted(&self, at: usize) -> bool {
         let leader = self.calls[at].leader;
-        let refused = |other: usize| matches!(self.preview[other], Preview::Deny(_));
-        (0..at).any(|other| self.calls[other].leader == leader && refused(other))
+        let is_denied = |other: usize| matches!(self.preview[other], Preview::Deny(_));
+        (0..at).any(|other| self.calls[other].leader == leader && is_denied(other))
     }
 
     fn enter(&mut self, at: usize) -> Option<Decision> {
         let call = &self.calls[at];
         let JointRequest { limiter, key, algorithm, .. } = call.part;
-        let entered = self.shards.of(call).enter(call.ask(call.total));
+        let outcome = self.shards.of(call).enter(call.ask(call.total));
         self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
         self.wait.settles[at] = self.shards.of(call).settles();
         let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
-        match entered {
+        match outcome {
             Enqueued::Decided(decision) if decision.is_allowed() => {
                 let permit = self.shards.of(call).permit(call.ask(call.total));
                 let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));

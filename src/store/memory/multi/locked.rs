@@ -25,7 +25,7 @@ use crate::store::memory::shard::{Shard, lock};
 use crate::store::{Permit, Reservation};
 use crate::sync::MutexGuard;
 
-/// The algorithm that a call chose for itself, with its type erased.
+/// The algorithm that a call chose, with its type erased.
 pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
 /// A request to a shard.
@@ -41,7 +41,8 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
-    /// Reserves room for a key, if the key is new and there is or can be room. Evicts none of `keep`.
+    /// Reserves room for a key, if the key is new and there is room or room can be made. Evicts none of `keep`. Returns
+    /// whether room was reserved.
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
     /// Releases room that was reserved, and is not needed.
     fn unreserve(&self);
@@ -66,30 +67,30 @@ pub(super) trait ErasedLimiter: fmt::Debug {
 /// A wait in one queue: the decision, the time at which the call was charged, and its permit.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
-/// Undoes the charge of a call, made at that reading of the clock.
+/// Undoes the charge of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
 
-/// Creates the reservation of a call that was charged at that reading of the clock.
+/// Creates the reservation of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
 
 /// A locked shard.
 pub(super) trait ErasedShard {
-    /// Returns the latest reading of the clock that the key knows of. Just after a call was admitted, this is the
-    /// reading at which the call was charged.
+    /// Returns the latest clock reading that the key has observed. Just after a call was admitted, this is the reading
+    /// at which the call was charged.
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
     /// Returns whether an admitted call can be settled.
     fn settles(&self) -> bool;
-    /// Returns whether a call will hold something until it is released.
+    /// Returns whether an admitted call holds units until it is released.
     fn needs_release(&self, ask: Ask<'_>) -> bool;
-    /// Returns the permit of an admitted call; `None` for algorithms that hold nothing.
+    /// Returns the permit of an admitted call. Returns `None` if the call needs no release.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Returns the wait of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
-    /// Gives the key a state, unless it has one or there is no room for it. If `reserved`, room was reserved
-    /// before, and a new key takes it.
+    /// Gives the key a state, unless it has one or there is no room for it. If `reserved` is true, room was reserved
+    /// before, and a new key uses it.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
-    /// Decides a call for whose key there is no room. Returns its quota as the error, with which the call is
-    /// denied, unless the call needs no room.
+    /// Returns the preview of a call for whose key there is no room. If the call needs room, returns an error with its
+    /// quota, and the call must be denied.
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;
@@ -142,8 +143,8 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         self.with(ask, |entry, _| entry.algorithm().last_update(entry.state))
     }
 
-    /// Returns `false` for calls in progress, whose units are free when they end, and for a closed limiter,
-    /// which charges nothing.
+    /// Returns `false` for calls that need a release, which give back their units when they end, and for a closed
+    /// limiter, which charges nothing.
     fn settles(&self) -> bool {
         !A::NEEDS_RELEASE && !self.shard.shard_config.closed
     }
@@ -241,7 +242,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
         let shard = lock(self.table.shard(location));
-        // Read while the shard is locked: no other call has a later reading.
+        // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
         let now = self.table.clock.now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }

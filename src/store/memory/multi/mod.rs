@@ -1,12 +1,12 @@
-//! Calls on several keys, of several limiters, that are decided together: all are admitted, or none.
+//! Calls on several keys, of several limiters, that are decided together: all of them are admitted, or none is.
 //!
-//! All keys are locked while they are decided: the shards in the order of the addresses of their locks, shared
-//! buckets after all others. A call on one key takes the same locks in the same order, so there is no deadlock.
-//! If no call is queued, the whole is decided immediately.
+//! All keys are locked while they are decided: the shards in the order of the addresses of their locks, shared buckets
+//! after all others. A call on one key takes the same locks in the same order, so there is no deadlock. If no call is
+//! queued, all calls are decided immediately.
 //!
-//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their
-//! limits count arrivals; the key with the queue charges it when it is released. If the call is cancelled while
-//! it waits, the charges to the other keys are undone.
+//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their limits
+//! count arrivals. The key with the queue charges the call when it is released. If the call is cancelled while it
+//! waits, the charges to the other keys are undone.
 
 mod commit;
 mod few;
@@ -40,11 +40,11 @@ pub struct JointRequest<'a> {
     algorithm: Option<AnyAlgorithm>,
     priority: bool,
     max_wait: u64,
-    /// `true` if the call is to be settled.
+    /// `true` if the call will be settled.
     reserves: bool,
 }
 
-/// The outcome of all of them. `None` stands for calls that are not limited.
+/// The outcome of a joint decision. `None` stands for a call that is not limited.
 #[derive(Debug)]
 pub(crate) enum JointOutcome {
     Admitted(AllDecisions),
@@ -68,13 +68,13 @@ impl<'a> JointRequest<'a> {
 struct Participant<'p, 'a> {
     part: &'p JointRequest<'a>,
     location: Location,
-    /// `true` if there is no room for its key.
+    /// `true` if there is no room for the key of the call.
     overflowed: bool,
-    /// The total cost of all calls that draw on the same state.
+    /// The total cost of all calls that use the same state.
     total: u64,
     /// The index of the first of these calls.
     leader: usize,
-    /// The index of its shard among those that are locked.
+    /// The index of the call's shard among the locked shards.
     held: usize,
 }
 
@@ -101,9 +101,9 @@ impl<'p, 'a> Participant<'p, 'a> {
         }
     }
 
-    /// Returns whether the call reports a decision of its own, and not that of its leader: the call that
-    /// charges the state which both draw on. A call does so if it is the leader itself, if the joint call is
-    /// denied, so that nothing is charged, or if it has an algorithm of its own.
+    /// Returns whether the call reports its own decision instead of that of its leader, the call that charges their
+    /// common state. A call does so if it is the leader itself, if it has its own algorithm, or if the joint call is
+    /// denied, so that nothing is charged.
     fn reports_separately(&self, at: usize, denied: bool) -> bool {
         self.leader == at || denied || self.part.algorithm.is_some()
     }
@@ -147,7 +147,8 @@ impl<'a> LockedShards<'a> {
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Unlocks all shards; then does what must not be done under a lock.
+    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters, which must not be done under a
+    /// lock.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
@@ -162,7 +163,7 @@ impl<'a> LockedShards<'a> {
 
 /// Decides all calls, or returns those that wait. `None` stands for a call that is not limited.
 pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
-    // If an algorithm panics, this is dropped last: its charges are undone once no lock is held.
+    // If an algorithm panics, this is dropped last, so that its charges are undone when no lock is held any more.
     let mut wait = JointWait::default();
     let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
     let mut shards = LockedShards::default();
@@ -179,7 +180,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
             decision.get_or_insert(preview.decision());
         }
     }
-    // The index of the call that decides, and of the one that is charged.
+    // For each call, the index of the call whose decision it reports, and the index of the call that is charged for it.
     let leaders: Few<(usize, usize)> = calls
         .iter()
         .enumerate()
@@ -225,8 +226,8 @@ impl Drop for Reserved<'_> {
     }
 }
 
-/// Locks the shard of each call, and gives its key a state; if there is no room for it, the shared bucket, if
-/// the table has some.
+/// Locks the shard of each call, and gives its key a state. If there is no room for a key, its shared bucket is used
+/// instead, if the table has shared buckets.
 fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     for attempt in 1..=ATTEMPTS {
         let reserved: Few<Option<Reserved<'a>>> = (0..calls.len()).map(|at| prepare(calls, at)).collect();
@@ -234,7 +235,7 @@ fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards
         let mut full = false;
         for (call, mut reserved) in calls.iter_mut().zip(reserved) {
             match shards.of(call).insert_if_absent(call.location, reserved.is_some()) {
-                // It has taken over what was reserved, if anything was.
+                // If room was reserved, the new key uses it.
                 Settled::New => mem::forget(reserved.take()),
                 Settled::Known => {}
                 Settled::NoRoom => {
@@ -256,7 +257,7 @@ fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards
     }
 }
 
-/// Reserves room for the key of a call, if it is a new one.
+/// Reserves room for the key of a call, if the key is new.
 fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>> {
     let JointRequest { limiter, key, .. } = *calls[at].part;
     let of_limiter = calls.iter().filter(|call| ptr::addr_eq(call.part.limiter.address(), limiter.address()));
@@ -264,7 +265,7 @@ fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>>
     limiter.ensure_space(key, &keep).then(|| Reserved(limiter))
 }
 
-/// Gives the calls for whose keys there is no room the buckets that they share. Returns whether all have one.
+/// Assigns shared buckets to the calls for whose keys there is no room. Returns whether all of them have one.
 fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -> bool {
     let mut sharing = Few::new();
     let mut all = true;
@@ -284,7 +285,8 @@ fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -
     all
 }
 
-/// Groups the calls that draw on one state: they are admitted together or not at all, each with its algorithm.
+/// Groups the calls that use the same state: either all calls of a group are admitted, each with its algorithm, or none
+/// is.
 fn group_by_state(calls: &mut [Participant<'_, '_>]) {
     for at in 0..calls.len() {
         let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));

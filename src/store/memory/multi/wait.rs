@@ -24,14 +24,14 @@ pub struct Decided {
 /// One of the calls that were decided together.
 #[derive(Default)]
 pub(super) struct Member {
-    /// The index of the call that decides for it; `None` if it is not limited.
+    /// The index of the call whose decision this call reports. `None` if this call is not limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
-    /// The index of the call that was charged for it, and how it is settled.
+    /// The index of the call that was charged for this call, and the function that creates its reservation.
     pub(super) reserve: Option<(usize, Reserve)>,
 }
 
-/// The outcome of several calls, `None` for one that is not limited; and their permit, if all were admitted.
+/// The outcomes of several calls, with `None` for a call that is not limited, and their common permit.
 pub(crate) type AllDecisions = (Few<Option<Decided>>, Permit);
 
 /// A call that waits in one queue, or in several at once.
@@ -49,7 +49,7 @@ pub struct JointWait {
     /// For each call, `true` if it can be settled.
     pub(super) settles: Few<bool>,
     pub(super) parts: Few<Member>,
-    /// Charges to undo in any case, with their times.
+    /// Charges that must be undone in any case, with the times at which they were made.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
     /// The permit of each call; `None` while the call waits.
     pub(super) permits: Few<Option<Permit>>,
@@ -99,11 +99,11 @@ impl Future for JointWait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut refused = false;
+        let mut denied = false;
         this.may_wait.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
             Poll::Ready((decision, charged_at, permit)) => {
                 this.charged_at[*call] = charged_at;
-                refused |= !decision.is_allowed();
+                denied |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);
                 if !permit.is_empty() {
                     this.permits[*call] = Some(permit);
@@ -112,8 +112,8 @@ impl Future for JointWait {
             }
             Poll::Pending => true,
         });
-        if refused {
-            // The other calls were charged in vain.
+        if denied {
+            // The charges of the other calls are undone.
             this.roll_back();
         }
         match this.may_wait.is_empty() {

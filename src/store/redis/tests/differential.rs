@@ -1,4 +1,5 @@
-//! Scripts and compare-and-set on a real server, against the algorithm itself: random calls at times that are passed in.
+//! Scripts and compare-and-set on a real server, compared with the algorithm itself: random calls at times that tests
+//! set.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::store::redis::scripts::TimeSource;
 
 const KEY: &str = "throttle:{a}:test";
 
-/// A generator of random numbers, as simple as can be (xorshift).
+/// A simple generator of random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -62,7 +63,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
         };
         store.link.passed.store(micros, Ordering::SeqCst);
         let now = Nanos(micros * 1_000);
-        // The first call begins a trip, and the others are decided together in the next.
+        // The first call begins a trip, and the other calls are decided together in the next one.
         let calls = if random.below(4) == 0 { random.below(6) + 1 } else { 1 };
         let costs: Vec<u64> = (0..calls).map(|_| random.scaled_below(max_cost + 2)).collect();
         let got = runtime.block_on(async {
@@ -82,7 +83,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
                 format!("{expected:?}"),
                 "{algorithm:?}, call {decided} of cost {cost} at {micros}"
             );
-            // A denial is not written, but for a clock that was set back, and denials that count.
+            // A denial is not written, unless the clock was set back or the algorithm counts denials.
             let is_denial = !expected.is_allowed() && !algorithm.counts_denials();
             let was_set_back = algorithm.is_set_back(&state, &next);
             if (*cost > 0 && !is_denial) || was_set_back {

@@ -1,4 +1,4 @@
-//! Faults: each is a named error in time.
+//! Faults: each causes an error of its own kind, before the deadline.
 
 use std::time::Duration;
 

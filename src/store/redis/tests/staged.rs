@@ -1,4 +1,4 @@
-//! A connection on which everything can be staged.
+//! A connection whose replies and faults are set by a test.
 
 use std::collections::HashMap;
 use std::future::{pending, ready};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::store::redis::connection::{Call, CallError, Command, Connection, Reply};
 use crate::store::redis::error::RedisError;
 
-/// A server that knows the scripts that read and swap, and no others. Its time is tokio's.
+/// A server that knows only the scripts that read and swap states. Its time is tokio's.
 #[derive(Clone)]
 pub(super) struct Staged(Arc<Inner>);
 
@@ -23,12 +23,12 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// What happens to the next calls.
+    /// The effect of the next calls.
     mode: Mode,
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     renewed: usize,
-    /// By how much the server's clock is ahead, in microseconds.
+    /// The time by which the server's clock is ahead, in microseconds.
     ahead: i64,
 }
 
@@ -36,9 +36,9 @@ struct State {
 pub(super) enum Mode {
     #[default]
     Serve,
-    /// There is never a reply.
+    /// There is no reply.
     Hang,
-    /// Calls are executed when they are let go.
+    /// Calls are executed after `release`.
     Hold,
     NoScript,
     Fail(&'static str),
@@ -59,7 +59,7 @@ impl Staged {
         self.0.state.lock().unwrap().ahead = ahead;
     }
 
-    /// Lets all calls go on that are held back.
+    /// Executes the calls that are held back, and serves all further calls.
     pub(super) fn release(&self) {
         self.set(Mode::Serve);
         self.0.go.notify_waiters();
@@ -73,7 +73,7 @@ impl Staged {
         self.0.state.lock().unwrap().texts.insert(key.to_owned(), text.to_owned());
     }
 
-    /// Returns the commands since this was last called.
+    /// Returns the commands since the previous call of this method.
     pub(super) fn commands(&self) -> Vec<Vec<String>> {
         std::mem::take(&mut self.0.state.lock().unwrap().commands)
     }
