@@ -1,7 +1,7 @@
 //! The circuit breaker: after failures, calls are decided without a trip, but for one that tries.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
@@ -27,6 +27,8 @@ pub(super) struct Breaker {
 struct Open {
     pause: u64,
     reason: Option<RedisError>,
+    /// `true` if only a trip that has written shows that the fault is over.
+    needs_write: bool,
 }
 
 impl Breaker {
@@ -43,40 +45,71 @@ impl Breaker {
                 return Ok(());
             }
         }
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.lock();
         let reason = open.reason.as_ref().map(ToString::to_string).unwrap_or_default();
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Takes the success of a trip.
-    pub(super) fn succeeded(&self) {
+    /// Takes a reply at `now`. It closes the breaker, unless that opened because the server does not write.
+    pub(super) fn replied(&self, now: Nanos) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
         }
-        if self.next_attempt.load(Ordering::Relaxed) > 0 {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
-                *open = Open::default();
-                log_closed();
+        if self.is_open() {
+            let mut open = self.lock();
+            match open.needs_write {
+                false => self.close(&mut open),
+                // It says nothing about the fault, so another call may try.
+                true if self.is_attempt(&open, now) => {
+                    self.next_attempt.store(now.0.max(1), Ordering::Release)
+                }
+                true => {}
             }
         }
+    }
+
+    /// Takes the success of a trip that has written.
+    pub(super) fn wrote(&self) {
+        if self.is_open() {
+            self.close(&mut self.lock());
+        }
+    }
+
+    /// Returns whether only a trip that writes can close it.
+    pub(super) fn needs_write(&self) -> bool {
+        self.is_open() && self.lock().needs_write
+    }
+
+    fn close(&self, open: &mut Open) {
+        if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
+            *open = Open::default();
+            log_closed();
+        }
+    }
+
+    /// Returns whether an attempt is under way, as far as is known.
+    fn is_attempt(&self, open: &Open, now: Nanos) -> bool {
+        self.next_attempt.load(Ordering::Relaxed) > now.0.saturating_add(open.pause)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the failure of a trip at `now`. Returns whether the breaker is open.
     pub(super) fn failed(&self, error: &RedisError, now: Nanos) -> bool {
         if !error.kind().is_outage() {
-            return self.next_attempt.load(Ordering::Relaxed) > 0;
+            return self.is_open();
         }
         let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
         let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_open = self.next_attempt.load(Ordering::Relaxed) > 0;
+        let mut open = self.lock();
+        let was_open = self.is_open();
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
         // Trips that were on their way when it opened say nothing new.
-        let is_attempt = self.next_attempt.load(Ordering::Relaxed) > now.0.saturating_add(open.pause);
-        if !was_open || is_attempt {
+        if !was_open || self.is_attempt(&open, now) {
             open.pause = if was_open { PAUSES.1.min(open.pause.saturating_mul(2)) } else { PAUSES.0 };
             self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
         }
@@ -84,6 +117,8 @@ impl Breaker {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
+        // A reply to a trip that only reads must not hide that writes fail.
+        open.needs_write |= error.kind().concerns_writes();
         open.reason = Some(error.clone());
         true
     }
@@ -140,7 +175,7 @@ mod tests {
         assert!(breaker.failed(&error(RedisErrorKind::Late), at(100)));
         assert!(breaker.admit(at(199)).is_err(), "the pause has doubled");
         assert!(breaker.admit(at(200)).is_ok());
-        breaker.succeeded();
+        breaker.replied(at(200));
         assert!(breaker.admit(at(200)).is_ok() && breaker.admit(at(200)).is_ok());
         assert_eq!(breaker.opened(), 1);
     }
@@ -170,8 +205,24 @@ mod tests {
         let breaker = Breaker::default();
         for _ in 0..100 {
             breaker.failed(&error(RedisErrorKind::Late), at(0));
-            breaker.succeeded();
+            breaker.replied(at(0));
         }
         assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn a_reply_does_not_close_it_while_writes_fail() {
+        for kind in [RedisErrorKind::OutOfMemory, RedisErrorKind::ReadOnly, RedisErrorKind::Permission] {
+            let breaker = Breaker::default();
+            assert!(breaker.failed(&error(kind), at(0)));
+            breaker.replied(at(1));
+            assert!(breaker.needs_write() && breaker.admit(at(49)).is_err(), "{kind:?}");
+            assert!(breaker.admit(at(50)).is_ok());
+            breaker.replied(at(51));
+            assert!(breaker.admit(at(51)).is_ok(), "the attempt has shown nothing, so the next call is one");
+            assert!(breaker.admit(at(51)).is_err());
+            breaker.wrote();
+            assert!(!breaker.is_open() && !breaker.needs_write());
+        }
     }
 }

@@ -70,7 +70,7 @@ impl<A> Operation<A> {
     }
 
     /// Returns the operation that undoes this one.
-    fn undone(self, outcome: &Outcome) -> Option<Self> {
+    pub(super) fn undone(self, outcome: &Outcome) -> Option<Self> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;
         }

@@ -39,7 +39,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let server = RedisServer::start();
     let mut side = server.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Client::new(::redis::Client::open(server.url()).unwrap());
+    let client = Client::new(::redis::Client::open(server.url()).unwrap(), Duration::from_secs(10));
     let store = RedisStoreBuilder::store(
         Box::new(client),
         Duration::from_secs(60),
