@@ -61,7 +61,7 @@ impl Breaker {
                 false => self.close(&mut open),
                 // It says nothing about the fault, so another call may try.
                 true if self.is_attempt(&open, now) => {
-                    self.next_attempt.store(now.0.max(1), Ordering::Release)
+                    self.next_attempt.store(now.0.max(1), Ordering::Release);
                 }
                 true => {}
             }

@@ -271,11 +271,10 @@ fn a_runtime_that_is_not_driven_holds_a_key_no_longer_than_two_deadlines() {
     });
     server.set(Mode::Hang);
     // The trip begins, and its runtime does nothing any more.
-    let call = first.block_on(async {
-        let call = tokio::spawn(limiter.check("a"));
+    let call = first.spawn(limiter.check("a"));
+    first.block_on(async {
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        call
     });
     assert_eq!(server.commands().len(), 1);
     server.set(Mode::Serve);
