@@ -284,8 +284,8 @@ fn a_runtime_that_is_not_driven_holds_a_key_no_longer_than_two_deadlines() {
         while let Err(error) = limiter.check("a").await {
             assert_eq!(error.kind(), RedisErrorKind::Late);
             late += 1;
+            assert!(late <= 2, "{late} calls failed, in {:?}", start.elapsed());
         }
-        assert!(late <= 2, "{late} calls failed, in {:?}", start.elapsed());
         assert!(limiter.check("b").await.is_ok());
         assert_eq!(limiter.check_n("a", 2).await.unwrap().remaining(), 2);
     });
