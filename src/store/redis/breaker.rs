@@ -26,6 +26,8 @@ pub(super) struct Breaker {
 #[derive(Debug, Default)]
 struct Open {
     pause: u64,
+    /// `true` while an attempt is under way.
+    is_trying: bool,
     reason: Option<RedisError>,
     /// `true` if only a trip that has written shows that the fault is over.
     needs_write: bool,
@@ -42,6 +44,7 @@ impl Breaker {
             let later = now.0.saturating_add(PAUSES.1);
             let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
             if mine.is_ok() {
+                self.lock().is_trying = true;
                 return Ok(());
             }
         }
@@ -60,7 +63,8 @@ impl Breaker {
             match open.needs_write {
                 false => self.close(&mut open),
                 // It says nothing about the fault, so another call may try.
-                true if self.is_attempt(&open, now) => {
+                true if open.is_trying => {
+                    open.is_trying = false;
                     self.next_attempt.store(now.0.max(1), Ordering::Release);
                 }
                 true => {}
@@ -75,6 +79,13 @@ impl Breaker {
         }
     }
 
+    /// Sets the time of the next attempt, after a pause that is twice as long as the last one.
+    fn postpone(&self, open: &mut Open, now: Nanos) {
+        open.is_trying = false;
+        open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
+        self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+    }
+
     /// Returns whether only a trip that writes can close it.
     pub(super) fn needs_write(&self) -> bool {
         self.is_open() && self.lock().needs_write
@@ -85,11 +96,6 @@ impl Breaker {
             *open = Open::default();
             log_closed();
         }
-    }
-
-    /// Returns whether an attempt is under way, as far as is known.
-    fn is_attempt(&self, open: &Open, now: Nanos) -> bool {
-        self.next_attempt.load(Ordering::Relaxed) > now.0.saturating_add(open.pause)
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -108,17 +114,19 @@ impl Breaker {
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
-        // Trips that were on their way when it opened say nothing new.
-        if !was_open || self.is_attempt(&open, now) {
-            open.pause = if was_open { PAUSES.1.min(open.pause.saturating_mul(2)) } else { PAUSES.0 };
-            self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+        // An attempt may read first, and fail when it writes. Trips that were on their way when it opened say nothing new.
+        let writes = error.kind().concerns_writes();
+        let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
+        if !was_open || open.is_trying || has_failed_to_write {
+            // A closed one has no pause, so the first is the shortest.
+            self.postpone(&mut open, now);
         }
         if !was_open {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
         // A reply to a trip that only reads must not hide that writes fail.
-        open.needs_write |= error.kind().concerns_writes();
+        open.needs_write |= writes;
         open.reason = Some(error.clone());
         true
     }
@@ -221,6 +229,8 @@ mod tests {
             breaker.replied(at(51));
             assert!(breaker.admit(at(51)).is_ok(), "the attempt has shown nothing, so the next call is one");
             assert!(breaker.admit(at(51)).is_err());
+            assert!(breaker.failed(&error(kind), at(60)), "it reads first, and then writes");
+            assert!(breaker.admit(at(159)).is_err() && breaker.admit(at(160)).is_ok(), "a pause of 100 ms");
             breaker.wrote();
             assert!(!breaker.is_open() && !breaker.needs_write());
         }

@@ -99,9 +99,11 @@ async fn a_read_does_not_close_the_breaker_while_writes_fail() {
     for _ in 0..20 {
         tokio::time::advance(400 * MS).await;
         assert_eq!(limiter.peek("a").await.unwrap().remaining(), 2);
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open, "the probe failed");
         tokio::time::advance(400 * MS).await;
         assert_eq!(limiter.peek("b").await.unwrap().remaining(), 5);
         assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
         assert!(store.stats().is_open, "a read says nothing about writes");
     }
     assert_eq!(store.stats().opened, 1, "it was open all the time");
