@@ -15,8 +15,9 @@ fn main() {
         return;
     }
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let features = if arguments.iter().any(|argument| argument == "redis") { "redis" } else { "" };
     let status = Command::new(cargo)
-        .args(["run", "--release", "--package", "tower-throttle-benches", "--"])
+        .args(["run", "--release", "--package", "tower-throttle-benches", "--features", features, "--"])
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status();

@@ -18,7 +18,7 @@ use axum::{Router, routing::get};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::key::PeerIp;
 use tower_throttle::store::redis::RedisStore;
@@ -46,9 +46,19 @@ async fn start_copy(url: &str) -> Result<SocketAddr> {
 
 /// Starts a server that keeps nothing, on a free port. It ends when it is dropped.
 async fn start_redis() -> Result<(Child, String)> {
-    // Redis cannot choose a free port itself.
-    let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
-    let server = Command::new("redis-server")
+    // Redis cannot choose a free port itself. If this one was taken meanwhile, it ends, and another is tried.
+    for _ in 0..5 {
+        let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+        if let Some(server) = start_redis_on(port).await? {
+            return Ok((server, format!("redis://127.0.0.1:{port}")));
+        }
+    }
+    Err("redis-server does not start".into())
+}
+
+/// Starts a server on that port, and waits until it answers. Returns `None` if it ends instead.
+async fn start_redis_on(port: u16) -> Result<Option<Child>> {
+    let mut server = Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -59,13 +69,27 @@ async fn start_redis() -> Result<(Child, String)> {
             format!("redis-server cannot be started: {error}; install it, or give the URL of a server")
         })?;
     let start = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-        if start.elapsed() > Duration::from_secs(10) {
-            return Err("redis-server does not listen".into());
+    while start.elapsed() < Duration::from_secs(10) {
+        if server.try_wait()?.is_some() {
+            return Ok(None);
+        }
+        let process = timeout(Duration::from_secs(1), process_at(port)).await;
+        if matches!(process, Ok(Ok(process)) if process == server.id()) {
+            return Ok(Some(server));
         }
         sleep(Duration::from_millis(10)).await;
     }
-    Ok((server, format!("redis://127.0.0.1:{port}")))
+    Err("redis-server does not answer".into())
+}
+
+/// Returns the process of the server on that port, which may be another than was started.
+async fn process_at(port: u16) -> Result<Option<u32>> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(b"INFO server\r\nQUIT\r\n").await?;
+    let mut info = String::new();
+    stream.read_to_string(&mut info).await?;
+    let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+    Ok(process.and_then(|process| process.parse().ok()))
 }
 
 /// Sends a request. Returns the status, and the header that reports the remaining units.

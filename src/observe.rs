@@ -1,6 +1,7 @@
 //! Log events for the operator of the service. Without the feature `tracing`, nothing is logged.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
@@ -11,9 +12,50 @@ use crate::store::BoxError;
 pub(crate) struct Observer {
     /// One bit for each kind of error that has been logged.
     key_error: AtomicU32,
-    store_error: AtomicBool,
+    store: StoreState,
     unsatisfiable_cost: AtomicBool,
     too_few: AtomicBool,
+}
+
+/// Whether a store fails, as far as that was logged.
+///
+/// A caller may be able to make every second request fail, such as by a key of its own that cannot be read. So each time the
+/// store fails, twice as many decisions in a row are needed until it counts as restored.
+#[derive(Debug, Default)]
+struct StoreState {
+    fails: AtomicBool,
+    restored: Mutex<Restored>,
+}
+
+#[derive(Debug, Default)]
+struct Restored {
+    /// The decisions in a row since the last failure.
+    decided: u32,
+    needed: u32,
+}
+
+/// The most decisions in a row after which a store counts as restored.
+const MAX_NEEDED: u32 = 1_024;
+
+impl StoreState {
+    /// Takes a failure. Returns whether it is to be logged.
+    fn failed(&self) -> bool {
+        let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
+        restored.decided = 0;
+        let is_first = !self.fails.swap(true, Ordering::Relaxed);
+        if is_first {
+            restored.needed = (2 * restored.needed).clamp(1, MAX_NEEDED);
+        }
+        is_first
+    }
+
+    /// Takes a decision while the store counts as failing. Returns whether it is restored, which is to be logged.
+    #[cold]
+    fn decided(&self) -> bool {
+        let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
+        restored.decided += 1;
+        restored.decided >= restored.needed && self.fails.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl Observer {
@@ -42,9 +84,23 @@ impl Observer {
         }
     }
 
-    pub(crate) fn store_error(&self, policy: &str, error: &BoxError) {
-        if first(&self.store_error) {
-            error_once(policy, "requests are refused because the store cannot decide", error);
+    /// Logs that the store fails, unless that is known. `admits` says what becomes of its requests.
+    #[cold]
+    pub(crate) fn store_error(&self, policy: &str, error: &BoxError, admits: bool) {
+        if self.store.failed() {
+            let what = match admits {
+                true => "requests are not limited because the store cannot decide",
+                false => "requests are refused because the store cannot decide",
+            };
+            error_now(policy, what, error);
+        }
+    }
+
+    /// Logs that the store decides again, if it failed before.
+    #[inline]
+    pub(crate) fn store_decided(&self, policy: &str) {
+        if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
+            info(policy, "the store decides again");
         }
     }
 
@@ -100,6 +156,16 @@ fn first(said: &AtomicBool) -> bool {
 }
 
 #[cfg(feature = "tracing")]
+fn error_now(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    tracing::error!(policy, reason = %why, "tower-throttle: {what}");
+}
+
+#[cfg(feature = "tracing")]
+fn info(policy: &str, what: &'static str) {
+    tracing::info!(policy, "tower-throttle: {what}");
+}
+
+#[cfg(feature = "tracing")]
 fn error_once(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
     tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
@@ -115,6 +181,12 @@ fn debug(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
 }
 
 #[cfg(not(feature = "tracing"))]
+fn error_now(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
+
+#[cfg(not(feature = "tracing"))]
+fn info(_: &str, _: &'static str) {}
+
+#[cfg(not(feature = "tracing"))]
 fn error_once(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
 
 #[cfg(not(feature = "tracing"))]
@@ -122,3 +194,31 @@ fn warn(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
 
 #[cfg(not(feature = "tracing"))]
 fn debug(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_keeps_changing_is_logged_ever_more_rarely() {
+        let store = StoreState::default();
+        assert!(store.failed() && !store.failed());
+        assert!(store.decided(), "the first decision");
+        assert!(store.failed());
+        for _ in 0..1_000 {
+            assert!(!store.decided());
+            assert!(!store.failed(), "every second request fails");
+        }
+        assert!(!store.decided() && store.decided(), "two decisions in a row");
+        let mut changes = 0;
+        for run in 0..1_000_000_u32 {
+            // Runs of 600 decisions.
+            let is_logged = match run % 600 {
+                0 => store.failed(),
+                _ => store.fails.load(Ordering::Relaxed) && store.decided(),
+            };
+            changes += u32::from(is_logged);
+        }
+        assert!(changes <= 22, "{changes}");
+    }
+}

@@ -9,6 +9,14 @@ mod client;
 mod instructions;
 mod interleave;
 mod layer;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "redis")]
+#[path = "../../tests/support/redis_connection.rs"]
+mod redis_connection;
+#[cfg(feature = "redis")]
+#[path = "../../tests/support/redis_server.rs"]
+mod redis_server;
 mod server;
 mod table;
 
@@ -20,7 +28,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, and count (instructions per check, exact; needs valgrind). All but count if none is named.
+sections: check, layer, server, count (instructions per check, exact; needs valgrind), and redis (limits in Redis, to PING; needs
+          redis-server). The first three if none is named.
     --quick    a tenth of the rounds
     --help     this text";
 
@@ -32,7 +41,7 @@ fn main() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "count" => sections.push(argument),
+            "check" | "layer" | "server" | "count" | "redis" => sections.push(argument),
             // `count` starts this under valgrind, with a subject and the number of rounds.
             "loop" => return instructions::run(arguments),
             other => {
@@ -50,6 +59,10 @@ fn main() {
             "check" => check::run(10 * rounds),
             "layer" => layer::run(2 * rounds),
             "server" => server::run(rounds / 2),
+            #[cfg(feature = "redis")]
+            "redis" => redis::run(rounds / 5),
+            #[cfg(not(feature = "redis"))]
+            "redis" => panic!("this was built without the feature `redis`"),
             _ => instructions::all(),
         }
     }

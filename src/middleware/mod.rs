@@ -48,6 +48,7 @@ pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use layers::Layers;
 pub use policy::key_stats::KeyStats;
+pub use policy::on_store_error::OnStoreError;
 pub use policy::request_options::UnitCost;
 pub use policy::shadow::{Shadow, ShadowDenied};
 #[doc(no_inline)]

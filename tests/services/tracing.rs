@@ -9,6 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tower_throttle::algorithm::{
 use tower_throttle::key::{
     ClientIp, Extension, Global, Header, MissingKey, Networks, PeerIp, TrustedProxies,
 };
+use tower_throttle::middleware::OnStoreError;
 use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
@@ -332,34 +334,56 @@ async fn a_cost_that_exceeds_a_limit_of_calls_in_progress_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn a_store_failure_is_logged_once_with_its_reason() {
+async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
     #[derive(Clone, Debug)]
-    struct Down(TokenBucket);
-    impl Store<TokenBucket> for Down {
+    struct Switched {
+        local: RateLimiter<TokenBucket>,
+        fails: Arc<AtomicBool>,
+    }
+    impl Store<TokenBucket> for Switched {
         type Key = ();
         type Error = io::Error;
         type Wait = Pin<Box<dyn Future<Output = io::Result<(Decision, Reservation)>> + Send>>;
 
         fn algorithm(&self) -> Cow<'_, TokenBucket> {
-            Cow::Borrowed(&self.0)
+            self.local.algorithm()
         }
 
-        fn acquire(&self, (): (), _: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-            Acquired::Pending(Box::pin(async { Err(io::Error::other("no route to the store")) }))
+        fn acquire(&self, (): (), attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+            let result = match self.fails.load(Ordering::SeqCst) {
+                true => Err(io::Error::other("no route to the store")),
+                false => Ok((self.local.check_n("a", attempt.cost()), Reservation::default())),
+            };
+            Acquired::Pending(Box::pin(async { result }))
         }
     }
-    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Down {
+    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Switched {
         fn key(&self, _: &K) {}
     }
-    let (log, _guard) = Log::start();
-    let limiter = RateLimiter::with_store(Down(TokenBucket::new(Quota::per_second(1))));
-    let service = RateLimitLayer::with_limiter(Global, limiter).layer(service_fn(hello));
-    for _ in 0..1_000 {
-        assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 503);
+    for (treatment, status, what) in
+        [(OnStoreError::Reject, 503, "are refused"), (OnStoreError::Allow, 200, "are not limited")]
+    {
+        let (log, _guard) = Log::start();
+        let fails = Arc::new(AtomicBool::new(false));
+        let local = RateLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
+        let limiter = RateLimiter::with_store(Switched { local, fails: Arc::clone(&fails) });
+        let layer = RateLimitLayer::with_limiter(Global, limiter).on_store_error(treatment);
+        let service = layer.layer(service_fn(hello));
+        for is_failing in [false, true, false, true] {
+            fails.store(is_failing, Ordering::SeqCst);
+            for _ in 0..1_000 {
+                let expected = if is_failing { status } else { 200 };
+                assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), expected);
+            }
+        }
+        let lines = log.lines();
+        let [first, restored, second] = &lines[..] else { panic!("{lines:#?}") };
+        assert!(restored.contains("INFO") && restored.contains("decides again"), "{restored}");
+        for line in [first, second] {
+            assert!(line.contains("ERROR") && line.contains(what), "{line}");
+            assert!(line.contains("no route to the store"), "{line}");
+        }
     }
-    let lines = log.lines();
-    let [line] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(line.contains("no route to the store"), "{line}");
 }
 
 #[tokio::test(start_paused = true)]

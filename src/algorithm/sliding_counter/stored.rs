@@ -29,9 +29,9 @@ impl StoredAlgorithm for SlidingCounter {
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SlidingCounterState> {
         let (last, limit, period) = (numbers.instant()?, self.quota.limit(), self.quota.period_nanos());
         let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
-        let (previous, current) = (numbers.at_most(limit)?, numbers.at_most(limit)?);
-        // The estimate can exceed the limit only because the offset was rounded down. The previous count is then
-        // lowered.
+        // The previous window may have had another quota, with a higher limit.
+        let (previous, current) = (numbers.number()?, numbers.at_most(limit)?);
+        // The estimate of a state is at most the limit, but for an offset that was rounded down.
         let spare = u128::from(limit - current) * u128::from(period);
         let (max, _) = div_rem(spare, period - into);
         let previous = previous.min(u64::try_from(max).unwrap_or(u64::MAX));

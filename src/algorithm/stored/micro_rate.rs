@@ -39,9 +39,9 @@ impl MicroRate {
         count.checked_mul(self.factor.into())
     }
 
-    /// Returns an error if the rate is too high for a state that is kept as text.
+    /// Returns an error if the rate is above what the text of a state is made for: 10^6 units per microsecond.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
-        match self.micro <= 1_000_000 {
+        match self.micro <= 1_000_000 * self.unit {
             true => Ok(()),
             false => Err(StorableError::new(
                 "a bucket in Redis refills by at most 10^12 units per second: give a lower rate",
@@ -65,5 +65,30 @@ mod tests {
         }
         // At 3 per 7 ns, a unit is 7 grains, and a microsecond is 3000.
         assert_eq!((of("3/7ns").micro, of("3/7ns").unit), (3_000, 7));
+    }
+
+    #[test]
+    fn a_rate_is_refused_only_above_a_million_units_per_microsecond() {
+        let is_storable = |limit, period| {
+            let quota = Quota::per(limit, std::time::Duration::from_nanos(period)).unwrap();
+            MicroRate::of(Rate::of(quota)).check_storable().is_ok()
+        };
+        const DAY: u64 = 86_400_000_000_000;
+        for (limit, period) in [
+            (1_000_003, DAY),
+            (999_999_937, DAY),
+            (1_000_000_000_000, 1_000_000_000),
+            (1_000, 1),
+            (86_400_000_000_000_000, DAY),
+            (u64::MAX, i64::MAX as u64),
+            (1, i64::MAX as u64),
+        ] {
+            assert!(is_storable(limit, period), "{limit} per {period} ns");
+        }
+        for (limit, period) in
+            [(1_000_000_000_001, 1_000_000_000), (1_001, 1), (86_400_000_000_000_001, DAY), (u64::MAX, 1)]
+        {
+            assert!(!is_storable(limit, period), "{limit} per {period} ns");
+        }
     }
 }

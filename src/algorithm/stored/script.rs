@@ -1,6 +1,9 @@
 /// The largest integer up to which a script computes exactly, since its numbers are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
+/// The most local variables of all steps together. The rest of a script, and the blocks of each step, have less than 40.
+const MAX_LOCALS: usize = 150;
+
 /// The steps by which a script decides a check: one for each limit. See
 /// [`StoredAlgorithm::script`](crate::algorithm::StoredAlgorithm::script).
 ///
@@ -44,10 +47,26 @@ impl StepKind {
             Self::SlidingWindow => 4,
         }
     }
+
+    /// Returns the number of local variables that its part of a script keeps to the end, arguments included.
+    const fn local_count(self) -> usize {
+        let own = match self {
+            Self::Bucket => 3,
+            Self::FixedWindow => 4,
+            Self::SlidingCounter => 6,
+            Self::SlidingWindow => 7,
+        };
+        own + self.argument_count()
+    }
 }
 
 impl ScriptSteps {
-    /// Creates a single step. Returns `None` if an argument is too large to be exact in a script.
+    /// Returns whether the script stays below the 200 local variables that a function of Lua can have.
+    pub(crate) fn fits_lua(&self) -> bool {
+        self.steps.iter().map(|step| step.kind.local_count()).sum::<usize>() <= MAX_LOCALS
+    }
+
+    /// Creates a single step. Returns `None` unless each argument can be computed with exactly.
     pub(in crate::algorithm) fn one<const N: usize>(kind: StepKind, arguments: [u128; N]) -> Option<Self> {
         let mut all = [0; 6];
         for (place, argument) in all.iter_mut().zip(arguments) {

@@ -12,6 +12,7 @@ use crate::limiter::RateLimiter;
 use crate::middleware::policy::Policy;
 use crate::middleware::policy::info::PolicyInfo;
 use crate::middleware::policy::key_stats::KeyStats;
+use crate::middleware::policy::on_store_error::OnStoreError;
 use crate::middleware::policy::request_options::UnitCost;
 use crate::middleware::policy::set::Policies;
 use crate::middleware::policy::shadow::Shadow;
@@ -46,6 +47,7 @@ use crate::store::{MemoryStore, Store};
 /// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
 /// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
 /// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
+/// | to choose what happens to requests that the store cannot decide | [`on_store_error`](RateLimitLayer::on_store_error) |
 /// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
@@ -169,6 +171,16 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
         self.with_info(|info| info.missing = missing)
+    }
+
+    /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject) them.
+    ///
+    /// The first of them is logged (feature `tracing`), and so is the first request that the store decides again. For a store
+    /// that keeps changing between the two, a change is logged ever more rarely. The option has no effect with state in
+    /// memory, which never fails; so it needs no call in layers that are joined.
+    #[must_use]
+    pub fn on_store_error(self, treatment: OnStoreError) -> Self {
+        self.with_info(|info| info.on_store_error = treatment)
     }
 
     /// Sets the policy's name in header fields and bodies. The default is `default`.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key_stats::KeyCounters;
+use super::on_store_error::OnStoreError;
 use super::policy_name::PolicyNames;
 use super::shadow::Shadow;
 use crate::algorithm::Algorithm;
@@ -16,6 +17,7 @@ use crate::store::BoxError;
 pub struct PolicyInfo {
     pub(in crate::middleware) names: PolicyNames,
     pub(in crate::middleware) missing: MissingKey,
+    pub(in crate::middleware) on_store_error: OnStoreError,
     pub(in crate::middleware) shadow: Option<Shadow>,
     /// `true` if requests can use another algorithm than the limiter's.
     pub(in crate::middleware) is_tiered: bool,
@@ -29,6 +31,7 @@ impl PolicyInfo {
         Self {
             names: PolicyNames::unnamed(algorithm),
             missing: MissingKey::default(),
+            on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
             counters: Arc::default(),
@@ -48,7 +51,7 @@ impl PolicyInfo {
 
     /// Returns whether a request is admitted if the store cannot decide it.
     pub(in crate::middleware) fn admits_on_store_error(&self) -> bool {
-        self.is_in_shadow()
+        self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
     }
 
     /// Counts and logs a request without a valid key. Returns the key to which the request is charged instead, or
@@ -91,7 +94,13 @@ impl PolicyInfo {
     }
 
     pub(in crate::middleware) fn log_store_error(&self, error: &BoxError) {
-        self.observer.store_error(self.name(), error);
+        self.observer.store_error(self.name(), error, self.admits_on_store_error());
+    }
+
+    /// Logs a decision of the store, if it failed before.
+    #[inline]
+    pub(super) fn log_store_decided(&self) {
+        self.observer.store_decided(self.name());
     }
 }
 
@@ -101,6 +110,7 @@ impl Clone for PolicyInfo {
         Self {
             names: self.names.clone(),
             missing: self.missing,
+            on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),
             is_tiered: self.is_tiered,
             counters: Arc::clone(&self.counters),

@@ -5,6 +5,7 @@ pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
 mod joint;
 pub(in crate::middleware) mod key_stats;
+pub(in crate::middleware) mod on_store_error;
 pub(in crate::middleware) mod outcome;
 pub(in crate::middleware) mod policy_name;
 pub(in crate::middleware) mod request_options;

@@ -84,7 +84,8 @@ pub trait SettlePolicies<Res>: PolicyCount {
 /// Policies that can be decided together with others. Implemented by this crate only, for policies with state in memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
-    note = "the key extractor must know the requests, and the limiter must have its state in memory"
+    note = "the key extractor must know the requests, and the limiter must have its state in memory; in Redis, several limits on one \
+            key are a tuple of algorithms"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
     /// Adds each policy's part of the joint decision; `None` if it does not limit the request or is in shadow mode.

@@ -104,6 +104,7 @@ where
         let info = &infos[0];
         match waited {
             Ok(WaitResult { decision, algorithm, reservation }) => {
+                info.log_store_decided();
                 self.verdict(info, info.is_in_shadow(), algorithm.as_ref(), (decision, reservation))
             }
             Err(error) => Verdict::StoreError(error),

@@ -2,7 +2,7 @@
 //! again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
@@ -27,7 +27,11 @@ pub(super) struct Breaker {
 #[derive(Debug, Default)]
 struct Open {
     pause: u64,
+    /// `true` while an attempt is under way.
+    is_trying: bool,
     reason: Option<RedisError>,
+    /// `true` if only a trip that has written shows that the fault is over.
+    needs_write: bool,
 }
 
 impl Breaker {
@@ -40,53 +44,91 @@ impl Breaker {
         }
         if now.0 >= next {
             let later = now.0.saturating_add(PAUSES.1);
-            let claimed =
-                self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
-            if claimed.is_ok() {
+            let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
+            if mine.is_ok() {
+                self.lock().is_trying = true;
                 return Ok(());
             }
         }
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.lock();
         let reason = open.reason.as_ref().map(ToString::to_string).unwrap_or_default();
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Records a trip that succeeded.
-    pub(super) fn succeeded(&self) {
+    /// Takes a reply at `now`. It closes the breaker, unless that opened because the server does not write.
+    pub(super) fn replied(&self, now: Nanos) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
         }
-        if self.next_attempt.load(Ordering::Relaxed) > 0 {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
-                *open = Open::default();
-                log_closed();
+        if self.is_open() {
+            let mut open = self.lock();
+            match open.needs_write {
+                false => self.close(&mut open),
+                // It says nothing about the fault, so another call may try.
+                true if open.is_trying => {
+                    open.is_trying = false;
+                    self.next_attempt.store(now.0.max(1), Ordering::Release);
+                }
+                true => {}
             }
         }
     }
 
-    /// Records a trip that failed at `now`. Returns whether the breaker is open.
+    /// Takes the success of a trip that has written.
+    pub(super) fn wrote(&self) {
+        if self.is_open() {
+            self.close(&mut self.lock());
+        }
+    }
+
+    /// Sets the time of the next attempt, after a pause that is twice as long as the last one.
+    fn postpone(&self, open: &mut Open, now: Nanos) {
+        open.is_trying = false;
+        open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
+        self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+    }
+
+    /// Returns whether only a trip that writes can close it.
+    pub(super) fn needs_write(&self) -> bool {
+        self.is_open() && self.lock().needs_write
+    }
+
+    fn close(&self, open: &mut Open) {
+        if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
+            *open = Open::default();
+            log_closed();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the failure of a trip at `now`. Returns whether the breaker is open.
     pub(super) fn failed(&self, error: &RedisError, now: Nanos) -> bool {
         if !error.kind().is_outage() {
-            return self.next_attempt.load(Ordering::Relaxed) > 0;
+            return self.is_open();
         }
         let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
         let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_open = self.next_attempt.load(Ordering::Relaxed) > 0;
+        let mut open = self.lock();
+        let was_open = self.is_open();
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
-        // Trips that began before the breaker opened do not delay the next attempt.
-        let is_attempt = self.next_attempt.load(Ordering::Relaxed) > now.0.saturating_add(open.pause);
-        if !was_open || is_attempt {
-            open.pause = if was_open { PAUSES.1.min(open.pause.saturating_mul(2)) } else { PAUSES.0 };
-            self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+        // An attempt may read first, and fail when it writes. Trips that were on their way when it opened say nothing new.
+        let writes = error.kind().concerns_writes();
+        let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
+        if !was_open || open.is_trying || has_failed_to_write {
+            // A closed one has no pause, so the first is the shortest.
+            self.postpone(&mut open, now);
         }
         if !was_open {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
+        // A reply to a trip that only reads must not hide that writes fail.
+        open.needs_write |= writes;
         open.reason = Some(error.clone());
         true
     }
@@ -143,7 +185,7 @@ mod tests {
         assert!(breaker.failed(&error(RedisErrorKind::Late), at(100)));
         assert!(breaker.admit(at(199)).is_err(), "the pause has doubled");
         assert!(breaker.admit(at(200)).is_ok());
-        breaker.succeeded();
+        breaker.replied(at(200));
         assert!(breaker.admit(at(200)).is_ok() && breaker.admit(at(200)).is_ok());
         assert_eq!(breaker.opened(), 1);
     }
@@ -173,8 +215,26 @@ mod tests {
         let breaker = Breaker::default();
         for _ in 0..100 {
             breaker.failed(&error(RedisErrorKind::Late), at(0));
-            breaker.succeeded();
+            breaker.replied(at(0));
         }
         assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn a_reply_does_not_close_it_while_writes_fail() {
+        for kind in [RedisErrorKind::OutOfMemory, RedisErrorKind::ReadOnly, RedisErrorKind::Permission] {
+            let breaker = Breaker::default();
+            assert!(breaker.failed(&error(kind), at(0)));
+            breaker.replied(at(1));
+            assert!(breaker.needs_write() && breaker.admit(at(49)).is_err(), "{kind:?}");
+            assert!(breaker.admit(at(50)).is_ok());
+            breaker.replied(at(51));
+            assert!(breaker.admit(at(51)).is_ok(), "the attempt has shown nothing, so the next call is one");
+            assert!(breaker.admit(at(51)).is_err());
+            assert!(breaker.failed(&error(kind), at(60)), "it reads first, and then writes");
+            assert!(breaker.admit(at(159)).is_err() && breaker.admit(at(160)).is_ok(), "a pause of 100 ms");
+            breaker.wrote();
+            assert!(!breaker.is_open() && !breaker.needs_write());
+        }
     }
 }

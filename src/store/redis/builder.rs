@@ -10,11 +10,15 @@ use super::names::Names;
 use super::scripts::TimeSource;
 use crate::store::shared_key::{KeySecret, KeyText};
 
+/// The time limit of an attempt to connect, unless another is set or the deadline is longer.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+
 /// A builder of a [`RedisStore`].
 #[must_use = "a builder does nothing until `connect` or `connect_lazily`"]
 pub struct RedisStoreBuilder {
     client: Result<::redis::Client, RedisError>,
     deadline: Duration,
+    connect_timeout: Option<Duration>,
     settings: Settings,
 }
 
@@ -35,7 +39,12 @@ impl RedisStoreBuilder {
     }
 
     fn with(client: Result<::redis::Client, RedisError>) -> Self {
-        Self { client, deadline: Duration::from_millis(50), settings: Settings::default() }
+        Self {
+            client,
+            deadline: Duration::from_millis(50),
+            connect_timeout: None,
+            settings: Settings::default(),
+        }
     }
 
     /// Creates a builder for the server of a client of the crate `redis`, which may have further settings, such as
@@ -56,7 +65,18 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Keeps all keys in the cluster slot of `tag`. One node then does all the work.
+    /// Sets how long an attempt to connect may take, log-in and TLS included: 250 ms unless set, or the
+    /// [deadline](Self::deadline) if that is longer.
+    ///
+    /// An attempt goes on when the calls that need it have failed at their deadlines, so this may be much longer than the
+    /// deadline, as for a server that is far away. But a server that never answers, such as one that hangs or is behind a
+    /// firewall, is tried again only after this time.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// Keeps all keys in one slot of a cluster, that of `tag`. Then one node does all the work.
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
@@ -92,7 +112,7 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if the URL is wrong, or the server cannot be reached or does not execute scripts.
     pub async fn connect(self) -> Result<RedisStore, RedisError> {
-        let client = Client::new(self.client.clone()?);
+        let client = self.client()?;
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RedisError::new(RedisErrorKind::NoRuntime, ""));
         }
@@ -114,8 +134,13 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if the URL is wrong.
     pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
-        let client = Client::new(self.client.clone()?);
+        let client = self.client()?;
         Ok(self.finish(Box::new(client)))
+    }
+
+    fn client(&self) -> Result<Client, RedisError> {
+        let timeout = self.connect_timeout.unwrap_or_else(|| self.deadline.max(CONNECT_TIMEOUT));
+        Ok(Client::new(self.client.clone()?, timeout))
     }
 
     fn finish(self, connection: Box<dyn Connection>) -> RedisStore {

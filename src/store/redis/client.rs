@@ -3,8 +3,7 @@
 //! The crate's own connection manager stops after some attempts, and waits without bound while it connects. Here, a
 //! task tries again as long as calls wait, and each call has its own deadline.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -14,10 +13,9 @@ use tokio::sync::watch;
 
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
+use crate::clock::{AnyClock, Nanos};
 
-/// The time limit of an attempt to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// The shortest and the longest pause between two attempts. The pause doubles after each attempt.
+/// The pauses between two attempts, which double from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
 #[derive(Clone)]
@@ -25,8 +23,11 @@ pub(super) struct Client(Arc<Inner>);
 
 struct Inner {
     client: ::redis::Client,
+    /// The time limit of an attempt to connect.
+    timeout: Duration,
+    clock: AnyClock,
     current: watch::Sender<Current>,
-    is_connecting: AtomicBool,
+    connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
 }
 
@@ -37,16 +38,29 @@ struct Current {
     connection: Option<MultiplexedConnection>,
 }
 
-/// Clears `is_connecting` when the task ends, also if the runtime drops it.
-struct Connecting(Arc<Inner>);
+/// The task that connects, if there is one.
+#[derive(Debug, Default)]
+struct Connecting {
+    task: u64,
+    /// The time until which its present attempt lasts, if its runtime is driven. `None` if there is no task.
+    until: Option<Nanos>,
+}
+
+/// Ends the state of connecting, also if the runtime drops the task.
+struct ConnectTask {
+    inner: Arc<Inner>,
+    number: u64,
+}
 
 impl Client {
-    pub(super) fn new(client: ::redis::Client) -> Self {
+    pub(super) fn new(client: ::redis::Client, timeout: Duration) -> Self {
         let (current, _) = watch::channel(Current::default());
         Self(Arc::new(Inner {
             client,
+            timeout,
+            clock: AnyClock::default(),
             current,
-            is_connecting: AtomicBool::new(false),
+            connecting: Mutex::default(),
             problem: Mutex::new(None),
         }))
     }
@@ -62,13 +76,14 @@ impl Client {
 
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let connection = match tokio::time::timeout(2 * CONNECT_TIMEOUT, connecting).await {
+        let connection = match tokio::time::timeout(self.timeout, connecting).await {
             Ok(connected) => connected?,
-            Err(_) => return Err((ErrorKind::Io, "no answer while connecting").into()),
+            Err(_) => {
+                let detail = format!("within {:?}", self.timeout);
+                return Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into());
+            }
         };
         self.current.send_modify(|current| {
             *current = Current { number: current.number + 1, connection: Some(connection) };
@@ -77,22 +92,37 @@ impl Inner {
         Ok(())
     }
 
-    fn lock_problem(&self) -> std::sync::MutexGuard<'_, Option<RedisError>> {
+    fn lock_problem(&self) -> MutexGuard<'_, Option<RedisError>> {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a task that connects, unless one is running. The task ends when no call waits for it any more.
+    fn lock_connecting(&self) -> MutexGuard<'_, Connecting> {
+        self.connecting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the time at which an attempt that begins now, and the pause after it, are over. After twice that time, its
+    /// runtime counts as one that is not driven.
+    fn end_of_attempt(&self) -> Nanos {
+        let attempt = Nanos::from(self.timeout.saturating_add(PAUSES.1)).0;
+        self.clock.now().saturating_add(attempt.saturating_mul(2))
+    }
+
+    /// Starts to connect, unless that goes on. The task ends when no call waits any more.
     fn start_connecting(self: &Arc<Self>) -> Result<(), RedisError> {
         let runtime = Handle::try_current()
             .map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
-        if self.is_connecting.swap(true, Ordering::AcqRel) {
+        let mut connecting = self.lock_connecting();
+        if connecting.until.is_some_and(|until| self.clock.now() <= until) {
             return Ok(());
         }
-        let connecting = Connecting(Arc::clone(self));
+        connecting.task += 1;
+        connecting.until = Some(self.end_of_attempt());
+        let task = ConnectTask { inner: Arc::clone(self), number: connecting.task };
+        drop(connecting);
         runtime.spawn(async move {
-            let inner = &connecting.0;
+            let inner = &task.inner;
             let mut pause = PAUSES.0;
-            while inner.current.borrow().connection.is_none() {
+            while inner.current.borrow().connection.is_none() && task.goes_on() {
                 let Err(error) = inner.attempt().await else { break };
                 *inner.lock_problem() = Some(convert(&error));
                 if inner.current.receiver_count() == 0 {
@@ -158,9 +188,24 @@ impl Inner {
     }
 }
 
-impl Drop for Connecting {
+impl ConnectTask {
+    /// Extends the time by that of another attempt. Returns `false` if another task has taken over.
+    fn goes_on(&self) -> bool {
+        let mut connecting = self.inner.lock_connecting();
+        let is_present = connecting.task == self.number;
+        if is_present {
+            connecting.until = Some(self.inner.end_of_attempt());
+        }
+        is_present
+    }
+}
+
+impl Drop for ConnectTask {
     fn drop(&mut self) {
-        self.0.is_connecting.store(false, Ordering::Release);
+        let mut connecting = self.inner.lock_connecting();
+        if connecting.task == self.number {
+            connecting.until = None;
+        }
     }
 }
 
@@ -176,8 +221,11 @@ impl Connection for Client {
         }
     }
 
-    fn renew(&self) {
-        let number = self.0.current.borrow().number;
+    fn number(&self) -> u64 {
+        self.0.current.borrow().number
+    }
+
+    fn renew(&self, number: u64) {
         self.0.discard(number);
     }
 }

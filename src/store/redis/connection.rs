@@ -14,8 +14,11 @@ pub(super) trait Connection: Send + Sync + 'static {
     /// Returns the reason for which there is no connection, if there is none.
     fn problem(&self) -> Option<RedisError>;
 
-    /// Drops the present connection, so that the next call is sent on a new one.
-    fn renew(&self);
+    /// Returns the number of the present connection, or of the last one if there is none.
+    fn number(&self) -> u64;
+
+    /// Gives up the connection of that number, if it is the present one, so that the next call is sent on a new one.
+    fn renew(&self, number: u64);
 }
 
 /// A pending [`Connection::call`].

@@ -1,9 +1,8 @@
 //! Denials that are remembered for a short time, so that a client that retries at once causes no trips.
 
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use dashmap::DashMap;
 
 use super::operation::Operation;
 use super::plan::Plan;
@@ -11,22 +10,25 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The maximum number of keys that are remembered.
-const MAX_KEYS: usize = 10_000;
+/// The number of sets into which keys are hashed, and the most keys of a set: the oldest makes room for another.
+const SETS: usize = 1_024;
+const SET_KEYS: usize = 10;
 
 /// The states of keys that had no unit left at their last decision.
 ///
-/// Such a state denies the same calls until a unit is free, because other processes can only take more units, unless
-/// they reset or refund the key.
+/// Such a state denies the same calls until a unit is free: other processes can only use more of it, unless they reset or
+/// refund it. The work of each call is bounded by the size of a set, also while a flood of keys fills all of them.
 #[derive(Debug)]
 pub(super) struct Denials<A: StoredAlgorithm> {
-    keys: DashMap<Arc<str>, Remembered<A>>,
-    /// The maximum time for which a denial is remembered, in nanoseconds. With 0, nothing is remembered.
+    sets: Box<[Mutex<Vec<Remembered<A>>>]>,
+    hasher: RandomState,
+    /// The longest time, in nanoseconds. 0: nothing is remembered.
     longest: u64,
 }
 
 #[derive(Debug)]
 struct Remembered<A: StoredAlgorithm> {
+    key: Arc<str>,
     plan: Arc<Plan<A>>,
     state: A::State,
     /// The server's time at which the state was read.
@@ -37,7 +39,18 @@ struct Remembered<A: StoredAlgorithm> {
 
 impl<A: StoredAlgorithm> Denials<A> {
     pub(super) fn new(longest: Duration) -> Self {
-        Self { keys: DashMap::new(), longest: Nanos::from(longest).0 }
+        let longest = Nanos::from(longest).0;
+        let sets = if longest == 0 { 0 } else { SETS };
+        let sets = (0..sets).map(|_| Mutex::default()).collect();
+        Self { sets, hasher: RandomState::new(), longest }
+    }
+
+    /// Returns the set of a key. `None` if nothing is remembered.
+    fn set(&self, key: &str) -> Option<MutexGuard<'_, Vec<Remembered<A>>>> {
+        let sets = self.sets.len() as u64;
+        // Below the number of sets, so it fits.
+        let index = self.hasher.hash_one(key).checked_rem(sets)? as usize;
+        Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Remembers a state, if no unit is available in it.
@@ -57,14 +70,14 @@ impl<A: StoredAlgorithm> Denials<A> {
         if one.is_allowed() || one.never_fits() {
             return;
         }
-        if self.keys.len() >= MAX_KEYS {
-            self.keys.retain(|_, old| sent.saturating_since(old.sent) < self.longest);
-            if self.keys.len() >= MAX_KEYS {
-                return;
-            }
+        let Some(mut set) = self.set(key) else { return };
+        let remembered = Remembered { key: Arc::clone(key), plan: Arc::clone(plan), state, now, sent };
+        let same = set.iter().position(|old| old.key == *key);
+        let oldest = || (0..set.len()).filter(|_| set.len() >= SET_KEYS).min_by_key(|old| set[*old].sent);
+        match same.or_else(oldest) {
+            Some(place) => set[place] = remembered,
+            None => set.push(remembered),
         }
-        let remembered = Remembered { plan: Arc::clone(plan), state, now, sent };
-        self.keys.insert(Arc::clone(key), remembered);
     }
 
     /// Returns the denial of a call at `local`, if the remembered state denies the call.
@@ -78,7 +91,9 @@ impl<A: StoredAlgorithm> Denials<A> {
         if self.longest == 0 || call.cost == 0 {
             return None;
         }
-        let remembered = self.keys.get(key)?;
+        let mut set = self.set(key)?;
+        let place = set.iter().position(|remembered| remembered.key == *key)?;
+        let remembered = &set[place];
         let elapsed = local.saturating_since(remembered.sent);
         let mut decision = None;
         if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
@@ -88,18 +103,50 @@ impl<A: StoredAlgorithm> Denials<A> {
             decision =
                 Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());
         }
-        drop(remembered);
         if decision.is_none() {
-            self.forget(key);
+            set.swap_remove(place);
         }
         decision
     }
 
     pub(super) fn forget(&self, key: &str) {
-        self.keys.remove(key);
+        if let Some(mut set) = self.set(key) {
+            set.retain(|remembered| *remembered.key != *key);
+        }
     }
 
     pub(super) fn clear(&self) {
-        self.keys.clear();
+        for set in &self.sets {
+            set.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, FixedWindow};
+    use crate::quota::Quota;
+    use crate::store::redis::operation::Action;
+    use crate::store::redis::scripts::TimeSource;
+
+    #[test]
+    fn a_flood_of_keys_is_bounded_and_locks_out_no_newer_key() {
+        let plan = Plan::new(FixedWindow::new(Quota::per_hour(1)), TimeSource::Server, true).unwrap();
+        let denials = Denials::new(Duration::from_secs(1));
+        let mut state = plan.algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        assert!(plan.algorithm.check(&mut state, Nanos::ZERO, 1).is_allowed());
+        let call = Operation::new(Action::Check, 1);
+        for number in 0..100_000 {
+            let (key, now) = (Arc::from(number.to_string()), Nanos(number));
+            denials.remember(&key, &plan, state.clone(), now, now);
+            assert!(denials.answer(&key, &plan, &call, now).is_some(), "{number}");
+        }
+        let kept = denials.sets.iter().map(|set| set.lock().unwrap().len()).sum::<usize>();
+        assert!(kept <= SETS * SET_KEYS && kept > SETS * SET_KEYS / 2, "{kept}");
+        denials.forget("99999");
+        assert!(denials.answer(&Arc::from("99999"), &plan, &call, Nanos(100_000)).is_none());
+        denials.clear();
+        assert!(denials.sets.iter().all(|set| set.lock().unwrap().is_empty()));
     }
 }

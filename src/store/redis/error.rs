@@ -54,15 +54,16 @@ impl RedisError {
 
     /// Converts the text of an error that the server replied, such as `OOM command not allowed`.
     pub(crate) fn from_reply(text: &str) -> Self {
-        let code = text.split(' ').next().unwrap_or_default();
-        let kind = match code {
-            "READONLY" => RedisErrorKind::ReadOnly,
-            "OOM" | "MISCONF" => RedisErrorKind::OutOfMemory,
-            "BUSY" => RedisErrorKind::Busy,
-            "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => RedisErrorKind::Loading,
-            "NOAUTH" | "WRONGPASS" => RedisErrorKind::Auth,
-            "NOPERM" => RedisErrorKind::Permission,
-            "WRONGTYPE" => RedisErrorKind::Foreign,
+        let mut words = text.split(' ');
+        let code = words.next().and_then(RedisErrorKind::of_code);
+        // Before Redis 7, the error of a command in a script is in the text of another:
+        // `ERR Error running script (call to f_1f3c..): @user_script:9: -OOM command not allowed ..`.
+        let inner = || match text.contains("rror running script") {
+            true => words.find_map(|word| RedisErrorKind::of_code(word.trim_start_matches('-'))),
+            false => None,
+        };
+        let kind = match code.or_else(inner) {
+            Some(kind) => kind,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
             // A script fails with this text if the user may not call one of its commands.
             _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
@@ -81,7 +82,21 @@ impl RedisError {
 }
 
 impl RedisErrorKind {
-    /// Returns whether the error suggests that the server cannot decide any call.
+    /// Returns the kind of an error that begins with this word.
+    fn of_code(code: &str) -> Option<Self> {
+        Some(match code {
+            "READONLY" => Self::ReadOnly,
+            "OOM" | "MISCONF" => Self::OutOfMemory,
+            "BUSY" => Self::Busy,
+            "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => Self::Loading,
+            "NOAUTH" | "WRONGPASS" => Self::Auth,
+            "NOPERM" => Self::Permission,
+            "WRONGTYPE" => Self::Foreign,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether the server cannot decide any call, as it seems.
     pub(super) const fn is_outage(self) -> bool {
         matches!(
             self,
@@ -96,7 +111,12 @@ impl RedisErrorKind {
         )
     }
 
-    /// Returns whether a new connection may help: it may reach another server, or the same server in another state.
+    /// Returns whether trips that only read may succeed all the same.
+    pub(super) const fn concerns_writes(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::OutOfMemory | Self::Permission)
+    }
+
+    /// Returns whether a new connection may reach another server, or the same in another state.
     pub(super) const fn needs_connection(self) -> bool {
         matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
     }
@@ -157,6 +177,28 @@ mod tests {
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
             ("ERR max number of clients reached", RedisErrorKind::Unreachable),
             ("ERR unknown command", RedisErrorKind::Server),
+            // As Redis 6 and 5 put it.
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:9: @user_script: 9: -OOM command not allowed",
+                RedisErrorKind::OutOfMemory,
+            ),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:9: -READONLY You can't write",
+                RedisErrorKind::ReadOnly,
+            ),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:6: -WRONGTYPE Operation against a key",
+                RedisErrorKind::Foreign,
+            ),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:6: WRONGTYPE Operation against a key",
+                RedisErrorKind::Foreign,
+            ),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:1: attempt to index a nil value",
+                RedisErrorKind::Server,
+            ),
+            ("ERR the word OOM in another error", RedisErrorKind::Server),
             ("", RedisErrorKind::Server),
         ] {
             let error = RedisError::from_reply(text);

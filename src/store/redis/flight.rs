@@ -3,6 +3,7 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dashmap::Entry;
 use tokio::runtime::Handle;
@@ -12,6 +13,7 @@ use super::limit::Shared;
 use super::link::{Answer, Verdict};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
+use super::states::States;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
@@ -22,7 +24,18 @@ const MAX_BATCH: usize = 256;
 struct Flight<A: StoredAlgorithm> {
     shared: Arc<Shared<A>>,
     key: Arc<str>,
+    number: u64,
     has_ended: bool,
+}
+
+/// The calls that wait for the next trip of a key.
+#[derive(Debug)]
+pub(super) struct Waiting<A> {
+    /// The number of the flight that makes it.
+    flight: u64,
+    /// The time at which the present trip ends at the latest, if the runtime of its task is driven.
+    ends: Nanos,
+    calls: Vec<Pending<A>>,
 }
 
 /// The result of a call, or an error that concerns all calls of a trip.
@@ -31,13 +44,39 @@ type Outcomes = Result<Vec<Outcome>, RedisError>;
 impl<A: StoredAlgorithm> Shared<A> {
     /// Adds a call to the next trip of its key. If no trip is under way, one begins at once.
     pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
-        match self.flights.entry(Arc::clone(key)) {
-            Entry::Occupied(mut waiting) => return waiting.get_mut().push(call),
-            Entry::Vacant(place) => drop(place.insert(Vec::new())),
-        }
-        let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), has_ended: false };
-        // If the runtime has ended, the task is dropped at once, and the flight with it.
-        runtime.spawn(flight.run(vec![call]));
+        let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
+        let (now, ends) = (self.link.now(), call.deadline);
+        let batch = match self.flights.entry(Arc::clone(key)) {
+            Entry::Occupied(mut waiting) => {
+                let waiting = waiting.get_mut();
+                waiting.calls.push(call);
+                // A call lasts until its deadline, so this is twice that time.
+                let patience = ends.saturating_since(now);
+                if now <= waiting.ends.saturating_add(patience) {
+                    return;
+                }
+                // The runtime of the flight is not driven, so this one takes over.
+                waiting.flight = number;
+                waiting.take_batch(Vec::new())
+            }
+            Entry::Vacant(place) => {
+                drop(place.insert(Waiting { flight: number, ends, calls: Vec::new() }));
+                vec![call]
+            }
+        };
+        let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
+        // If the runtime has ended, the task is dropped at once, and with it the flight.
+        runtime.spawn(flight.run(batch));
+    }
+}
+
+impl<A> Waiting<A> {
+    /// Adds the calls of the next trip to a batch, and takes over its end.
+    fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
+        let later = self.calls.split_off(self.calls.len().min(MAX_BATCH));
+        batch.extend(mem::replace(&mut self.calls, later));
+        self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
+        batch
     }
 }
 
@@ -57,19 +96,24 @@ impl<A: StoredAlgorithm> Flight<A> {
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.link.deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
-        let mut batch: Vec<_> = undone.into_iter().map(undo).collect();
-        let Entry::Occupied(mut waiting) = self.shared.flights.entry(Arc::clone(&self.key)) else {
-            unreachable!("only the flight removes its key");
-        };
-        let rest = waiting.get().len().min(MAX_BATCH);
-        let later = waiting.get_mut().split_off(rest);
-        batch.extend(mem::replace(waiting.get_mut(), later));
-        if batch.is_empty() {
-            waiting.remove();
-            self.has_ended = true;
-            return None;
+        let undone: Vec<_> = undone.into_iter().map(undo).collect();
+        if let Entry::Occupied(mut waiting) = self.shared.flights.entry(Arc::clone(&self.key))
+            && waiting.get().flight == self.number
+        {
+            let batch = waiting.get_mut().take_batch(undone);
+            if batch.is_empty() {
+                waiting.remove();
+                self.has_ended = true;
+                return None;
+            }
+            return Some(batch);
         }
-        Some(batch)
+        // Another flight has taken over.
+        self.has_ended = true;
+        for call in undone {
+            self.shared.send(&self.key, call, &Handle::current());
+        }
+        None
     }
 
     /// Decides the calls. Returns the operations that undo the charges of calls that their callers have dropped.
@@ -88,7 +132,7 @@ impl<A: StoredAlgorithm> Flight<A> {
             else {
                 return Vec::new();
             };
-            let plan = shared.plan();
+            let (plan, connection) = (shared.plan(), link.connection());
             let decided = link.until(last, self.decide(&plan, &batch, first)).await;
             let outcomes = match decided {
                 Some(Ok(Some(outcomes))) => Ok(outcomes),
@@ -98,7 +142,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                     continue;
                 }
                 Some(Err(error)) => Err(error),
-                None => Err(link.failed(link.deadline_error())),
+                None => Err(link.failed(link.deadline_error(), connection)),
             };
             return self.answer(&plan, batch, outcomes);
         }
@@ -147,8 +191,12 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         match found.verdict {
             Verdict::Done => {
-                // The script has made the same decisions on the state that it returned.
-                let (outcomes, state, _) = apply(plan, &found, batch)?;
+                // The script has decided these calls as they are decided here, on the state that it found.
+                let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
+                match has_written {
+                    true => link.breaker.wrote(),
+                    false => self.probe(plan, &mut state, &found, not_after).await,
+                }
                 self.remember(plan, state, &found, sent, &outcomes);
                 Ok(Some(outcomes))
             }
@@ -172,19 +220,20 @@ impl<A: StoredAlgorithm> Flight<A> {
             }
             let (outcomes, mut state, must_write) = apply(plan, &found, batch)?;
             let now = found.now;
-            let after = match plan.algorithm.is_fresh(&state, now) {
-                true => String::new(),
-                false => plan.encode(&state),
-            };
-            if must_write && after != found.text {
-                let ttl = plan.time_to_live(&mut state, now);
-                let swap_sent = link.now();
+            let after = state.write(plan, now).unwrap_or_default();
+            if !(must_write && after != found.text) {
+                self.probe(plan, &mut state, &found, not_after).await;
+            } else {
+                let ttl = state.time_to_live(&plan.algorithm, now);
+                let asked = link.now();
                 let swapped = link.swap(&self.key, not_after, &found.text, &after, ttl).await?;
                 match swapped.verdict {
-                    Verdict::Done => {}
-                    // Another process has written a state meanwhile, so the calls are decided again, on that state.
+                    // A full server still deletes.
+                    Verdict::Done if after.is_empty() => {}
+                    Verdict::Done => link.breaker.wrote(),
+                    // Another process was quicker: again, with what it wrote.
                     Verdict::Other => {
-                        (found, sent) = (swapped, swap_sent);
+                        (found, sent) = (swapped, asked);
                         continue;
                     }
                     Verdict::Late => return Ok(None),
@@ -195,16 +244,30 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
+    /// Writes the state as it is, if only a trip that writes can close the circuit breaker. The calls are decided already, so its
+    /// failure concerns the breaker alone.
+    async fn probe(&self, plan: &Plan<A>, state: &mut States<A>, found: &Answer, not_after: Nanos) {
+        let link = &*self.shared.link;
+        if found.text.is_empty() || !link.breaker.needs_write() {
+            return;
+        }
+        let ttl = state.time_to_live(&plan.algorithm, found.now);
+        let written = link.swap(&self.key, not_after, &found.text, &found.text, ttl).await;
+        if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
+            link.breaker.wrote();
+        }
+    }
+
     fn remember(
         &self,
         plan: &Arc<Plan<A>>,
-        state: A::State,
+        state: States<A>,
         found: &Answer,
         sent: Nanos,
         outcomes: &[Outcome],
     ) {
         if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
-            self.shared.denials.remember(&self.key, plan, state, found.now, sent);
+            self.shared.denials.remember(&self.key, plan, state.own, found.now, sent);
         }
     }
 }
@@ -214,11 +277,12 @@ fn apply<A: StoredAlgorithm>(
     plan: &Plan<A>,
     found: &Answer,
     batch: &[Pending<A>],
-) -> Result<(Vec<Outcome>, A::State, bool), RedisError> {
+) -> Result<(Vec<Outcome>, States<A>, bool), RedisError> {
     let mut state = plan.decode(&found.text, found.now)?;
     let mut must_write = false;
     let apply = |call: &Pending<A>| {
-        let (outcome, changed) = call.operation.apply(&plan.algorithm, &mut state, found.now);
+        let (outcome, changed) = call.operation.apply(&plan.algorithm, &mut state.own, found.now);
+        state.follow(&call.operation, &outcome, changed);
         must_write |= changed;
         outcome
     };
@@ -241,7 +305,8 @@ impl Answer {
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let _waiting = self.shared.flights.remove(&self.key);
+            let is_own = |_: &Arc<str>, waiting: &Waiting<A>| waiting.flight == self.number;
+            let _waiting = self.shared.flights.remove_if(&self.key, is_own);
         }
     }
 }

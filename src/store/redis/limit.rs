@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use dashmap::DashMap;
@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::Waiting;
 use super::link::Link;
 use super::names::Registered;
 use super::operation::{Action, Operation, Outcome, Pending};
@@ -44,8 +45,9 @@ pub(super) struct Shared<A: StoredAlgorithm> {
     plan: RwLock<Arc<Plan<A>>>,
     is_replaced: AtomicBool,
     scripts: bool,
-    /// The keys for which a trip is under way, each with the calls that wait for the next trip.
-    pub(super) flights: DashMap<Arc<str>, Vec<Pending<A>>>,
+    /// The keys for which a trip is under way, and the calls that wait for the next.
+    pub(super) flights: DashMap<Arc<str>, Waiting<A>>,
+    pub(super) flights_begun: AtomicU64,
     pub(super) queues: WaitQueues,
     pub(super) denials: Denials<A>,
     pub(super) fallback: Option<RateLimiter<A>>,
@@ -83,6 +85,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             is_replaced: AtomicBool::new(false),
             scripts,
             flights: DashMap::new(),
+            flights_begun: AtomicU64::default(),
             queues: WaitQueues::default(),
             denials,
             fallback,
@@ -104,6 +107,27 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 }
 
+/// A call whose reply is awaited. If it is dropped after the reply was sent and before that is taken, its charge is undone.
+struct Asked<'a, A: StoredAlgorithm> {
+    shared: &'a Arc<Shared<A>>,
+    key: &'a Arc<str>,
+    operation: Operation<A>,
+    answer: oneshot::Receiver<Result<Outcome, RedisError>>,
+    runtime: &'a Handle,
+}
+
+impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
+    fn drop(&mut self) {
+        // From here on, the trip finds out by itself that the call was dropped.
+        self.answer.close();
+        if let Ok(Ok(outcome)) = self.answer.try_recv()
+            && let Some(undo) = self.operation.clone().undone(&outcome)
+        {
+            self.shared.tell(self.key, undo, self.runtime);
+        }
+    }
+}
+
 impl<A: StoredAlgorithm> Shared<A> {
     pub(super) fn plan(&self) -> Arc<Plan<A>> {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
@@ -120,15 +144,16 @@ impl<A: StoredAlgorithm> Shared<A> {
         let link = &self.link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
-        let (reply, mut answer) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
+        let mut asked = Asked { shared: self, key, operation: operation.clone(), answer, runtime: &runtime };
         self.send(key, Pending { operation, deadline, reply: Some(reply) }, &runtime);
-        match link.until(deadline, &mut answer).await {
+        match link.until(deadline, &mut asked.answer).await {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
-                // The outcome may have arrived in the same moment.
-                answer.close();
-                answer.try_recv().unwrap_or_else(|_| {
+                // It may have been decided in the same moment.
+                asked.answer.close();
+                asked.answer.try_recv().unwrap_or_else(|_| {
                     link.count_late();
                     Err(link.deadline_error())
                 })

@@ -145,6 +145,7 @@ impl Link {
             command.number(self.last_argument(not_after));
             command
         };
+        let connection = self.connection.number();
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
@@ -156,13 +157,18 @@ impl Link {
         let text = match reply {
             Ok(Reply::Text(text)) => text,
             Ok(Reply::Other(other)) => {
-                return Err(self.failed(RedisError::new(RedisErrorKind::Server, other)));
+                return Err(self.failed(RedisError::new(RedisErrorKind::Server, other), connection));
             }
-            Err(CallError::Failed(error)) => return Err(self.failed(error)),
+            Err(CallError::Failed(error)) => return Err(self.failed(error, connection)),
             Err(CallError::NoScript) => {
-                return Err(self.failed(RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL")));
+                let error = RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL");
+                return Err(self.failed(error, connection));
             }
         };
+        if text.starts_with(b"E") {
+            self.breaker.replied(self.now());
+            return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
+        }
         let answer = Answer::parse(&text).ok_or_else(|| {
             RedisError::new(
                 RedisErrorKind::Foreign,
@@ -170,15 +176,20 @@ impl Link {
             )
         })?;
         self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
-        self.breaker.succeeded();
+        self.breaker.replied(self.now());
         Ok(answer)
     }
 
-    /// Records the failure of a trip, and renews the connection if that may help.
-    pub(super) fn failed(&self, error: RedisError) -> RedisError {
+    /// Returns the number of the present connection.
+    pub(super) fn connection(&self) -> u64 {
+        self.connection.number()
+    }
+
+    /// Takes the failure of a trip that began on the connection of that number. One that has replaced it since is kept.
+    pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
         let is_open = self.breaker.failed(&error, self.now());
         if is_open && error.kind().needs_connection() {
-            self.connection.renew();
+            self.connection.renew(connection);
         }
         error
     }

@@ -24,6 +24,7 @@
 //! | algorithm | round trips |
 //! |---|---|
 //! | `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, and tuples of them | 1 |
+//! | larger tuples: of more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2 |
 //! | the same with numbers above 2^53 (a token bucket of a burst of 104,251 per day, a sliding counter of 1,000,000 per day) | 2 |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | 2, more while processes collide |
 //!
@@ -36,12 +37,11 @@
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - A reset or refund by another process may be noticed up to one second late by a process that remembers a denial.
-//! - Calls that wait for a window are in order only within their process. Calls that wait for a bucket are in one order
-//!   over all processes, and are charged when they begin to wait. If such a call is cancelled, its charge is returned
-//!   only if no other call was charged after it.
-//! - While machines use two quotas under one name, each machine decides its calls by its own quota, and converts the
-//!   states of the keys to that quota.
-//! - Two limiters with one name in a process do not share trips.
+//! - Calls of several processes that wait for a window are in no order. Calls that wait for a bucket are, and are charged when
+//!   they begin to wait; one that is cancelled gives that back only if no later call was given a time.
+//! - While machines with two quotas for one name run, each call is decided by the quota of its machine, and charged to both:
+//!   no machine admits more than its own quota would. Each call then takes two round trips.
+//! - Two limiters of one name in a process make trips of their own.
 //! - A limiter's clock has no effect. Buckets that [start empty](crate::algorithm::TokenBucket::start_empty) are full, since a
 //!   new key counts as idle for ever.
 
@@ -61,6 +61,7 @@ mod operation;
 mod plan;
 mod scripts;
 mod server_time;
+mod states;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -89,11 +90,12 @@ pub use limit::{RedisKey, RedisLimit, RedisReply};
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A late
-/// call charges nothing if the server executes it after its deadline. After five late calls in a row, or after an error
-/// that concerns all calls, calls fail at once without a trip. One call tries again after 50 ms; if it fails, the pause
-/// before the next attempt doubles, up to 400 ms. Each key is written with a time to live, and a value that is not a
-/// state of this crate is never overwritten.
+/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A call that
+/// failed because it was late charges nothing if the server gets to it later. After five late calls in a row, or an error by
+/// which the server says that it cannot decide any, calls fail at once without a trip; one of them tries again after 50 ms,
+/// then after up to 400 ms. If the server did not write, such as one that is full, only a call that writes ends this. A call that
+/// is dropped charges nothing, unless its reply was taken; what was charged is undone by another trip. No key is written without a time to live, and no value is overwritten that is not a state of
+/// this crate.
 ///
 /// # Errors
 ///

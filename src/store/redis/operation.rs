@@ -70,8 +70,8 @@ impl<A> Operation<A> {
         Self { action, cost, tier: None }
     }
 
-    /// Returns the operation that undoes the charge of this one, if it made one.
-    fn undone(self, outcome: &Outcome) -> Option<Self> {
+    /// Returns the operation that undoes this one.
+    pub(super) fn undone(self, outcome: &Outcome) -> Option<Self> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;
         }

@@ -3,13 +3,11 @@ use std::sync::Arc;
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
-use crate::algorithm::{StateReader, StateWriter, Step, StorableError, StoredAlgorithm};
+use super::states::{States, VERSION};
+use crate::algorithm::{Step, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// The version of the text, its first word.
-const VERSION: &str = "1";
-
-/// An algorithm, with the form of its states in Redis and the script that decides its checks.
+/// An algorithm, and how its states are written and its checks decided.
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
@@ -32,14 +30,15 @@ impl<A: StoredAlgorithm> Plan<A> {
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: StorableError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
-        let script = algorithm.script().filter(|_| scripts).map(|steps| PlannedScript {
-            script: Script::decide(source, &steps.steps),
-            arguments: {
-                let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
-                steps.steps.iter().flat_map(each).collect()
-            },
-            max_cost: steps.max_cost,
-        });
+        let script =
+            algorithm.script().filter(|steps| scripts && steps.fits_lua()).map(|steps| PlannedScript {
+                script: Script::decide(source, &steps.steps),
+                arguments: {
+                    let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
+                    steps.steps.iter().flat_map(each).collect()
+                },
+                max_cost: steps.max_cost,
+            });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
         let prefix = format!("{VERSION} {}", algorithm.unit());
@@ -69,47 +68,22 @@ impl<A: StoredAlgorithm> Plan<A> {
         Some((&planned.script, arguments))
     }
 
-    /// Reads a state from its text at `now`, and converts the state of another quota. An empty text means a new state.
-    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<A::State, RedisError> {
+    /// Returns the numbers after the unit, if that is the own one.
+    pub(super) fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
+        text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
+    }
+
+    /// Reads the text of a key at `now`; the state of another quota is converted. Without a text, the state is fresh.
+    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
         if text.is_empty() {
-            return Ok(self.algorithm.new_state(Nanos::ZERO, now));
+            return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));
         }
-        let state = match text.strip_prefix(&self.prefix).filter(|rest| rest.starts_with(' ')) {
-            Some(numbers) => read(&self.algorithm, numbers),
-            None => self.decode_other(text, now),
-        };
-        state.ok_or_else(|| {
+        States::read(self, text, now).ok_or_else(|| {
             let shown: String = text.chars().take(60).collect();
             RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
         })
     }
-
-    fn decode_other(&self, text: &str, now: Nanos) -> Option<A::State> {
-        let rest = text.strip_prefix(VERSION)?.strip_prefix(' ')?;
-        let (unit, _) = rest.split_once(' ')?;
-        let old = self.algorithm.with_unit(unit)?;
-        let mut state = read(&old, &rest[unit.len()..])?;
-        self.algorithm.migrate(&mut state, &old, now);
-        Some(state)
-    }
-
-    /// Writes a state.
-    pub(super) fn encode(&self, state: &A::State) -> String {
-        let mut numbers = StateWriter::default();
-        self.algorithm.write_state(state, &mut numbers);
-        format!("{}{}", self.prefix, numbers.as_str())
-    }
-
-    /// Returns the time for which a state is kept, in milliseconds: the time until it is fresh, and up to 2 ms more.
-    pub(super) fn time_to_live(&self, state: &mut A::State, now: Nanos) -> u64 {
-        let reset = Nanos::from(self.algorithm.peek(state, now, 0).reset_after()).0;
-        reset.div_ceil(1_000_000).saturating_add(1)
-    }
-}
-
-fn read<A: StoredAlgorithm>(algorithm: &A, numbers: &str) -> Option<A::State> {
-    let mut reader = StateReader::new(numbers);
-    algorithm.read_state(&mut reader).filter(|_| reader.is_at_end())
 }
 
 #[cfg(test)]
@@ -129,25 +103,29 @@ mod tests {
         Plan::new(algorithm, TimeSource::Server, true).unwrap()
     }
 
-    /// Writes and reads a state after each of several calls, and compares the copy with the original.
+    fn encode<A: StoredAlgorithm>(plan: &Plan<A>, state: &A::State, now: Nanos) -> String {
+        States::new(state.clone()).write(plan, now).unwrap_or_default()
+    }
+
+    /// Writes and reads states after each of several calls, and asks both what they know.
     fn survives<A: StoredAlgorithm>(algorithm: A) {
         let plan = plan(algorithm.clone());
         let mut state = algorithm.new_state(Nanos::ZERO, NOW);
         for (step, cost) in [3, 1, 2, 5, 1, 1, 1, 2, 100, 1].into_iter().enumerate() {
             let now = Nanos(NOW.0 + (step as u64).pow(3) * 77_777_000);
             let _ = algorithm.check(&mut state, now, cost);
-            let text = plan.encode(&state);
-            let mut read = plan.decode(&text, now).unwrap();
+            let text = encode(&plan, &state, now);
+            let mut read = plan.decode(&text, now).unwrap().own;
             for later in [0, 1_000, MINUTE / 7 / 1_000 * 1_000, MINUTE, 3 * MINUTE] {
                 for cost in [0, 1, 3] {
                     let at = Nanos(now.0 + later);
                     let (a, b) =
                         (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
                     assert_eq!(format!("{a:?}"), format!("{b:?}"), "{text}");
-                    read = plan.decode(&text, now).unwrap();
+                    read = plan.decode(&text, now).unwrap().own;
                 }
             }
-            assert_eq!(plan.encode(&read), text);
+            assert_eq!(encode(&plan, &read, now), text);
         }
     }
 
@@ -182,10 +160,10 @@ mod tests {
         let plan = plan(free.clone());
         let mut text = String::new();
         for (tier, remaining) in [(&free, 9), (&paid, 98), (&free, 7), (&paid, 96), (&paid, 95)] {
-            let mut state = plan.decode(&text, NOW).unwrap();
+            let mut state = plan.decode(&text, NOW).unwrap().own;
             tier.adopt(&mut state);
             assert_eq!(tier.check(&mut state, NOW, 1).remaining(), remaining, "{text}");
-            text = plan.encode(&state);
+            text = encode(&plan, &state, NOW);
         }
         assert_eq!(text.matches("t:").count(), 3, "one in the unit, and two tiers: {text}");
     }
@@ -195,12 +173,12 @@ mod tests {
         let (large, small) = (Quota::per_minute(1_000).burst(100), Quota::per_minute(1).burst(100));
         let (from, to) = (plan(TokenBucket::new(large)), plan(TokenBucket::new(small)));
         let mut state = from.decode("", NOW).unwrap();
-        assert!(from.algorithm.check(&mut state, NOW, 100).is_allowed());
-        let text = from.encode(&state);
+        assert!(from.algorithm.check(&mut state.own, NOW, 100).is_allowed());
+        let text = state.write(&from, NOW).unwrap();
         let mut state = to.decode(&text, NOW).unwrap();
-        assert_eq!(to.algorithm.peek(&mut state, NOW, 1).remaining(), 0);
-        let back = from.decode(&to.encode(&state), NOW);
-        assert_eq!(from.algorithm.peek(&mut back.unwrap(), NOW, 1).remaining(), 0);
+        assert_eq!(to.algorithm.peek(&mut state.own, NOW, 1).remaining(), 0);
+        let back = from.decode(&state.write(&to, NOW).unwrap(), NOW);
+        assert_eq!(from.algorithm.peek(&mut back.unwrap().own, NOW, 1).remaining(), 0);
     }
 
     #[test]
@@ -223,6 +201,9 @@ mod tests {
             "1 f:5/600000000001700000000000000 1000 3",
             "1 t:5/60000000000/5 0 1700000000000000",
             "1 f:0/60000000000 1700000000000000 1000 3",
+            "1 f:5/60000000000 1700000000000000 1000 3 | ",
+            "1 f:5/60000000000 1700000000000000 1000 3 | f:6/60000000000 1700000000000000 1000 3",
+            "1 f:5/60000000000 1700000000000000 1000 3 | 1700000000000000 f:6/60000000000 1700000000000000 1000",
         ] {
             assert_eq!(plan.decode(bad, NOW).unwrap_err().kind(), RedisErrorKind::Foreign, "{bad}");
         }

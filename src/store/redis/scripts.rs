@@ -64,15 +64,21 @@ local now = tonumber(ARGV[#ARGV])
 local stamp = string.format('%d ', now)
 ";
 
+/// Gets the value. An empty one is none of this crate's.
+const GET: &str = "\
+local s = c('GET', KEYS[1])
+if s == '' then return 'E' .. stamp end
+";
+
 /// Returns the state.
 const READ: &str = "\
-return 'D' .. stamp .. (c('GET', KEYS[1]) or '')
+return 'D' .. stamp .. (s or '')
 ";
 
 /// Writes a state if no other process has written one. Arguments: the state before, the state after, and the time to
 /// live. If the state after is empty, the key is deleted.
 const SWAP: &str = "\
-local s = c('GET', KEYS[1]) or ''
+s = s or ''
 if s ~= ARGV[1] then return 'O' .. stamp .. s end
 if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
 return 'D' .. stamp
@@ -80,7 +86,6 @@ return 'D' .. stamp
 
 /// Reads the state. The first argument is the beginning of its text.
 const OPEN: &str = "\
-local s = c('GET', KEYS[1])
 local prefix, back, any = ARGV[1], false, false
 local p = #prefix + 1
 if s and string.sub(s, 1, #prefix) ~= prefix then return 'O' .. stamp .. s end
@@ -94,18 +99,18 @@ impl Script {
 
     /// Creates the script that reads a state.
     pub(super) fn read(source: TimeSource) -> Self {
-        Self::new(format!("{}{READ}", source.head()))
+        Self::new(format!("{}{GET}{READ}", source.head()))
     }
 
     /// Creates the script that writes a state if no other process has written one.
     pub(super) fn swap(source: TimeSource) -> Self {
-        Self::new(format!("{}{SWAP}", source.head()))
+        Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
 
     /// Creates the script that decides checks by these steps. Its arguments are the beginning of the text of a state,
     /// the arguments of the steps, and the costs.
     pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
-        let mut text = format!("{}{OPEN}", source.head());
+        let mut text = format!("{}{GET}{OPEN}", source.head());
         let mut first = 2;
         let mut parts = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {

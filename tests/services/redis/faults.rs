@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::store::redis::{RedisErrorKind, RedisLimit, RedisStore};
+use tower_throttle::store::redis::{RedisError, RedisErrorKind, RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::connect;
 use crate::support::redis_server::{RedisServer, Reply};
+use crate::{connect, patient};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -105,9 +105,10 @@ async fn paused_clients_are_late_and_charged_nothing() {
     let (_, limiter) = limiter(&server).await;
     recovers(&limiter).await;
     let before = used(&limiter).await;
-    server.call(&["CLIENT", "PAUSE", "400", "ALL"]).ok();
+    // Scripts may write, so they are paused, and this test is not.
+    server.call(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
-    sleep(500 * MS).await;
+    server.call(&["CLIENT", "UNPAUSE"]).ok();
     assert_eq!(used(&limiter).await, before);
 }
 
@@ -140,6 +141,43 @@ async fn a_full_server_and_a_replica_are_named() {
     recovers(&limiter).await;
 }
 
+/// Starts a server that accepts connections, and passes them on to another after some time.
+fn slow_to_connect(server: &RedisServer, delay: Duration) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, to) = (format!("redis://{}", listener.local_addr().unwrap()), server.address());
+    std::thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                let Ok(mut there) = std::net::TcpStream::connect(to) else { return };
+                let (mut from, mut back) = (there.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+                let _ = std::io::copy(&mut client, &mut there);
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_far_away_is_reached_with_a_longer_connect_timeout() {
+    let server = RedisServer::start();
+    let url = slow_to_connect(&server, 600 * MS);
+    let error = RedisStore::connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Unreachable);
+    assert!(error.to_string().contains("connect_timeout"), "{error}");
+    let builder = RedisStore::builder(&url).connect_timeout(Duration::from_secs(20));
+    let (_, limiter) = build(builder.connect_lazily().unwrap());
+    // Calls fail at their deadlines, and the attempt goes on.
+    recovers(&limiter).await;
+    // A deadline that is longer is one for connecting, too.
+    assert!(connect_within(&url, Duration::from_secs(20)).await.is_ok());
+}
+
+async fn connect_within(url: &str, deadline: Duration) -> Result<RedisStore, RedisError> {
+    RedisStore::builder(url).deadline(deadline).connect().await
+}
+
 #[tokio::test]
 async fn a_user_who_lacks_a_permission_is_named() {
     let server = RedisServer::start();
@@ -157,9 +195,11 @@ async fn a_user_who_lacks_a_permission_is_named() {
 async fn values_of_others_are_errors_and_stay_as_they_are() {
     let server = RedisServer::start();
     let limiter = patient_limiter(&server).await;
+    let swaps = build(patient(&server).without_scripts().connect().await.unwrap()).1;
     let key = "throttle:{a}:test";
     let own = "1 t:10/86400000000000/100000";
     let values = [
+        String::new(),
         "hello".to_owned(),
         String::from("\u{0}\u{1}"),
         format!("{own} 99999999999999999999999 1700000000000000"),
@@ -173,7 +213,10 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
     for value in &values {
         server.call(&["SET", key, value]).ok();
         for _ in 0..3 {
-            assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+            for limiter in [&limiter, &swaps] {
+                assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+                assert_eq!(limiter.reset("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+            }
         }
         assert_eq!(server.call(&["GET", key]).text(), *value);
         server.call(&["DEL", key]);

@@ -8,6 +8,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_throttle::key::{StoreKey, from_fn};
+use tower_throttle::middleware::OnStoreError;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::redis_server::RedisServer;
@@ -71,12 +72,19 @@ async fn a_call_is_settled_by_its_response() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_503() {
+async fn a_server_that_is_gone_is_503_or_no_limit() {
     let mut server = RedisServer::start();
     let store = patient(&server).deadline(Duration::from_millis(50)).connect().await.unwrap();
     let window = FixedWindow::new(Quota::per_day(10));
     let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
-    let service = RateLimitLayer::with_limiter(from_fn(key_of), limiter).layer(service_fn(hello));
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter);
+    let allow = layer.clone().on_store_error(OnStoreError::Allow).layer(service_fn(hello));
+    let reject = layer.layer(service_fn(hello));
+    assert!(allow.clone().oneshot(get("a")).await.unwrap().headers().contains_key("ratelimit"));
     server.kill();
-    assert_eq!(service.oneshot(get("a")).await.unwrap().status(), 503);
+    for _ in 0..20 {
+        assert_eq!(reject.clone().oneshot(get("a")).await.unwrap().status(), 503);
+        let answer = allow.clone().oneshot(get("a")).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().contains_key("ratelimit")), (200, false));
+    }
 }

@@ -135,3 +135,20 @@ async fn a_wrong_address_or_password_is_a_named_error() {
     let error = connected(format!("redis://:secret@127.0.0.1:{port}/99")).await;
     assert_eq!(error.kind(), RedisErrorKind::Server, "{error}");
 }
+
+#[tokio::test]
+async fn a_tuple_of_many_limits_is_decided() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let window = |limit| FixedWindow::new(Quota::per_hour(limit));
+    let five = || (window(9), window(8), window(7), window(6), window(5));
+    let fifteen = || (five(), five(), five());
+    let one_script = build(&store, "fifteen", fifteen());
+    let many = build(&store, "thirty", (fifteen(), fifteen()));
+    assert!(one_script.check("a").await.unwrap().is_allowed());
+    let mut admitted = 0;
+    for _ in 0..8 {
+        admitted += u64::from(many.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(admitted, 5);
+}

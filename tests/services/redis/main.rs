@@ -5,6 +5,7 @@ mod contract;
 mod faults;
 mod layer;
 mod limits;
+mod outages;
 mod processes;
 #[path = "../../support/mod.rs"]
 mod support;

@@ -34,7 +34,8 @@ async fn one_script_decides_a_call_with_several_limits() {
 #[tokio::test]
 async fn remembered_denials_and_calls_of_one_moment_cost_no_trips() {
     let server = RedisServer::start();
-    let store = patient(&server).connect().await.unwrap();
+    // However long the machine stalls.
+    let store = patient(&server).remember_denials(Duration::from_secs(600)).connect().await.unwrap();
     let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_hour(300)))
         .name("api")
         .store(store)

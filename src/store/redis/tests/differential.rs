@@ -40,7 +40,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let server = RedisServer::start();
     let mut side = server.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Client::new(::redis::Client::open(server.url()).unwrap());
+    let client = Client::new(::redis::Client::open(server.url()).unwrap(), Duration::from_secs(10));
     let store = RedisStoreBuilder::store(
         Box::new(client),
         Duration::from_secs(60),
@@ -138,6 +138,10 @@ fn both() -> (TokenBucket, FixedWindow) {
 compared! {
     script_of_a_token_bucket, TokenBucket::new(Quota::per_minute(7).burst(4)), true, MINUTE, 4;
     script_of_a_fast_token_bucket, TokenBucket::new(Quota::per_second(1_000_000)), true, SECOND, 1_000_000;
+    script_of_a_token_bucket_of_the_largest_rate, TokenBucket::new(Quota::per_second(1_000_000_000_000)), true, SECOND, 1_000_000_000_000;
+    script_of_a_token_bucket_of_the_largest_numbers, TokenBucket::new(Quota::per_day(104_249)), true, 86_400 * SECOND, 104_249;
+    swaps_of_a_token_bucket_above_the_numbers_of_a_script, TokenBucket::new(Quota::per_day(1_000_003)), true, 86_400 * SECOND, 1_000_003;
+    script_of_a_slow_token_bucket, TokenBucket::new(Quota::per(7, Duration::from_secs(3 * 86_400)).unwrap()), true, 3 * 86_400 * SECOND, 7;
     script_of_a_leaky_bucket, LeakyBucket::new(Quota::per_minute(7)), true, MINUTE, 3;
     script_of_a_fixed_window, FixedWindow::new(Quota::per_minute(10)), true, MINUTE, 10;
     script_of_an_aligned_window, FixedWindow::new(Quota::per_second(10)).aligned(), true, SECOND, 10;

@@ -89,6 +89,49 @@ async fn errors_by_which_no_call_can_be_decided_open_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_read_does_not_close_the_breaker_while_writes_fail() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    assert!(limiter.check_n("a", 3).await.is_ok());
+    server.set_full(true);
+    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
+    for _ in 0..20 {
+        tokio::time::advance(400 * MS).await;
+        assert_eq!(limiter.peek("a").await.unwrap().remaining(), 2);
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open, "the probe failed");
+        tokio::time::advance(400 * MS).await;
+        assert_eq!(limiter.peek("b").await.unwrap().remaining(), 5);
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
+        assert!(store.stats().is_open, "a read says nothing about writes");
+    }
+    assert_eq!(store.stats().opened, 1, "it was open all the time");
+    server.set_full(false);
+    tokio::time::advance(400 * MS).await;
+    // A denial writes nothing by itself.
+    assert!(!limiter.check_n("a", 3).await.unwrap().is_allowed());
+    assert!(!store.stats().is_open, "the state was written as it is");
+    assert_eq!(limiter.check_n("a", 2).await.unwrap().remaining(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trip_of_an_earlier_connection_does_not_end_a_new_one() {
+    let server = Staged::new();
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hang);
+    let call = |key: &'static str| tokio::spawn(limiter.check(key));
+    let mut calls: Vec<_> = ["a", "b", "c", "d", "e"].map(call).into();
+    tokio::time::sleep(10 * MS).await;
+    calls.extend(["f", "g", "h"].map(call));
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Late);
+    }
+    tokio::time::sleep(MS).await;
+    assert_eq!(server.renewed(), 1, "the first five ended that connection, and the others the new one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn replies_that_no_script_makes_are_errors() {
     let text = |text: &str| Mode::Answer(Reply::Text(text.into()));
     for mode in [
@@ -217,6 +260,40 @@ fn a_runtime_that_ended_is_an_error_and_another_goes_on() {
     server.set(Mode::Serve);
     let second = runtime();
     assert!(second.block_on(limiter.check("a")).is_ok(), "the trip of the first runtime blocks no other");
+}
+
+#[test]
+fn a_runtime_that_is_not_driven_holds_a_key_no_longer_than_two_deadlines() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (server, limiter) = first.block_on(async {
+        let server = Staged::new();
+        let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
+        (server, limiter)
+    });
+    server.set(Mode::Hang);
+    // The trip begins, and its runtime does nothing any more.
+    let call = first.spawn(limiter.check("a"));
+    first.block_on(async {
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(server.commands().len(), 1);
+    server.set(Mode::Serve);
+    second.block_on(async {
+        let start = Instant::now();
+        let mut late = 0;
+        while let Err(error) = limiter.check("a").await {
+            assert_eq!(error.kind(), RedisErrorKind::Late);
+            late += 1;
+            assert!(late <= 2, "{late} calls failed, in {:?}", start.elapsed());
+        }
+        assert!(limiter.check("b").await.is_ok());
+        assert_eq!(limiter.check_n("a", 2).await.unwrap().remaining(), 2);
+    });
+    // When the first is driven again, its trip ends, and changes nothing.
+    assert_eq!(first.block_on(call).unwrap().unwrap_err().kind(), RedisErrorKind::Late);
+    assert_eq!(first.block_on(limiter.peek("a")).unwrap().remaining(), 2);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Single flight, cancelled calls, remembered denials and calls that wait.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -182,4 +183,22 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
     assert_eq!(delays, [Some(0), Some(0), Some(1), Some(1), None]);
     assert_eq!(start.elapsed().as_secs(), 1);
     assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_after_its_reply_was_sent_charges_nothing() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    for call in [window.check_n("a", 2), window.check_n("a", 3)] {
+        let mut call = Box::pin(call);
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "the reply is not there yet");
+        settle().await;
+        drop(call);
+        settle().await;
+        assert_eq!(window.peek("a").await?.remaining(), 5);
+    }
+    assert_eq!(window.check_n("a", 5).await?.remaining(), 0, "one whose reply is taken is charged");
+    Ok(())
 }

@@ -28,8 +28,12 @@ struct State {
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     renewed: usize,
-    /// The time by which the server's clock is ahead, in microseconds.
+    /// The number of the present connection.
+    connection: u64,
+    /// By how much the server's clock is ahead, in microseconds.
     ahead: i64,
+    /// `true` if it writes nothing.
+    is_full: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -59,7 +63,11 @@ impl Staged {
         self.0.state.lock().unwrap().ahead = ahead;
     }
 
-    /// Executes the calls that are held back, and serves all further calls.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.0.state.lock().unwrap().is_full = is_full;
+    }
+
+    /// Lets all calls go on that are held back.
     pub(super) fn release(&self) {
         self.set(Mode::Serve);
         self.0.go.notify_waiters();
@@ -95,6 +103,10 @@ impl Staged {
             return reply(format!("L{now} "));
         }
         let mut state = self.0.state.lock().unwrap();
+        if state.is_full && command.len() > 5 && !command[5].is_empty() {
+            let error = RedisError::from_reply("OOM command not allowed when used memory > 'maxmemory'.");
+            return Err(CallError::Failed(error));
+        }
         let text = state.texts.get(key).cloned().unwrap_or_default();
         match command {
             [_, _, _, _, _] => reply(format!("D{now} {text}")),
@@ -142,7 +154,14 @@ impl Connection for Staged {
         None
     }
 
-    fn renew(&self) {
-        self.0.state.lock().unwrap().renewed += 1;
+    fn number(&self) -> u64 {
+        self.0.state.lock().unwrap().connection
+    }
+
+    fn renew(&self, number: u64) {
+        let mut state = self.0.state.lock().unwrap();
+        if state.connection == number {
+            (state.renewed, state.connection) = (state.renewed + 1, number + 1);
+        }
     }
 }

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{FromFn, StoreKey, from_fn};
+use tower_throttle::middleware::OnStoreError;
 use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::support::Answer as Got;
@@ -86,4 +87,41 @@ async fn a_request_waits_if_the_algorithm_holds_requests() {
         assert_eq!(status(service.clone(), "a").await.status, 200);
     }
     assert_eq!(start.elapsed(), Duration::from_millis(200));
+}
+
+/// Returns a limiter whose store has ended.
+fn gone<A: Algorithm>(algorithm: A) -> RateLimiter<A, TaskStore<A>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async { limiter(algorithm) })
+}
+
+#[test]
+fn a_layer_admits_what_its_store_cannot_decide_if_it_is_set_so() {
+    let tuple = gone((TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_hour(3))));
+    let queued = gone(LeakyBucket::new(Quota::per_second(10)).queue(5));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        for (treatment, http, grpc) in
+            [(None, 503, "14"), (Some(OnStoreError::Reject), 503, "14"), (Some(OnStoreError::Allow), 200, "")]
+        {
+            let mut layer = RateLimitLayer::with_limiter(by_key(), tuple.clone());
+            if let Some(treatment) = treatment {
+                layer = layer.on_store_error(treatment);
+            }
+            let service = layer.layer(service_fn(hello));
+            let answer = status(service.clone(), "a").await;
+            assert_eq!(answer.status, http);
+            assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
+            let mut call = get("a");
+            call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+            let answer = Got::read(service.oneshot(call).await.unwrap()).await;
+            assert_eq!((answer.status.as_u16(), answer.has("grpc-status")), (200, !grpc.is_empty()));
+            assert!(grpc.is_empty() || answer.header("grpc-status") == grpc, "{answer:?}");
+        }
+        let queued = RateLimitLayer::with_limiter(by_key(), queued.clone())
+            .cost(|_: &Http| 3)
+            .settle(|_: &Response<Full<Bytes>>| Some(2))
+            .on_store_error(OnStoreError::Allow);
+        assert_eq!(status(queued.layer(service_fn(hello)), "a").await.status, 200);
+    });
 }

@@ -1,0 +1,200 @@
+//! Limits in Redis: decisions per second, compared with PING by the same client on the same server.
+//!
+//! The server is started for this, on a free port. The client has one thread and its own core. All contestants run alternately,
+//! so a machine that is busy with something else changes the ratios little.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::Runtime;
+use tokio::task::LocalSet;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, StoredAlgorithm, TokenBucket};
+use tower_throttle::key::from_fn;
+use tower_throttle::store::redis::{RedisLimit, RedisStore};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::interleave::{Contestant, Rounds, median};
+use crate::redis_server::RedisServer;
+use crate::table;
+
+const CALLERS: usize = 64;
+/// The number of calls in a run.
+const CALLS: usize = 6_400;
+/// The number of calls in a run of one caller.
+const ALONE: usize = 500;
+const KEYS: usize = 10_000;
+const PING: &str = "PING";
+/// Admits all calls.
+const PLENTY: Quota = Quota::per_second(1_000_000);
+
+type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
+
+/// What the contestants share.
+#[derive(Clone)]
+struct Setting {
+    runtime: Rc<Runtime>,
+    keys: Rc<[String]>,
+    store: RedisStore,
+    connection: MultiplexedConnection,
+}
+
+pub fn run(rounds: usize) {
+    let server = RedisServer::start();
+    if let Some(core) = core_affinity::get_core_ids().unwrap_or_default().last() {
+        core_affinity::set_for_current(*core);
+    }
+    let setting = Setting::new(&server.url());
+    let trips = Rc::new(Cell::new((0, 0)));
+    let contestants = vec![
+        setting.clone().ping(),
+        setting.limiter("token bucket", TokenBucket::new(PLENTY)),
+        setting.limiter("fixed window", FixedWindow::new(PLENTY)),
+        setting.limiter("sliding counter", SlidingCounter::new(PLENTY)),
+        setting.limiter("sliding window", SlidingWindow::new(PLENTY)),
+        setting.layer("token bucket, through the layer"),
+        setting.one_key("token bucket, one key", &trips),
+    ];
+    let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
+    let rounds_of_64 = Rounds::of(contestants, rounds);
+    let rows: Vec<_> =
+        (names.iter()).map(|name| vec![name.clone(), table::ratio(rounds_of_64.ratio(PING, name))]).collect();
+    let title = format!("{CALLERS} callers on {KEYS} keys in Redis: decisions per second to PING");
+    table::print(&title, &["", "to PING"], &rows);
+    let (sent, decided) = trips.get();
+    println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
+    setting.alone(rounds);
+}
+
+impl Setting {
+    fn new(url: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = Rc::new(runtime.expect("a runtime"));
+        // A machine that is busy must not end the comparison.
+        let store = RedisStore::builder(url).deadline(Duration::from_secs(10));
+        let store = runtime.block_on(store.connect()).expect("the server answers");
+        let client = redis::Client::open(url).expect("the URL is valid");
+        let connection = runtime.block_on(client.get_multiplexed_async_connection());
+        let keys = (0..KEYS).map(|number| format!("user-{number}")).collect();
+        Self { runtime, keys, store, connection: connection.expect("the server answers") }
+    }
+
+    fn build<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> Limiter<A> {
+        let name = name.replace([' ', ','], "-");
+        RateLimiter::builder(algorithm).name(&name).store(self.store.clone()).build().expect("a limiter")
+    }
+
+    /// Returns the time that the callers need for all calls.
+    fn time<F: Future<Output = ()>>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
+    where
+        F: 'static,
+    {
+        let tasks = LocalSet::new();
+        for caller in 0..CALLERS {
+            let call = call.clone();
+            tasks.spawn_local(async move {
+                for number in (caller..CALLS).step_by(CALLERS) {
+                    call(number).await;
+                }
+            });
+        }
+        let start = Instant::now();
+        self.runtime.block_on(tasks);
+        start.elapsed()
+    }
+
+    fn ping(self) -> Contestant<'static> {
+        Contestant::new(PING, move || {
+            let connection = self.connection.clone();
+            self.time(move |_| ping(connection.clone()))
+        })
+    }
+
+    fn limiter<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> Contestant<'static> {
+        let (setting, limiter) = (self.clone(), self.build(name, algorithm));
+        let mut first = 0;
+        Contestant::new(name, move || {
+            first += CALLS;
+            let (keys, limiter) = (Rc::clone(&setting.keys), limiter.clone());
+            setting.time(move |number| check(limiter.check(&*keys[(first + number) % KEYS])))
+        })
+    }
+
+    fn layer(&self, name: &str) -> Contestant<'static> {
+        let setting = self.clone();
+        let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
+        let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)));
+        let hello =
+            |_: Request<Body>| async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) };
+        let service = layer.layer(service_fn(hello));
+        Contestant::new(name, move || {
+            let (keys, service) = (Rc::clone(&setting.keys), service.clone());
+            setting.time(move |number| {
+                let request = Request::get(format!("/{}", keys[number % KEYS])).body(Body::empty());
+                let response = service.clone().oneshot(request.expect("a request"));
+                async move { assert_eq!(response.await.expect("a response").status(), 200) }
+            })
+        })
+    }
+
+    /// Counts the trips and the decisions.
+    fn one_key(&self, name: &str, trips: &Rc<Cell<(u64, u64)>>) -> Contestant<'static> {
+        let (setting, trips) = (self.clone(), Rc::clone(trips));
+        let limiter = self.build(name, TokenBucket::new(PLENTY));
+        Contestant::new(name, move || {
+            let (limiter, before) = (limiter.clone(), setting.store.stats().trips);
+            let time = setting.time(move |_| check(limiter.check("one")));
+            let (sent, decided) = trips.get();
+            trips.set((sent + setting.store.stats().trips - before, decided + CALLS as u64));
+            time
+        })
+    }
+
+    /// Compares the medians of the times of single calls.
+    fn alone(&self, rounds: usize) {
+        let limiter = self.build("alone", TokenBucket::new(PLENTY));
+        let mut medians = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            let pings = self.runtime.block_on(median_of(|_| ping(self.connection.clone())));
+            let checks = median_of(|number| check(limiter.check(&*self.keys[number % KEYS])));
+            let checks = self.runtime.block_on(checks);
+            medians[0].push(pings);
+            medians[1].push(checks);
+        }
+        let [pings, checks] = medians;
+        let (ping, check) = (median(pings.iter().copied()), median(checks.iter().copied()));
+        let ratio = median(checks.iter().zip(&pings).map(|(check, ping)| check / ping));
+        let row = |name: &str, micros: f64, ratio| {
+            vec![name.to_owned(), format!("{micros:.0}"), table::ratio(ratio)]
+        };
+        table::print(
+            "one caller: the median of the time of a call, in microseconds",
+            &["", "p50", "to PING"],
+            &[row(PING, ping, 1.0), row("token bucket", check, ratio)],
+        );
+    }
+}
+
+async fn ping(mut connection: MultiplexedConnection) {
+    let answered = redis::cmd("PING").query_async::<String>(&mut connection).await;
+    assert_eq!(answered.as_deref(), Ok("PONG"));
+}
+
+async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throttle::Decision, E>>) {
+    assert!(call.await.expect("the server answers").is_allowed());
+}
+
+/// Returns the median of the times of calls one after another, in microseconds.
+async fn median_of<F: Future<Output = ()>>(call: impl Fn(usize) -> F) -> f64 {
+    let mut times = Vec::with_capacity(ALONE);
+    for number in 0..ALONE {
+        let start = Instant::now();
+        call(number).await;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    median(times.into_iter())
+}
