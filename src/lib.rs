@@ -81,9 +81,11 @@
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service keeps its name.
 //! - `redis`: `store::redis::RedisStore`, limits that several machines share, in Redis or Valkey. `redis-tls` adds encrypted connections.
+//! - `metrics`: `record_metrics` of a layer, which gives what it counts to the recorder of the
+//!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `test-util`: the promises of a store, as tests for stores of your own: `test_util`.
 //! - `tracing` (default): one error event for each kind of mistake in the setup that requests suffer from, a warning
-//!   when a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
+//!   when a limiter is built of a window with a burst, and events of level `debug` for requests that were queued or denied.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -94,6 +96,7 @@ pub mod guide;
 pub mod key;
 pub mod limiter;
 pub mod middleware;
+pub mod stats;
 pub mod store;
 #[cfg(feature = "test-util")]
 pub mod test_util;
@@ -101,6 +104,8 @@ pub mod test_util;
 #[cfg(feature = "axum")]
 mod axum;
 mod decision;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod queue;
 mod quota;
