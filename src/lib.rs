@@ -84,9 +84,11 @@
 //!   service keeps its name.
 //! - `redis`: `store::redis::RedisStore`, for limits that several machines share, in Redis or Valkey. `redis-tls` adds
 //!   encrypted connections.
+//! - `metrics`: `record_metrics` of a layer, which gives what it counts to the recorder of the
+//!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `test-util`: the promises of a store, as tests for stores of your own: `test_util`.
 //! - `tracing` (default): one error event for each kind of configuration mistake that affects requests, a warning when
-//!   a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued.
+//!   a limiter is built of a window with a burst, and an event of level `debug` for each request that was queued or denied.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -97,6 +99,7 @@ pub mod guide;
 pub mod key;
 pub mod limiter;
 pub mod middleware;
+pub mod stats;
 pub mod store;
 #[cfg(feature = "test-util")]
 pub mod test_util;
@@ -104,6 +107,8 @@ pub mod test_util;
 #[cfg(feature = "axum")]
 mod axum;
 mod decision;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observe;
 mod queue;
 mod quota;

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
+use crate::stats::CallOutcome;
 use crate::store::BoxError;
 
 /// Logs each kind of mistake once, because a caller could cause the same mistake any number of times.
@@ -128,6 +129,17 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn waited(&self, _: &str, _: &Decision) {}
 
+    /// Logs a call that was denied. This happens each time, at level `debug`. It names no key.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
+        let retry_after = denial.retry_after().map(tracing::field::debug);
+        let outcome = CallOutcome::of(denial, false).label();
+        tracing::debug!(policy, retry_after, outcome, "tower-throttle: denied");
+    }
+
+    #[cfg(not(feature = "tracing"))]
+    pub(crate) fn denied(&self, _: &str, _: &Decision) {}
+
     /// Logs a call that was admitted in shadow mode, but would have been denied or queued. Each such call is
     /// logged at level `debug`.
     #[cfg(feature = "tracing")]
@@ -150,6 +162,24 @@ pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
 
 #[cfg(not(feature = "tracing"))]
 pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
+
+/// Records in the current span what was decided, if the span declares the field `rate_limit.decision`.
+#[cfg(feature = "tracing")]
+#[inline]
+pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
+    use tracing::dispatcher::get_default;
+
+    const FIELD: &str = "rate_limit.decision";
+    let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
+    if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
+        && let Some(decided) = decided()
+    {
+        tracing::Span::current().record(FIELD, decided);
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(crate) fn record_decision(_: impl FnOnce() -> Option<&'static str>) {}
 
 fn first(said: &AtomicBool) -> bool {
     !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)

@@ -34,6 +34,8 @@ pub struct Decision {
     is_window: bool,
     /// Set if the call must not be queued either.
     barred: bool,
+    /// `true` if the call would have waited, but the queue was full.
+    queue_full: bool,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
@@ -90,6 +92,7 @@ impl Decision {
             unknown: false,
             is_window: false,
             barred: false,
+            queue_full: false,
             index: 0,
             limit,
             remaining,
@@ -131,6 +134,17 @@ impl Decision {
     pub(crate) const fn with_barred(mut self) -> Self {
         self.barred = true;
         self
+    }
+
+    /// Returns the same denial, of a call that found the queue full.
+    pub(crate) const fn with_queue_full(mut self) -> Self {
+        self.queue_full = !self.allowed;
+        self
+    }
+
+    /// Returns whether the call was denied because the queue was full.
+    pub(crate) const fn is_queue_full(&self) -> bool {
+        self.queue_full
     }
 
     /// Returns whether the call was denied and must not be queued either.

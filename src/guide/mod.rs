@@ -9,6 +9,7 @@
 //! - [Concurrency limits](concurrency): limits of requests in progress.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact and what is not.
+//! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): what goes outside of a limit and what inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //!
@@ -36,6 +37,10 @@ pub mod many_machines {}
 
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}
+
+// Its code uses what the feature `tracing` adds.
+#[cfg_attr(any(feature = "tracing", not(doctest)), doc = include_str!("production.md"))]
+pub mod production {}
 
 #[doc = include_str!("proxy.md")]
 pub mod proxy {}

@@ -103,6 +103,15 @@ impl KeyError {
         matches!(self.reason, Reason::Forbidden(_))
     }
 
+    /// Returns the kind of the error as it is called in events and metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            error if error.is_forbidden() => "forbidden",
+            error if error.is_invalid() => "invalid_key",
+            _ => "missing_key",
+        }
+    }
+
     /// Returns whether the error is a mistake of the client, and not of the configuration.
     #[must_use]
     pub fn is_invalid(&self) -> bool {

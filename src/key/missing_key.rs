@@ -8,7 +8,7 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 ///
 /// It does not apply to requests that are not limited, nor to those that are [forbidden](super::KeyError::forbidden) or
 /// [invalid](super::KeyError::invalid): a client's mistakes are always rejected. Each request without a key is
-/// [counted](crate::RateLimitLayer::key_stats). The first of each kind is logged (feature `tracing`), and the event
+/// [counted](crate::RateLimitLayer::stats). The first of each kind is logged (feature `tracing`), and the event
 /// says what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```

@@ -104,7 +104,7 @@ impl<A: Algorithm> Builder<A> {
     ///     .build();
     /// assert!(limiter.check("user:42").is_allowed());
     /// assert!(limiter.check("user:43").is_table_full());
-    /// assert_eq!(limiter.stats().rejected_when_full, 1);
+    /// assert_eq!(limiter.stats().calls.table_full, 1);
     /// ```
     pub fn on_full(mut self, on_full: OnFull) -> Self {
         self.store.on_full = on_full;

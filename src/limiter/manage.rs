@@ -1,14 +1,20 @@
 //! Changes to a limiter as a whole, and what it counts.
 
+use std::sync::Arc;
+
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
+use crate::stats::{CallCounts, LimiterStats};
 use crate::store::{
-    Attempt, CloseStore, JointRequest, KeyedStore, LimiterStats, MemoryKey, ReleaseStore, ReplaceAlgorithm,
+    Attempt, CloseStore, JointRequest, KeyedStore, MemoryKey, ReleaseStore, ReplaceAlgorithm,
 };
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// Returns how many keys were evicted, and how many calls shared a bucket or were denied, because the key table was
-    /// full.
+    /// Returns what the limiter has counted since it was created: its calls, by what became of them, and how often its
+    /// table of keys was full.
+    ///
+    /// The counters of a limiter that no call uses at this moment are exact, however many threads have used it. Reading
+    /// them stops no call.
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
@@ -18,11 +24,12 @@ impl<A: Algorithm> RateLimiter<A> {
     /// for key in 0..150 {
     ///     assert!(limiter.check(&key).is_allowed());
     /// }
-    /// assert_eq!(limiter.stats().evicted, 50);
+    /// assert_eq!(limiter.stats().calls.admitted, 150);
+    /// assert_eq!(limiter.stats().store.evicted, 50);
     /// ```
     #[must_use]
     pub fn stats(&self) -> LimiterStats {
-        self.store.stats()
+        self.store.limiter_stats()
     }
 
     /// Returns the number of calls that are queued now, for all keys together. Never above
@@ -45,9 +52,14 @@ impl<A: Algorithm> RateLimiter<A> {
         self.len() == 0
     }
 
-    /// Returns a request for `call` that can be decided jointly with requests to other limiters.
-    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
-        self.store.part(key, call)
+    /// Returns a request for `call` that can be decided jointly with requests to other limiters. It is counted in `counts`.
+    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
+        &'a self,
+        key: &K,
+        call: Attempt<'_, A>,
+        counts: &'a Arc<CallCounts>,
+    ) -> JointRequest<'a> {
+        self.store.part(key, call, counts)
     }
 }
 

@@ -10,7 +10,7 @@ mod manage;
 pub(crate) mod rate_limiter;
 mod tier;
 
-pub use crate::store::memory::{LimiterStats, OnClose};
+pub use crate::store::memory::OnClose;
 pub use builder::Builder;
 #[doc(hidden)]
 pub use builder::CustomStore;

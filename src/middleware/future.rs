@@ -10,10 +10,11 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::{Outcome, limited, shadow_denial};
+use super::policy::outcome::{Outcome, limited, shadow_denial, word};
 use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
+use crate::observe;
 use crate::store::Permit;
 
 pin_project! {
@@ -119,6 +120,7 @@ where
 {
     let rejection = match verdict {
         Verdict::Decided { is_admitted: true, outcomes, permit } => {
+            observe::record_decision(|| word(outcomes.as_ref()));
             if outcomes.as_ref().iter().any(Option::is_some) {
                 responder.on_admit(request, &reports(infos, outcomes.as_ref()));
             }
@@ -128,14 +130,19 @@ where
             return Ok((outcomes, permit));
         }
         Verdict::Decided { outcomes, .. } => {
+            observe::record_decision(|| word(outcomes.as_ref()));
             limited(infos, outcomes.as_ref()).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
             responder.reject(request, Rejection::Limited(&reports(infos, outcomes.as_ref())))
         }
-        Verdict::KeyError(error) => responder.reject(request, Rejection::Key(error)),
+        Verdict::KeyError(error) => {
+            observe::record_decision(|| Some(error.label()));
+            responder.reject(request, Rejection::Key(error))
+        }
         Verdict::StoreError(error) => {
             // Only a single policy can have a store that fails.
             let info = &infos[0];
-            info.log_store_error(&error);
+            info.record_store_error(&error);
+            observe::record_decision(|| Some("store_error"));
             if info.admits_on_store_error() {
                 return Ok((O::default(), Permit::default()));
             }

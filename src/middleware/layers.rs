@@ -6,9 +6,14 @@ use tower_layer::Layer;
 use super::layer::RateLimitLayer;
 use super::policy::Policy;
 use super::policy::and::And;
-use super::policy::set::Policies;
+use super::policy::set::{Policies, PolicyCount};
+use super::response::Rejection;
+use super::response::on_reject::OnReject;
 use super::service::RateLimit;
 use crate::algorithm::Algorithm;
+#[cfg(feature = "metrics")]
+use crate::metrics;
+use crate::stats::PolicyStats;
 use crate::store::Store;
 
 /// A layer with several policies, of which a call is charged all or none. Created by [`and`](RateLimitLayer::and).
@@ -62,8 +67,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// less evenly than from one queue alone.
     ///
     /// The state must be in memory. Configure [`unless`](RateLimitLayer::unless) and
-    /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining. Keep a clone of a layer to read its
-    /// [`key_stats`](RateLimitLayer::key_stats).
+    /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;
@@ -90,11 +94,48 @@ impl<P: Clone, R> Layers<P, R> {
     }
 }
 
+impl<P: PolicyCount, R> Layers<P, R> {
+    /// Returns what each policy has counted, in the order in which they were joined. A policy joined from a clone of a
+    /// layer shares the counters of that layer.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::{Global, PeerIp};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5)).name("per-ip")
+    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// for policy in layer.stats() {
+    ///     println!("{}: {} admitted, {} denied", policy.name, policy.calls.admitted, policy.calls.denied);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Vec<PolicyStats> {
+        self.policies.stats()
+    }
+
+    /// Gives what each policy has counted to the recorder of the `metrics` facade. See
+    /// [`RateLimitLayer::record_metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        self.stats().iter().for_each(metrics::record);
+    }
+}
+
 impl<P, R> Layers<P, R> {
     /// Sets the responder, which makes the responses. See [`RateLimitLayer::responder`].
     #[must_use]
     pub fn responder<T>(self, responder: T) -> Layers<P, T> {
         Layers { policies: self.policies, responder }
+    }
+
+    /// Sets a function that is called with each rejection and its request. See [`RateLimitLayer::on_reject`].
+    #[must_use]
+    pub fn on_reject<F, Req>(self, observe: F) -> Layers<P, OnReject<R, F>>
+    where
+        F: Fn(&Rejection<'_>, &Req),
+    {
+        Layers { policies: self.policies, responder: OnReject::new(self.responder, observe) }
     }
 }
 

@@ -47,14 +47,15 @@ pub use future::ResponseFuture;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
 pub use layers::Layers;
-pub use policy::key_stats::KeyStats;
 pub use policy::on_store_error::OnStoreError;
 pub use policy::request_options::UnitCost;
 pub use policy::shadow::{Shadow, ShadowDenied};
 #[doc(no_inline)]
 pub use response::error::{Error, ErrorResponder};
+pub use response::extensions::{Decisions, Rejected};
 #[doc(no_inline)]
 pub use response::http_responder::HttpResponder;
+pub use response::on_reject::OnReject;
 pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, SendHeaders};
 pub use response::report::PolicyReport;
 pub use response::request_head::RequestHead;

@@ -37,7 +37,7 @@ impl<A: Algorithm> Queue<A> {
                 Enqueued::Decided(decision)
             }
             Fate::Full if view.drops_oldest() => self.evict_and_enqueue(base, tier, state, arrival, wake),
-            Fate::Full => Enqueued::Decided(view.reject(arrival)),
+            Fate::Full => Enqueued::Decided(view.reject(arrival).with_queue_full()),
             Fate::Waits => self.join(base, tier, state, arrival),
         }
     }
@@ -54,7 +54,8 @@ impl<A: Algorithm> Queue<A> {
     ) -> Enqueued {
         let (now, algorithm) = (arrival.now, tier.unwrap_or(base));
         let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
-            return Enqueued::Decided(self.view(base, algorithm, state, now).reject(arrival));
+            let denial = self.view(base, algorithm, state, now).reject(arrival);
+            return Enqueued::Decided(denial.with_queue_full());
         };
         let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
         let oldest = Evicted::from(oldest);
@@ -89,7 +90,7 @@ impl<A: Algorithm> Queue<A> {
     ) -> Option<Waker> {
         let arrival = Arrival { dropped: true, ..Arrival::new(now, evicted.cost) };
         let algorithm = evicted.tier.as_deref().unwrap_or(base);
-        let refusal = self.view(base, algorithm, state, now).reject(arrival);
+        let refusal = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
         self.reject(evicted, refusal, now)
     }
 
@@ -101,7 +102,8 @@ impl<A: Algorithm> Queue<A> {
             // It is unknown when another queue will release a waiter. So the call is rejected like one that does not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };
-            return Enqueued::Decided(self.view(base, algorithm, state, now).reject(arrival));
+            let denial = self.view(base, algorithm, state, now).reject(arrival);
+            return Enqueued::Decided(denial.with_queue_full());
         };
         self.next_ticket += 1;
         let ticket = self.next_ticket;

@@ -43,6 +43,8 @@ pub(super) struct Ahead<'a, A: Algorithm> {
 enum Course {
     Waits,
     Full,
+    /// The queue of all keys together is full.
+    TotalFull,
     Refused,
 }
 
@@ -97,11 +99,6 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns whether the call may wait and the total of all keys has a free place.
-    fn may_wait(&self, arrival: Arrival) -> bool {
-        arrival.may_wait && self.total.available() > 0
-    }
-
     pub(super) fn waiting(&self) -> u64 {
         self.before.as_ref().map_or(0, |before| before.waiting as u64)
     }
@@ -147,6 +144,9 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             Course::Waits => Fate::Waits,
             Course::Full => Fate::Full,
             Course::Refused => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
+            Course::TotalFull => {
+                Fate::Decided(self.reported_rejection(decision, arrival, counts).with_queue_full())
+            }
         }
     }
 
@@ -167,10 +167,10 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
         let algorithm = self.algorithm;
         let (tail, at) = self.tail(arrival.now);
-        if !arrival.is_in_time(algorithm, tail, at) || !self.may_wait(arrival) {
+        if !arrival.is_in_time(algorithm, tail, at) {
             return Course::Refused;
         }
-        match config.priority_units() {
+        let course = match config.priority_units() {
             None if self.waiting() < config.places() => Course::Waits,
             None if config.places() > 0 => Course::Full,
             Some(units)
@@ -179,6 +179,10 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
                 Course::Waits
             }
             _ => Course::Refused,
+        };
+        match course {
+            Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,
+            course => course,
         }
     }
 

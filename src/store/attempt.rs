@@ -1,7 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
+use crate::stats::CallCounts;
 
 /// A call on a key: its cost, and how it may be admitted.
 #[derive(Debug)]
@@ -12,17 +14,36 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
+    /// The counters of the policy that makes the call, if the store counts in them; else the call is made directly.
+    pub(super) counts: Option<&'a Arc<CallCounts>>,
+    /// `true` if a denial admits the call all the same.
+    pub(super) in_shadow: bool,
 }
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
     /// Creates a call of `cost` units with the limiter's algorithm.
     #[must_use]
     pub fn new(cost: u64) -> Self {
-        Self { cost, algorithm: None, priority: false, may_wait: false, max_wait: u64::MAX, reserves: false }
+        Self {
+            cost,
+            algorithm: None,
+            priority: false,
+            may_wait: false,
+            max_wait: u64::MAX,
+            reserves: false,
+            counts: None,
+            in_shadow: false,
+        }
     }
 
     pub(crate) fn with(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
         Self { algorithm, priority, ..Self::new(cost) }
+    }
+
+    /// Sets the counters of the policy that makes the call, if it counts by shard, and whether it is in shadow mode.
+    #[inline]
+    pub(crate) fn counted(self, counts: &'a Arc<CallCounts>, in_shadow: bool) -> Self {
+        Self { counts: Some(counts).filter(|counts| counts.is_by_shard()), in_shadow, ..self }
     }
 
     /// Lets the call wait, even if the algorithm is not configured to queue the requests of a layer.

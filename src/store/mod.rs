@@ -38,14 +38,16 @@ pub(crate) mod shared_key;
 use std::borrow::Cow;
 use std::error::Error;
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
+use crate::stats::{CallCounts, StoreStats};
 
 pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
-pub(crate) use memory::{AllDecisions, JointOutcome, LimiterStats, OnClose, decide as decide_joint};
+pub(crate) use memory::{AllDecisions, JointOutcome, OnClose, decide as decide_joint};
 pub(crate) use memory::{Decided, Few, JointRequest, JointWait};
 #[doc(hidden)]
 pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
@@ -91,6 +93,17 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     ///
     /// A cost of 0 is always allowed and charges nothing.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
+
+    /// Returns what the store has counted. The default is all zero.
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
+    }
+
+    /// Creates the counters of a policy. By default, the layer counts in them, and not the store.
+    #[doc(hidden)]
+    fn new_counts(&self) -> Arc<CallCounts> {
+        Arc::default()
+    }
 }
 
 /// A store that can identify keys of type `K`.

@@ -276,7 +276,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
         }
         silent += u64::from(table.check(&2_u64).is_allowed());
         assert!(calling <= 2 && silent <= 2, "{calling} and {silent}");
-        assert!(table.stats().evicted_at_limit >= INVENTED - MAX_KEYS as u64, "{:?}", table.stats());
+        assert!(table.stats().store.evicted_at_limit >= INVENTED - MAX_KEYS as u64, "{:?}", table.stats());
     }
     // Where that is too much.
     let table = limiter(OnFull::Reject);
@@ -284,7 +284,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
     let admitted = (0..INVENTED).filter(|key| table.check(&(INVENTED_KEYS + key)).is_allowed()).count();
     assert_eq!(admitted, MAX_KEYS - 1);
     assert!(!table.check(&1_u64).is_allowed() && !table.check(&1_u64).is_table_full());
-    assert_eq!(table.stats().rejected_when_full, INVENTED - MAX_KEYS as u64 + 1);
+    assert_eq!(table.stats().calls.table_full, INVENTED - MAX_KEYS as u64 + 1);
 }
 
 /// The least used keys are evicted first: none that is at its limit, and none that is locked out.
@@ -306,8 +306,8 @@ fn a_key_at_its_limit_is_not_evicted_while_less_used_ones_could_go() {
     assert_eq!((0..1_000_u64).filter(locked_out).count(), 1_000);
     assert_eq!(limiter.len(), MAX_KEYS);
     let stats = limiter.stats();
-    assert_eq!(stats.evicted, INVENTED - (MAX_KEYS as u64 - 1_000));
-    assert_eq!((stats.evicted_at_limit, stats.shared, stats.rejected_when_full), (0, 0, 0));
+    assert_eq!(stats.store.evicted, INVENTED - (MAX_KEYS as u64 - 1_000));
+    assert_eq!((stats.store.evicted_at_limit, stats.store.shared, stats.calls.table_full), (0, 0, 0));
 }
 
 #[test]
@@ -323,8 +323,8 @@ fn calls_in_progress_and_queued_calls_are_never_evicted() {
         assert_full(&limiter.check(&key));
         assert!(limiter.check_n(&key, 0).is_allowed(), "a cost of 0 needs no room");
     }
-    assert_eq!(limiter.stats().rejected_when_full, 2 * 512);
-    assert_eq!((limiter.stats().evicted, limiter.len()), (0, 10));
+    assert_eq!(limiter.stats().calls.table_full, 2 * 512);
+    assert_eq!((limiter.stats().store.evicted, limiter.len()), (0, 10));
     drop(permits);
     assert!(queued.poll(), "the queued call has its permit");
     // Key 3 is in use; nothing is left of the 512 calls that were made while the table was full.
@@ -369,7 +369,7 @@ fn joined_limits_of_a_64_and_a_48_withstand_a_flood_from_one_48() {
     (0..1_000).for_each(|site| later.add(admitted((100_000 + site, 0))));
     later.assert_below(0, "after the flood");
     // A call that the limit of the /48 denies evicts nothing.
-    assert!(subnets.stats().evicted <= 20_000 + honest.calls + later.calls - MAX_KEYS as u64 + 1);
+    assert!(subnets.stats().store.evicted <= 20_000 + honest.calls + later.calls - MAX_KEYS as u64 + 1);
     assert!(!admitted((1, 7)), "the limit of the /48 holds");
 }
 
@@ -410,7 +410,7 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
         other => panic!("{other:?}"),
     }
     assert_eq!(rates.peek(&8_u64).remaining(), 5, "nothing was charged");
-    assert_eq!(calls.stats().rejected_when_full, 1);
+    assert_eq!(calls.stats().calls.table_full, 1);
     drop(permit);
     let mut call = PolledByHand::new(service.clone().call((8, 9)));
     assert!(call.poll() && call.output.unwrap().is_ok());
@@ -429,7 +429,7 @@ fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
     for key in 1..3_000_u64 {
         let _ = limiter.check(&key);
     }
-    assert_eq!(limiter.stats().shared, 2_999);
+    assert_eq!(limiter.stats().store.shared, 2_999);
     // The first is locked out and keeps its slot; the buckets are used up, but no other key is locked out.
     assert_eq!(limiter.check(&0_u64).retry_after(), Some(60 * MINUTE));
     let denials = (1..3_000_u64).map(|key| limiter.check(&key));
@@ -442,18 +442,20 @@ fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
     for key in 4_000..4_200_u64 {
         let _ = limiter.check_n(&key, 0);
     }
-    let shared = limiter.stats().shared;
+    let shared = limiter.stats().store.shared;
     assert!(limiter.check(&5_000_u64).is_allowed());
-    assert_eq!(limiter.stats().shared, shared);
+    assert_eq!(limiter.stats().store.shared, shared);
 }
 
 #[test]
 fn a_table_that_was_never_full_counts_nothing() {
     let limiter = RateLimiter::builder(bucket()).clock(ManualClock::new()).max_keys(MAX_KEYS).build();
     assert!((0..MAX_KEYS).all(|key| limiter.check(&key).is_allowed()));
-    assert_eq!(limiter.stats(), Default::default());
+    let (store, calls) = (limiter.stats().store, limiter.stats().calls);
+    assert_eq!((store.evicted, store.evicted_at_limit, store.shared, calls.table_full), (0, 0, 0, 0));
+    assert_eq!((store.keys, calls.admitted), (MAX_KEYS as u64, MAX_KEYS as u64));
     let _ = limiter.check("one more");
-    assert_eq!((limiter.stats().evicted, limiter.stats().evicted_at_limit), (1, 0));
+    assert_eq!((limiter.stats().store.evicted, limiter.stats().store.evicted_at_limit), (1, 0));
 }
 
 /// Eight threads send new keys to a full table: its bound holds, and none is denied for lack of room.
@@ -473,7 +475,7 @@ fn the_bound_holds_under_eight_threads() {
         }
     });
     assert_eq!(limiter.len(), 100);
-    assert_eq!(limiter.stats().evicted, 40_000 - 100);
+    assert_eq!(limiter.stats().store.evicted, 40_000 - 100);
 }
 
 /// Prints the table of figures in the guide. `cargo test --test limiter -- --ignored --nocapture

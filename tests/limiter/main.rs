@@ -1,6 +1,7 @@
 //! Limiters: admission, waiting and release, on one thread and on many. No sockets.
 
 mod acquire;
+mod call_counts;
 mod cancel_safety;
 mod concurrency_limit;
 mod cooperative;

@@ -396,7 +396,7 @@ mod unix {
             assert_eq!(status.message(), "the server cannot identify the client of this request");
             assert!(!status.metadata().contains_key("retry-after"), "{status:?}");
         }
-        let counts = layer.key_stats();
+        let counts = layer.stats().keys;
         assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (2, 0, 0, 0));
     }
 
@@ -409,7 +409,7 @@ mod unix {
         }
         let status = server.caller().await.echo("ab").await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted);
-        let counts = layer.key_stats();
+        let counts = layer.stats().keys;
         assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (0, 3, 0, 0));
         // No caller with an address shares that budget.
         assert!(!is_used_up(&layer, [127, 0, 0, 1]));
@@ -431,7 +431,7 @@ mod unix {
         let denying = layer(PeerIp::new().deny(unix()));
         let server = Socket::start("denied", denying.clone());
         assert_eq!(server.caller().await.echo("ab").await.unwrap_err().code(), Code::PermissionDenied);
-        let counts = [allowing, denying].map(|layer| layer.key_stats());
+        let counts = [allowing, denying].map(|layer| layer.stats().keys);
         assert_eq!(counts.map(|counts| (counts.rejected, counts.forbidden)), [(0, 0), (0, 1)]);
     }
 
@@ -442,6 +442,6 @@ mod unix {
         for _ in 0..3 {
             assert!(server.caller().await.echo("ab").await.is_ok());
         }
-        assert_eq!(layer.key_stats().unlimited, 3);
+        assert_eq!(layer.stats().keys.unlimited, 3);
     }
 }

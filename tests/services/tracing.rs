@@ -50,6 +50,13 @@ impl Log {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
     }
+
+    /// Returns the log lines that are no denials, each of which is an event.
+    fn mistakes(&self) -> Vec<String> {
+        let mut lines = self.lines();
+        lines.retain(|line| !line.contains("tower-throttle: denied"));
+        lines
+    }
 }
 
 impl io::Write for Log {
@@ -113,7 +120,7 @@ async fn each_kind_of_mistake_is_logged_once() {
             layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
         }
     }
-    let lines = log.lines();
+    let lines = log.mistakes();
     // A missing peer does not hide the warning about requests without the header.
     let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
     assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
@@ -307,11 +314,11 @@ async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
     for _ in 0..10 {
         assert_eq!(call("/a").await.unwrap().status(), 429);
     }
-    assert_eq!(log.lines(), [""; 0]);
+    assert_eq!(log.mistakes(), [""; 0]);
     for _ in 0..10 {
         assert_eq!(call("/abc").await.unwrap().status(), 429);
     }
-    let lines = log.lines();
+    let lines = log.mistakes();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.contains("costs more"), "{line}");
 }
@@ -326,9 +333,9 @@ async fn a_cost_that_exceeds_a_limit_of_calls_in_progress_is_a_mistake() {
     let in_progress = call("/a").await.unwrap();
     assert_eq!(in_progress.status(), 200);
     assert_eq!(call("/a").await.unwrap().status(), 429);
-    assert_eq!(log.lines(), [""; 0], "it is only denied now");
+    assert_eq!(log.mistakes(), [""; 0], "it is only denied now");
     assert_eq!(call("/abc").await.unwrap().status(), 429);
-    let lines = log.lines();
+    let lines = log.mistakes();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.contains("costs more"), "{line}");
 }
@@ -387,7 +394,7 @@ async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holding_a_request_is_logged_at_debug_and_a_denial_is_not_logged() {
+async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
     let (log, _guard) = Log::start();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
@@ -397,8 +404,84 @@ async fn holding_a_request_is_logged_at_debug_and_a_denial_is_not_logged() {
     }
     assert_eq!(calls.join_all().await.len(), 10);
     let lines = log.lines();
-    let [line] = &lines[..] else { panic!("{lines:#?}") };
-    assert!(line.starts_with("DEBUG") && line.ends_with("held policy=\"default\" delay=100ms"), "{line}");
+    assert!(lines.iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
+    let held = |line: &&String| line.ends_with("held policy=\"default\" delay=100ms");
+    let denied =
+        |line: &&String| line.ends_with("denied policy=\"default\" retry_after=100ms outcome=\"queue_full\"");
+    assert_eq!(
+        (lines.iter().filter(held).count(), lines.iter().filter(denied).count()),
+        (1, 8),
+        "{lines:#?}"
+    );
+}
+
+/// A denial names its policy and its wait, and nothing of the caller.
+#[tokio::test]
+async fn a_denial_is_an_event_without_the_key() {
+    let (log, _guard) = Log::start();
+    let key = Header::new("x-api-key").unwrap();
+    let layer = RateLimitLayer::new(key, FixedWindow::new(Quota::per_hour(1))).name("by key");
+    let service = layer.hidden().layer(service_fn(hello));
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", "recognisable".parse().unwrap());
+        let _ = service.clone().oneshot(request).await.unwrap();
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    for line in lines {
+        assert!(
+            line.contains("denied policy=\"by key\" retry_after=") && line.ends_with("outcome=\"denied\"")
+        );
+        assert!(!line.contains("recognisable"), "{line}");
+    }
+}
+
+/// Returns what the field `rate_limit.decision` of a span is after a request.
+fn recorded<S>(service: &S, request: Http) -> String
+where
+    S: tower::Service<Http> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+        .with_writer(log.clone());
+    let _guard = subscriber.finish().set_default();
+    let span = tracing::info_span!("request", rate_limit.decision = tracing::field::Empty);
+    span.in_scope(|| {
+        let mut call = support::PolledByHand::new(service.clone().call(request));
+        assert!(call.poll());
+    });
+    drop(span);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let Some((_, value)) = log.split_once("rate_limit.decision=\"") else { return String::new() };
+    value.split('"').next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_decision_is_recorded_in_a_span_that_declares_the_field() {
+    use tower_throttle::middleware::Shadow;
+    let with_peer = || {
+        let mut request = get();
+        request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
+        request
+    };
+    let shadow = Shadow::new();
+    let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).shadow(&shadow);
+    let service = layer.layer(service_fn(hello));
+    assert_eq!(recorded(&service, with_peer()), "admitted");
+    assert_eq!(recorded(&service, with_peer()), "shadow_denied");
+    shadow.set(false);
+    assert_eq!(recorded(&service, with_peer()), "denied");
+    assert_eq!(recorded(&service, get()), "missing_key");
+    let exempt = layer.clone().unless(|_: &Http| true).layer(service_fn(hello));
+    assert_eq!(recorded(&exempt, with_peer()), "", "it is not limited");
+    let joined = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(9))).and(layer.clone());
+    assert_eq!(recorded(&joined.layer(service_fn(hello)), with_peer()), "denied");
+    layer.limiter().close();
+    assert_eq!(recorded(&service, with_peer()), "closed");
 }
 
 #[test]

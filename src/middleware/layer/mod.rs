@@ -9,16 +9,20 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::error::PolicyNameError;
 use crate::key::{MissingKey, PeerIp};
 use crate::limiter::RateLimiter;
+#[cfg(feature = "metrics")]
+use crate::metrics;
 use crate::middleware::policy::Policy;
 use crate::middleware::policy::info::PolicyInfo;
-use crate::middleware::policy::key_stats::KeyStats;
 use crate::middleware::policy::on_store_error::OnStoreError;
 use crate::middleware::policy::request_options::UnitCost;
 use crate::middleware::policy::set::Policies;
 use crate::middleware::policy::shadow::Shadow;
+use crate::middleware::response::Rejection;
 use crate::middleware::response::http_responder::HttpResponder;
+use crate::middleware::response::on_reject::OnReject;
 use crate::middleware::service::RateLimit;
 use crate::quota::Quota;
+use crate::stats::PolicyStats;
 use crate::store::{MemoryStore, Store};
 
 /// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
@@ -52,8 +56,9 @@ use crate::store::{MemoryStore, Store};
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
+/// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
-/// | to count requests without a key and forbidden callers | [`key_stats`](RateLimitLayer::key_stats) |
+/// | to count admitted and denied requests, and those without a key | [`stats`](RateLimitLayer::stats) |
 ///
 /// # Order of the methods
 ///
@@ -234,11 +239,63 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder }
     }
 
-    /// Returns how many requests had no key and how many callers were forbidden, over all clones of this layer. The
-    /// counters change while requests are served: use them for a dashboard, not for exact sums.
+    /// Sets a function that is called with each rejection and its request, before the response is made. It only observes:
+    /// use it for a counter, a log line or an alert of your own. It works for HTTP, gRPC and all other services. Call it
+    /// after [`responder`](RateLimitLayer::responder).
+    ///
+    /// It is called where the request is decided, so it must not block.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::middleware::Rejection;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).on_reject(
+    ///     |rejection: &Rejection<'_>, request: &Request<axum::body::Body>| {
+    ///         for report in rejection.policies().iter().filter(|report| !report.decision().is_allowed()) {
+    ///             eprintln!("{} denied {}: {}", report.name(), request.uri().path(), report.decision());
+    ///         }
+    ///     },
+    /// );
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
     #[must_use]
-    pub fn key_stats(&self) -> KeyStats {
-        self.policies.infos[0].counters.counts()
+    pub fn on_reject<F, Req>(self, observe: F) -> RateLimitLayer<K, A, C, OnReject<R, F>, S>
+    where
+        F: Fn(&Rejection<'_>, &Req),
+    {
+        RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+
+    /// Returns what this policy has counted, over all clones of this layer: its requests by what became of them, those
+    /// without a valid key, and the events of its store. Reading it stops no request.
+    ///
+    /// A [joined](RateLimitLayer::and) layer [has](crate::middleware::Layers::stats) the counts of all its policies, and
+    /// shares those of the layers it was made of.
+    ///
+    /// ```
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
+    /// let app: axum::Router = axum::Router::new().layer(layer.clone());
+    /// let stats = layer.stats();
+    /// println!("{}: {} admitted, {} denied", stats.name, stats.calls.admitted, stats.calls.denied);
+    /// assert_eq!(stats.keys.rejected, 0, "requests without a peer address");
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> PolicyStats {
+        self.policies.infos[0].stats(self.limiter().store().stats())
+    }
+
+    /// Gives what this policy has counted to the recorder of the `metrics` facade, if one is installed. Call it before each
+    /// scrape, or every few seconds. [In production](crate::guide::production) has the names and the labels.
+    ///
+    /// Counters are set and not added to, so call it for one clone of a layer only, and give each policy a
+    /// [name](RateLimitLayer::name) of its own. A call of the service does no work for it, but one that was queued, whose
+    /// wait is recorded in a histogram.
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        metrics::record(&self.stats());
     }
 
     /// Returns the limiter, to call it directly.

@@ -7,6 +7,7 @@ use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::set::{JointPolicy, PolicyCount, PolicySet, Progress, SettlePolicies, Verdict};
 use crate::key::KeyError;
+use crate::stats::StoreStats;
 use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
@@ -29,12 +30,17 @@ impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
         let (first, second) = infos.split_at(P::COUNT);
         self.0.may_queue(first) || self.1.may_queue(second)
     }
+
+    fn store_stats(&self, all: &mut Vec<StoreStats>) {
+        self.0.store_stats(all);
+        self.1.store_stats(all);
+    }
 }
 
 impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, Q> {
     fn gather<'a>(
         &'a self,
-        infos: &[PolicyInfo],
+        infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut Few<Option<JointRequest<'a>>>,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::key_stats::KeyCounters;
 use super::on_store_error::OnStoreError;
@@ -11,6 +12,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
+use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats};
 use crate::store::BoxError;
 
 /// The name, the switches and the counters of one policy.
@@ -21,20 +23,24 @@ pub struct PolicyInfo {
     pub(in crate::middleware) shadow: Option<Shadow>,
     /// `true` if requests can use another algorithm than the limiter's.
     pub(in crate::middleware) is_tiered: bool,
-    /// Shared by all clones of the layer.
-    pub(in crate::middleware) counters: Arc<KeyCounters>,
+    /// The counters, shared by all clones of the layer: of calls, of keys, and of errors of the store.
+    pub(in crate::middleware) calls: Arc<CallCounts>,
+    keys: Arc<KeyCounters>,
+    store_errors: Arc<AtomicU64>,
     observer: Observer,
 }
 
 impl PolicyInfo {
-    pub(in crate::middleware) fn new(algorithm: &impl Algorithm) -> Self {
+    pub(in crate::middleware) fn new(algorithm: &impl Algorithm, calls: Arc<CallCounts>) -> Self {
         Self {
             names: PolicyNames::unnamed(algorithm),
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
-            counters: Arc::default(),
+            calls,
+            keys: Arc::default(),
+            store_errors: Arc::default(),
             observer: Observer::default(),
         }
     }
@@ -59,15 +65,15 @@ impl PolicyInfo {
     #[cold]
     pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
-            self.counters.record_forbidden();
+            self.keys.record_forbidden();
             return Err(error);
         }
         if error.is_invalid() {
-            self.counters.count_invalid();
+            self.keys.count_invalid();
             self.observer.invalid_key(self.name(), &error);
             return Err(error);
         }
-        self.counters.record_missing(self.missing);
+        self.keys.record_missing(self.missing);
         self.observer.key_error(self.name(), &error, self.missing);
         match self.missing {
             MissingKey::Reject => Err(error),
@@ -83,7 +89,38 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
+    /// Counts a call that was decided, unless the store counts the calls itself.
+    #[inline]
+    pub(super) fn count(&self, decision: &Decision, in_shadow: bool) {
+        if !self.calls.is_by_shard() {
+            self.calls.add(CallOutcome::of(decision, in_shadow));
+        }
+    }
+
+    /// Counts a call whose decision was awaited, unless the store counts the calls itself.
+    pub(super) fn count_wait(&self, decision: &Decision) {
+        if !self.calls.is_by_shard() && !decision.delay().is_zero() {
+            self.calls.add(CallOutcome::Queued);
+        }
+        self.count(decision, self.is_in_shadow());
+    }
+
+    /// Returns what was counted. `store` is what the store has counted of itself.
+    pub(in crate::middleware) fn stats(&self, store: StoreStats) -> PolicyStats {
+        PolicyStats {
+            name: self.name().to_owned(),
+            calls: self.calls.stats(),
+            keys: self.keys.counts(),
+            store_errors: self.store_errors.load(Ordering::Relaxed),
+            store,
+        }
+    }
+
+    /// Logs the decision of a rejected request, if it is a denial.
     pub(in crate::middleware) fn log_denial(&self, decision: &Decision) {
+        if !decision.is_allowed() {
+            self.observer.denied(self.name(), decision);
+        }
         if decision.never_fits() {
             self.observer.unsatisfiable_cost(self.name());
         }
@@ -91,9 +128,15 @@ impl PolicyInfo {
 
     pub(in crate::middleware) fn log_wait(&self, decision: &Decision) {
         self.observer.waited(self.name(), decision);
+        #[cfg(feature = "metrics")]
+        if !decision.delay().is_zero() {
+            crate::metrics::record_wait(self.name(), decision.delay());
+        }
     }
 
-    pub(in crate::middleware) fn log_store_error(&self, error: &BoxError) {
+    /// Counts and logs a request that the store could not decide.
+    pub(in crate::middleware) fn record_store_error(&self, error: &BoxError) {
+        self.store_errors.fetch_add(1, Ordering::Relaxed);
         self.observer.store_error(self.name(), error, self.admits_on_store_error());
     }
 
@@ -113,7 +156,9 @@ impl Clone for PolicyInfo {
             on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),
             is_tiered: self.is_tiered,
-            counters: Arc::clone(&self.counters),
+            calls: Arc::clone(&self.calls),
+            keys: Arc::clone(&self.keys),
+            store_errors: Arc::clone(&self.store_errors),
             observer: Observer::default(),
         }
     }

@@ -33,7 +33,7 @@ where
 {
     fn gather<'a>(
         &'a self,
-        infos: &[PolicyInfo],
+        infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut Few<Option<JointRequest<'a>>>,
@@ -42,7 +42,7 @@ where
         let key = self.key(info, request)?.filter(|_| !info.is_in_shadow());
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            self.limiter.part(&key, self.attempt(&options, max_wait))
+            self.limiter.part(&key, self.attempt(info, &options, false, max_wait), &info.calls)
         }));
         Ok(())
     }

@@ -1,24 +1,9 @@
+//! The counters of requests without a valid key.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::MissingKey;
-
-/// Counts of a layer's requests without a key and of its forbidden callers. Returned by
-/// [`key_stats`](crate::middleware::RateLimitLayer::key_stats).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyStats {
-    /// The number of requests rejected without a key: [`MissingKey::Reject`].
-    pub rejected: u64,
-    /// The number of requests without a key that were charged to their shared budget: [`MissingKey::Shared`].
-    pub shared: u64,
-    /// The number of requests without a key that were not limited: [`MissingKey::Pass`].
-    pub unlimited: u64,
-    /// The number of requests of forbidden callers: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
-    pub forbidden: u64,
-    /// The number of requests rejected because the client made the key invalid:
-    /// [`KeyError::invalid`](crate::key::KeyError::invalid).
-    pub invalid: u64,
-}
+use crate::stats::KeyStats;
 
 #[derive(Debug, Default)]
 pub(in crate::middleware) struct KeyCounters {

@@ -4,7 +4,7 @@
 pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
 mod joint;
-pub(in crate::middleware) mod key_stats;
+mod key_stats;
 pub(in crate::middleware) mod on_store_error;
 pub(in crate::middleware) mod outcome;
 pub(in crate::middleware) mod policy_name;
@@ -26,6 +26,7 @@ use crate::algorithm::{Algorithm, QuotaPolicy, holds_requests};
 use crate::decision::Decision;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::RateLimiter;
+use crate::stats::StoreStats;
 use crate::store::{Attempt, MemoryStore, Reservation, Store};
 
 /// One policy: the key, the limiter, and the options of a request, such as its cost.
@@ -37,7 +38,7 @@ pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
 
 impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
     pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Policies<Self> {
-        let info = PolicyInfo::new(&*limiter.algorithm());
+        let info = PolicyInfo::new(&*limiter.algorithm(), limiter.store().new_counts());
         Policies::single(info, Self { key, limiter, options: UnitCost })
     }
 }
@@ -57,9 +58,16 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
 
     /// Returns the attempt of a request, which waits at most `max_wait` if the algorithm queues it.
     #[inline]
-    fn attempt<'a>(&self, options: &'a Options<A>, max_wait: Option<Duration>) -> Attempt<'a, A> {
+    fn attempt<'a>(
+        &self,
+        info: &'a PolicyInfo,
+        options: &'a Options<A>,
+        in_shadow: bool,
+        max_wait: Option<Duration>,
+    ) -> Attempt<'a, A> {
         let algorithm = options.algorithm.as_ref();
         let mut attempt = Attempt::with(options.cost, algorithm, options.has_priority);
+        attempt = attempt.counted(&info.calls, in_shadow);
         if let Some(max_wait) = max_wait
             && algorithm.map_or_else(|| self.queues(), holds_requests)
         {
@@ -105,6 +113,10 @@ impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {
     #[inline]
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool {
         infos[0].is_tiered || self.queues()
+    }
+
+    fn store_stats(&self, all: &mut Vec<StoreStats>) {
+        all.push(self.limiter.store().stats());
     }
 }
 

@@ -3,6 +3,7 @@
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::decision::Decision;
+use crate::stats::CallOutcome;
 use crate::store::Reservation;
 
 /// The decision of one policy, with the quotas that are reported with it.
@@ -48,6 +49,22 @@ pub(in crate::middleware) fn limited<'a>(
 pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
     let denied = |outcome: &&Outcome| outcome.is_shadow && !outcome.decision.is_allowed();
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
+}
+
+/// Returns what was decided of a request, in a word: the first denial of those that count, or else whether it was
+/// queued. `None` if nothing limited it.
+pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
+    let word = |outcome: &Outcome| match &outcome.decision {
+        decision if decision.is_allowed() && !decision.delay().is_zero() => CallOutcome::Queued,
+        decision => CallOutcome::of(decision, outcome.is_shadow),
+    };
+    let rank = |outcome: &CallOutcome| match outcome {
+        CallOutcome::Admitted => 0,
+        CallOutcome::Queued => 1,
+        CallOutcome::ShadowDenied => 2,
+        _ => 3,
+    };
+    outcomes.iter().flatten().map(word).max_by_key(rank).map(CallOutcome::label)
 }
 
 /// Returns the quotas of an algorithm. A tuple has several.

@@ -1,6 +1,7 @@
 //! The name of a policy and the parts of responses that contain it: built once, sent many times.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -57,7 +58,7 @@ impl PolicyNames {
                 }
                 name = label.numbered(number);
             }
-            if name != label.name {
+            if *name != *label.name {
                 *label =
                     PolicyName { given: label.given.clone(), ..PolicyName::printable(&name, label.policy) };
             }
@@ -76,7 +77,7 @@ impl PolicyNames {
 /// A policy's name, and the parts of responses that depend only on it and the quota.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
-    name: String,
+    name: Arc<str>,
     /// The name as it was given, without a number.
     given: String,
     policy: QuotaPolicy,
@@ -105,7 +106,7 @@ impl PolicyName {
             item: structured_field::item_start(name),
             exceeded: problem_json::quota_exceeded(&[name]),
             reduced: problem_json::reduced_capacity(&[name]),
-            name: name.to_owned(),
+            name: name.into(),
             given: name.to_owned(),
             policy,
         }
@@ -129,6 +130,10 @@ impl PolicyName {
 
     pub(in crate::middleware) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(in crate::middleware) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
     }
 
     pub(in crate::middleware) fn policy(&self) -> QuotaPolicy {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
+use crate::stats::{PolicyStats, StoreStats};
 use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
 /// The policies of a layer: the infos of all policies, in order, and the set of keys, limiters and options, which
@@ -15,6 +16,15 @@ use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 pub struct Policies<P> {
     pub(in crate::middleware) infos: Box<[PolicyInfo]>,
     pub(in crate::middleware) set: P,
+}
+
+impl<P: PolicyCount> Policies<P> {
+    /// Returns what each policy has counted.
+    pub(in crate::middleware) fn stats(&self) -> Vec<PolicyStats> {
+        let mut stores = Vec::new();
+        self.set.store_stats(&mut stores);
+        self.infos.iter().zip(stores).map(|(info, store)| info.stats(store)).collect()
+    }
 }
 
 impl<P> Policies<P> {
@@ -43,6 +53,9 @@ pub trait PolicyCount {
 
     /// Returns whether a request can be queued, so that its maximum wait matters.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
+
+    /// Adds what the store of each policy has counted.
+    fn store_stats(&self, all: &mut Vec<StoreStats>);
 }
 
 /// Policies that decide requests of type `Req`. Implemented by this crate only.
@@ -91,7 +104,7 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// Adds each policy's part of the joint decision; `None` if it does not limit the request or is in shadow mode.
     fn gather<'a>(
         &'a self,
-        infos: &[PolicyInfo],
+        infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut Few<Option<JointRequest<'a>>>,

@@ -33,12 +33,13 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let in_shadow = info.is_in_shadow();
         // In shadow mode a request is admitted in any case, so it must not wait.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        let decided = match self.limiter.decide(key, self.attempt(&options, max_wait)) {
+        let decided = match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => (decision, reservation),
             Acquired::Pending(wait) => {
-                return Progress::Pending(PolicyWait { wait, algorithm: options.algorithm });
+                return Progress::Pending(PolicyWait::new(wait, options.algorithm, &info.calls));
             }
         };
+        info.count(&decided.0, in_shadow);
         Progress::Ready(self.verdict(info, in_shadow, options.algorithm.as_ref(), decided))
     }
 
@@ -105,6 +106,7 @@ where
         match waited {
             Ok(WaitResult { decision, algorithm, reservation }) => {
                 info.log_store_decided();
+                info.count_wait(&decision);
                 self.verdict(info, info.is_in_shadow(), algorithm.as_ref(), (decision, reservation))
             }
             Err(error) => Verdict::StoreError(error),

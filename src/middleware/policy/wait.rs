@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use crate::decision::Decision;
+use crate::stats::{CallCounts, CallOutcome};
 use crate::store::{BoxError, Reservation};
 
 /// The result of a wait.
@@ -22,8 +24,26 @@ pin_project! {
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]
-        pub(super) wait: W,
-        pub(super) algorithm: Option<A>,
+        wait: W,
+        algorithm: Option<A>,
+        undecided: Undecided,
+    }
+}
+
+impl<W, A> PolicyWait<W, A> {
+    pub(super) fn new(wait: W, algorithm: Option<A>, calls: &Arc<CallCounts>) -> Self {
+        let undecided = Undecided(Some(calls).filter(|calls| !calls.is_by_shard()).cloned());
+        Self { wait, algorithm, undecided }
+    }
+}
+
+/// A call that is not decided yet, of a store that does not count calls. It is counted as cancelled when dropped.
+#[derive(Debug)]
+struct Undecided(Option<Arc<CallCounts>>);
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|calls| calls.add(CallOutcome::Cancelled));
     }
 }
 
@@ -36,7 +56,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let (decision, reservation) = ready!(this.wait.poll(cx)).map_err(Into::into)?;
+        let decided = ready!(this.wait.poll(cx));
+        this.undecided.0 = None;
+        let (decision, reservation) = decided.map_err(Into::into)?;
         Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation }))
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     use http::header::RETRY_AFTER;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let (info, outcome) = (PolicyInfo::new(algorithm), Outcome::new(*decision, None));
+        let (info, outcome) = (PolicyInfo::new(algorithm, std::sync::Arc::default()), Outcome::new(*decision, None));
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {

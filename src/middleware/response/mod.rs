@@ -1,11 +1,13 @@
 //! The responses to callers.
 
 pub(in crate::middleware) mod error;
+pub(in crate::middleware) mod extensions;
 pub(in crate::middleware) mod grpc;
 pub(in crate::middleware) mod grpc_status;
 pub(in crate::middleware) mod headers;
 pub(in crate::middleware) mod http_responder;
 pub(in crate::middleware) mod jitter;
+pub(in crate::middleware) mod on_reject;
 pub(in crate::middleware) mod options;
 pub(in crate::middleware) mod problem_json;
 pub(in crate::middleware) mod rejection_body;

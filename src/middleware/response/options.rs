@@ -92,6 +92,7 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) body: BodyFormat,
     pub(in crate::middleware) grpc: GrpcMode,
     pub(in crate::middleware) insert_extension: bool,
+    pub(in crate::middleware) insert_details: bool,
 }
 
 impl Options {
@@ -111,6 +112,7 @@ impl Options {
             body: BodyFormat::ByAccept,
             grpc: GrpcMode::ByContentType,
             insert_extension: true,
+            insert_details: false,
         }
     }
 }

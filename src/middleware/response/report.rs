@@ -1,6 +1,7 @@
 //! The reports of policies: what responses report of their decisions.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -48,6 +49,10 @@ impl<'a> PolicyReport<'a> {
     #[must_use]
     pub fn name(&self) -> &str {
         self.label().name()
+    }
+
+    pub(super) fn shared_name(&self) -> Arc<str> {
+        self.label().shared_name()
     }
 
     /// Returns the quota and window, as reported to clients.

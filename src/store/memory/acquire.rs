@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use super::charge::{Held, MemoryCharge};
 use super::fingerprint::Fingerprint;
+use super::table::SHARDS;
 use super::{KeyId, MemoryStore, QueuedAcquire};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::queue::{Arrival, Enqueued, Fate, QueueView};
+use crate::stats::{CallCounts, CallOutcome, Counted, StoreStats};
 use crate::store::{Acquired, Attempt, Reservation, Store};
 
 impl<A: Algorithm> Store<A> for MemoryStore<A> {
@@ -22,11 +24,20 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
         self.context.algorithm()
     }
 
+    fn stats(&self) -> StoreStats {
+        let counted = self.context.table.counters.stats();
+        StoreStats { keys: self.len() as u64, waiting: self.context.table.config.waiting.len(), ..counted }
+    }
+
+    fn new_counts(&self) -> Arc<CallCounts> {
+        self.context.table.counters.calls.register()
+    }
+
     #[inline]
     fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
         let mut charged_at = Nanos::ZERO;
-        let known = context.table.with_existing(key, call.algorithm, |algorithm, state, now| {
+        let known = context.table.with_existing(key, &call, |algorithm, state, now| {
             if A::NEEDS_RELEASE {
                 return None;
             }
@@ -65,11 +76,17 @@ impl<A: Algorithm> MemoryStore<A> {
         let outcome = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
-            let outcome = entry.acquire(call.arrival(now, may_wait));
+            let entered = entry.acquire(call.arrival(now, may_wait));
+            match &entered {
+                Enqueued::Decided(decision) => context.table.count(key, &call, decision),
+                Enqueued::Queued(_) => {
+                    context.table.counts(&call).add_locked(key.shard(SHARDS), CallOutcome::Queued);
+                }
+            }
             // Calls that need a release give back their units when they end, and a closed limiter charges nothing.
             // Neither is settled.
             let settles = call.reserves && !A::NEEDS_RELEASE && !entry.closed;
-            (outcome, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
+            (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
         let Some((outcome, location, holds, charged_at)) = outcome else {
             return Acquired::Ready(context.reject(call), Reservation::default());
@@ -87,7 +104,9 @@ impl<A: Algorithm> MemoryStore<A> {
                 Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
             }
             Enqueued::Queued(ticket) => {
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held))
+                let counts = Arc::clone(context.table.counts(&call));
+                let counted = Counted { counts, in_shadow: call.in_shadow };
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, Some(counted)))
             }
         }
     }

@@ -3,11 +3,12 @@ use std::task::Waker;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, HashSeed};
-use super::table::Table;
+use super::table::{SHARDS, Table};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
+use crate::stats::{CallOutcome, Counted};
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock};
@@ -62,8 +63,12 @@ impl<A: Algorithm> MemoryContext<A> {
 
     #[cold]
     pub(super) fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        self.decide(key, call, |mut entry, now| entry.check(now, call.cost))
-            .unwrap_or_else(|| self.reject(call))
+        let checked = self.decide(key, call, |mut entry, now| {
+            let decision = entry.check(now, call.cost);
+            self.table.count(key, &call, &decision);
+            decision
+        });
+        checked.unwrap_or_else(|| self.reject(call))
     }
 
     /// Locks the key while `decide` runs. Returns `None` if there is no room for the key. A call of cost 0 needs no
@@ -86,12 +91,26 @@ impl<A: Algorithm> MemoryContext<A> {
     /// Denies a call for whose key there is no room.
     pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
-        self.table.reject(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota))
+        let denial = Decision::table_full(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota));
+        self.table.counts(&call).add(CallOutcome::of(&denial, call.in_shadow));
+        denial
     }
 
-    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, waker: &Waker) -> PollTurn {
-        let polled = self.table.with_used(key, None, |entry, now| entry.ask(now, ticket, waker));
-        let Some((turn, _spare)) = polled else { unreachable!("a key with queued calls is never evicted") };
+    pub(super) fn ask(
+        &self,
+        key: Fingerprint,
+        ticket: u64,
+        counted: Option<&Counted>,
+        waker: &Waker,
+    ) -> PollTurn {
+        let asked = self.table.with_used(key, None, |entry, now| {
+            let asked = entry.ask(now, ticket, waker);
+            if let (PollTurn::Ready(decision, _), Some(counted)) = (&asked.0, counted) {
+                counted.add_locked(key.shard(SHARDS), decision);
+            }
+            asked
+        });
+        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
         turn
     }
 

@@ -33,16 +33,17 @@ use self::location::shared_bits;
 use self::table::Table;
 use super::{
     Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReleaseStore, ReplaceAlgorithm, SettleStore,
+    Store,
 };
 use crate::algorithm::{Algorithm, Semaphore};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
+use crate::stats::{CallCounts, LimiterStats};
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
 pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
 pub use on_full::OnFull;
-pub use stats::LimiterStats;
 pub use wait::QueuedAcquire;
 
 /// The state of keys in this process: bounded, and cleaned without a thread or a runtime.
@@ -107,13 +108,18 @@ impl<A: Algorithm> MemoryStore<A> {
         self.context.table.len()
     }
 
-    pub(crate) fn stats(&self) -> LimiterStats {
-        self.context.table.counters.stats()
+    pub(crate) fn limiter_stats(&self) -> LimiterStats {
+        LimiterStats { calls: self.context.table.counters.calls.stats(), store: self.stats() }
     }
 
-    /// Creates a request that can be decided jointly with others.
-    pub(crate) fn part<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> JointRequest<'_> {
-        JointRequest::new(&self.context, self.context.seed.fingerprint(key), call)
+    /// Creates a request that can be decided jointly with others, and is counted in `counts`.
+    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
+        &'a self,
+        key: &K,
+        call: Attempt<'_, A>,
+        counts: &'a Arc<CallCounts>,
+    ) -> JointRequest<'a> {
+        JointRequest::new(&self.context, self.context.seed.fingerprint(key), call, counts)
     }
 }
 
@@ -139,9 +145,9 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     #[inline]
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
         let context = &*self.context;
-        let known = context.table.with_existing(key, call.algorithm, |algorithm, state, now| {
-            Some(algorithm.check(state, now, call.cost))
-        });
+        let known = context
+            .table
+            .with_existing(key, &call, |algorithm, state, now| Some(algorithm.check(state, now, call.cost)));
         match known {
             Some(decision) => decision,
             None => context.check_slow(key, call),
@@ -152,7 +158,9 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let context = &self.context;
         let decided = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
-            (entry.check(now, call.cost), location, holds)
+            let decision = entry.check(now, call.cost);
+            context.table.count(key, &call, &decision);
+            (decision, location, holds)
         });
         let (decision, permit) = match decided {
             Some((decision, location, holds)) => {

@@ -53,7 +53,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
                 Fate::Waits => Preview::Queue(view.admission(now, arrival.priority)),
                 // The oldest waiter would be evicted.
                 Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
-                Fate::Full => Preview::of(view.preview_rejection(arrival)),
+                Fate::Full => Preview::of(view.preview_rejection(arrival).with_queue_full()),
             }
         })
     }

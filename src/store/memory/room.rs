@@ -8,7 +8,6 @@ use super::shard::{Shard, ShardConfig};
 use super::sweep::SweepQueue;
 use super::table::Table;
 use crate::algorithm::Algorithm;
-use crate::decision::Decision;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of keys that are looked at for each new key.
@@ -146,12 +145,6 @@ impl<A: Algorithm> Table<A> {
         self.forgotten_at(now);
         self.counters.evict(usage.is_full());
         Some(Place(&self.len))
-    }
-
-    /// Denies a call for whose key there is no room. Nothing is charged.
-    pub(super) fn reject(&self, quota: u64) -> Decision {
-        self.counters.reject();
-        Decision::table_full(quota)
     }
 
     /// Releases room that was reserved, and is not needed.

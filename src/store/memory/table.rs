@@ -10,6 +10,7 @@
 
 use std::collections::hash_map::Entry;
 use std::mem;
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::config::StoreConfig;
@@ -21,10 +22,14 @@ use super::stats::Counters;
 use super::sweep::{SweepQueue, retention};
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
+use crate::decision::Decision;
+use crate::stats::{CELLS, CallCounts, CallOutcome};
+use crate::store::Attempt;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-const SHARDS: usize = 64;
+/// The number of shards, each of which has a cell in the counters.
+pub(super) const SHARDS: usize = CELLS;
 const SHARED_SHARDS: usize = 16;
 
 /// The keys of a limiter. Locks are taken in this order: the sweep queue, a shard of keys, the shared buckets.
@@ -61,7 +66,7 @@ impl<A: Algorithm> Table<A> {
             retention: AtomicU64::new(retention(algorithm)),
             keys: Shards::new(SHARDS, algorithm),
             shared: Shards::new(SHARED_SHARDS, algorithm),
-            counters: Counters::default(),
+            counters: Counters::new(),
             buckets: AtomicUsize::new(0),
             next_bucket: AtomicUsize::new(0),
             sweep_queue: Mutex::default(),
@@ -74,28 +79,42 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Locks a known key without a queue while `change` runs. This is the fast path for the common case.
+    /// Locks a known key without a queue while `change` decides a call. This is the fast path for the common case.
     ///
     /// The clock is read before the lock is taken, which is faster. A thread that is delayed in between must not look
     /// like a clock that was set back. So if the key has observed a later reading, the clock is read again under the
     /// lock, where no other call can have a later one.
     #[inline]
-    pub(super) fn with_existing<R>(
+    pub(super) fn with_existing(
         &self,
         key: Fingerprint,
-        algorithm: Option<&A>,
-        change: impl FnOnce(&A, &mut A::State, Nanos) -> Option<R>,
-    ) -> Option<R> {
+        call: &Attempt<'_, A>,
+        change: impl FnOnce(&A, &mut A::State, Nanos) -> Option<Decision>,
+    ) -> Option<Decision> {
         let now = self.clock.now();
         let mut shard = self.keys.lock(&key);
         let Shard { shard_config, states, queues, .. } = &mut *shard;
-        let (algorithm, state) = (algorithm.unwrap_or(&shard_config.algorithm), states.get_mut(&key)?);
+        let (algorithm, state) = (call.algorithm.unwrap_or(&shard_config.algorithm), states.get_mut(&key)?);
         if shard_config.closed || queues.contains_key(&key) {
             return None;
         }
         let late = now < algorithm.last_update(state);
         let now = if late { self.clock.now() } else { now };
-        change(algorithm, state, now)
+        let decision = change(algorithm, state, now)?;
+        self.count(key, call, &decision);
+        Some(decision)
+    }
+
+    /// Counts a call that was decided. The shard of its key is locked.
+    #[inline]
+    pub(super) fn count(&self, key: Fingerprint, call: &Attempt<'_, A>, decision: &Decision) {
+        self.counts(call).add_locked(key.shard(SHARDS), CallOutcome::of(decision, call.in_shadow));
+    }
+
+    /// Returns the counters of a call: those of its policy, or of the calls that are made directly.
+    #[inline]
+    pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
+        call.counts.unwrap_or(&self.counters.calls.direct)
     }
 
     /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of

@@ -16,6 +16,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::PollTurn;
+use crate::stats::{CallOutcome, Counted};
 use crate::store::Reservation;
 
 pin_project! {
@@ -45,12 +46,15 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
+    /// Where the end of the call is counted; `None` if it is one of several that are decided together.
+    counted: Option<Counted>,
 }
 
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
             self.context.abandon(self.key, self.ticket);
+            self.counted.iter().for_each(|counted| counted.add(CallOutcome::Cancelled));
         }
     }
 }
@@ -61,8 +65,9 @@ impl<A: Algorithm> QueuedAcquire<A> {
         key: Fingerprint,
         ticket: u64,
         held: Option<Held<A>>,
+        counted: Option<Counted>,
     ) -> Self {
-        let place = QueueTicket { context, key, ticket, left: false };
+        let place = QueueTicket { context, key, ticket, left: false, counted };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
@@ -86,7 +91,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.context.ask(place.key, place.ticket, cx.waker()) {
+            match place.context.ask(place.key, place.ticket, place.counted.as_ref(), cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;

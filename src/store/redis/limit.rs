@@ -21,6 +21,7 @@ use crate::algorithm::{StoredAlgorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::RateLimiter;
+use crate::stats::StoreStats;
 use crate::store::shared_key::{KeyText, SharedKey};
 use crate::store::{Acquired, Attempt, KeyedStore, ReplaceAlgorithm, Reservation, SettleStore, Store};
 
@@ -228,6 +229,14 @@ impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
             true => Cow::Owned(self.shared.plan().algorithm.clone()),
             false => Cow::Borrowed(&self.shared.initial),
         }
+    }
+
+    fn stats(&self) -> StoreStats {
+        let Shared { link, fallback, .. } = &*self.shared;
+        let mut stats = StoreStats { trips: link.trips(), ..StoreStats::default() };
+        (stats.circuit_openings, stats.is_circuit_open) = (link.breaker.opened(), link.breaker.is_open());
+        stats.fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
+        stats
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {

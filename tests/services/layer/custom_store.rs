@@ -110,6 +110,27 @@ fn grpc() -> Http {
     Request::post("/").header("content-type", "application/grpc").body(Full::default()).unwrap()
 }
 
+/// The layer counts the calls of a store that does not count them itself.
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_slow_store_are_counted_by_the_layer() {
+    let by_path = from_fn(|request: &Http| Some(request.uri().path().to_owned()));
+    let hello = |_: Http| async { Ok::<_, Down>(Response::new(Full::<Bytes>::from("hello"))) };
+    let layer = RateLimitLayer::with_limiter(by_path, remote(Quota::per_hour(1), false)).name("remote");
+    let service = layer.layer(service_fn(hello));
+    for _ in 0..3 {
+        let _ = service.clone().oneshot(get("/")).await.unwrap();
+    }
+    let mut cancelled = PolledByHand::new(service.oneshot(get("/")));
+    assert!(!cancelled.poll());
+    drop(cancelled);
+    let stats = layer.stats();
+    assert_eq!((stats.calls.admitted, stats.calls.denied, stats.calls.cancelled), (1, 2, 1));
+    assert_eq!((stats.calls.ended(), stats.store_errors), (4, 0));
+    let broken = RateLimitLayer::with_limiter(by_path, remote(Quota::per_hour(1), true));
+    assert_eq!(broken.layer(service_fn(hello)).oneshot(get("/")).await.unwrap().status(), 503);
+    assert_eq!((broken.stats().store_errors, broken.stats().calls.ended()), (1, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_awaited_and_decides_the_call() {
     let (service, calls) = http(remote(Quota::per_hour(1), false));

@@ -56,7 +56,7 @@ async fn a_key_without_room_is_answered_503_and_grpc_unavailable() {
 
     // The caller in the table goes on as before.
     assert_eq!(answer!(layer, "first", "").status(), 200);
-    assert_eq!(limiter.stats().rejected_when_full, 2);
+    assert_eq!(limiter.stats().calls.table_full, 2);
     assert_eq!(limiter.len(), 1);
 }
 

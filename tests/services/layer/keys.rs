@@ -12,7 +12,7 @@ use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Extension, Global, GrpcHealth, GrpcReflection, Header, KeyError, KeyExtractor,
     Method, MissingKey, Networks, Paths, PeerIp, Preflight, TrustedProxies, first_of,
 };
-use tower_throttle::middleware::KeyStats;
+use tower_throttle::stats::KeyStats;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 pub(crate) type Http = Request<Full<Bytes>>;
@@ -81,7 +81,7 @@ async fn a_request_without_a_key_is_rejected_and_the_body_names_nothing() {
     assert!(!answer.body.contains("into_make_service_with_connect_info"), "{}", answer.body);
     assert!(answer.headers.get("retry-after").is_none() && answer.headers.get("ratelimit").is_none());
     assert_eq!(layer.limiter().len(), 0);
-    let counts = layer.key_stats();
+    let counts = layer.stats().keys;
     assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (1, 0, 0, 0));
 }
 
@@ -98,7 +98,7 @@ async fn calls_without_a_key_may_share_one_budget_or_pass() {
     assert!(answer.headers.get("ratelimit").is_none(), "it was not limited");
     assert_eq!(statuses!(pass, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4")), [200, 200, 200, 429]);
     // Clones of a layer count together.
-    let (shared, pass) = (shared.clone().name("other").key_stats(), pass.key_stats());
+    let (shared, pass) = (shared.clone().name("other").stats().keys, pass.stats().keys);
     assert_eq!((shared.rejected, shared.shared, shared.unlimited), (0, 2, 0));
     assert_eq!((pass.rejected, pass.shared, pass.unlimited), (0, 0, 3));
 }
@@ -109,7 +109,7 @@ async fn each_joined_layer_has_its_own_policy_for_missing_keys() {
     let rejects = RateLimitLayer::new(PeerIp::new(), at_once(1));
     let watched = rejects.clone();
     assert_eq!(statuses!(all().and(rejects), get("/"), get("/")), [500, 500]);
-    assert_eq!(watched.key_stats().rejected, 2);
+    assert_eq!(watched.stats().keys.rejected, 2);
     let passes = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Pass);
     assert_eq!(statuses!(all().and(passes), get("/"), get("/"), get("/")), [200, 200, 429]);
     let shares = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);
@@ -170,7 +170,7 @@ async fn a_forbidden_caller_is_rejected_before_anything_is_counted() {
     assert!(!answer.body.contains("6.6"), "{}", answer.body);
     assert!(answer.headers.get("retry-after").is_none() && answer.headers.get("ratelimit").is_none());
     assert_eq!(layer.limiter().len(), 0);
-    assert_eq!(layer.key_stats().forbidden, 1);
+    assert_eq!(layer.stats().keys.forbidden, 1);
 
     let grpc = ask(&layer, with(from("::ffff:6.6.6.6"), "content-type", "application/grpc")).await;
     assert_eq!((grpc.status, grpc.headers["grpc-status"].as_bytes()), (200, &b"7"[..]));
@@ -402,7 +402,7 @@ fn what_a_caller_sent_is_not_printed() {
 #[test]
 fn counts_begin_at_zero() {
     let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_second(1)));
-    assert_eq!(layer.key_stats(), KeyStats::default());
+    assert_eq!(layer.stats().keys, KeyStats::default());
 }
 
 #[cfg(feature = "axum")]

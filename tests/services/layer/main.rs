@@ -13,6 +13,7 @@ mod joint_edge_cases;
 mod keys;
 mod lockout;
 mod mistakes;
+mod observed;
 mod permit_release;
 mod readiness;
 mod service;

@@ -60,7 +60,7 @@ macro_rules! assert_refused {
             assert_eq!(grpc.headers["grpc-status"], $code, "{}", $what);
             assert_names_nothing(grpc.headers["grpc-message"].to_str().unwrap());
             assert_eq!(layer.limiter().len(), 0, "nothing is counted");
-            let counts = layer.key_stats();
+            let counts = layer.stats().keys;
             let (invalid, rejected) = if $status == 400 { (2, 0) } else { (0, 2) };
             assert_eq!((counts.invalid, counts.rejected), (invalid, rejected), "{}", $what);
             assert_eq!((counts.shared, counts.unlimited, counts.forbidden), (0, 0, 0), "{}", $what);
@@ -154,7 +154,7 @@ async fn two_cookies_of_one_name_count_as_no_cookie() {
         ),
         [200, 200, 429, 429, 429, 429, 429]
     );
-    assert_eq!(layer.key_stats().rejected, 0);
+    assert_eq!(layer.stats().keys.rejected, 0);
     let layer = RateLimitLayer::new(cookie().or(PeerIp::new()), at_once(1));
     assert_eq!(
         statuses!(
@@ -233,7 +233,7 @@ async fn an_absent_extension_is_a_missing_key() {
         statuses!(layer, get("/"), signed_in(1), get("/"), signed_in(1), signed_in(2)),
         [500, 200, 500, 429, 200]
     );
-    assert_eq!(layer.key_stats().rejected, 2);
+    assert_eq!(layer.stats().keys.rejected, 2);
     let layer = RateLimitLayer::new(by_user(), at_once(1)).missing_key(MissingKey::Shared);
     assert_eq!(statuses!(layer, get("/"), signed_in(1), get("/")), [200, 200, 429]);
     let layer = RateLimitLayer::new(by_user().or(PeerIp::new()), at_once(1));

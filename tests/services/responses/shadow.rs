@@ -271,7 +271,7 @@ fn requests_without_a_key_are_counted_once() {
             for _ in 0..3 {
                 assert_eq!(ask(&service).status().as_u16(), status);
             }
-            let counts = layer.key_stats();
+            let counts = layer.stats().keys;
             let counted = [counts.rejected, counts.shared, counts.unlimited];
             let expected = [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass];
             assert_eq!(

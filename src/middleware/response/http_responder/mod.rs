@@ -170,6 +170,32 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
+    /// Sets whether more is inserted into extensions: the [`Decisions`](crate::middleware::Decisions) of all policies, by
+    /// name, into those of an admitted request; and [`Rejected`](crate::middleware::Rejected) into those of the response
+    /// to a denied one, for outer layers. The default is `false`, since each costs up to three allocations.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tower_throttle::middleware::Decisions;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// async fn hello(decisions: axum::Extension<Decisions>) -> String {
+    ///     let left = decisions.get("per-ip").map_or(0, |decision| decision.remaining());
+    ///     format!("{left} calls left\n")
+    /// }
+    ///
+    /// let app: Router = Router::new().route("/", get(hello)).layer(
+    ///     RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///         .name("per-ip")
+    ///         .responder(HttpResponder::new().insert_details(true)),
+    /// );
+    /// ```
+    #[must_use]
+    pub const fn insert_details(mut self, enabled: bool) -> Self {
+        self.options.insert_details = enabled;
+        self
+    }
+
     /// Sets the function that makes the responses to rejected calls. Its arguments are the rejection, and the request
     /// without its body. `Retry-After` and the header fields are added to the response, unless they are switched off.
     /// Fields that the function sets itself are kept. gRPC callers still get the standard gRPC responses.

@@ -5,6 +5,7 @@ use crate::decision::Decision;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::drain::{self, Drain, UnreadBody};
 use crate::middleware::policy::shadow::ShadowDenied;
+use crate::middleware::response::extensions::{Decisions, Rejected};
 use crate::middleware::response::grpc;
 use crate::middleware::response::headers;
 use crate::middleware::response::options::{GrpcMode, SendHeaders};
@@ -49,6 +50,9 @@ where
     /// Inserts the decision that matters most, among all policies of this layer and of outer layers.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
+        if self.options.insert_details {
+            request.extensions_mut().get_or_insert_default::<Decisions>().extend(reports);
+        }
         if !self.options.insert_extension {
             return;
         }
@@ -111,6 +115,12 @@ where
             && !is_followed
         {
             headers::add_fields(headers, reports, options, Some(waits));
+        }
+        if let Rejection::Limited(reports) = rejection
+            && options.insert_details
+            && let Some(rejected) = Rejected::new(reports)
+        {
+            answer.extensions_mut().insert(rejected);
         }
         if drain::announces_body(request) {
             drain::close(&mut answer, D::IS_READ);

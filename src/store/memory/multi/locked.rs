@@ -49,8 +49,6 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares it. Returns
     /// `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
-    /// Counts and denies a call for whose key there is no room.
-    fn reject(&self, quota: u64) -> Decision;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
     fn add(&self, key: Fingerprint);
@@ -163,7 +161,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         let Ask { location, cost, .. } = ask;
         let algorithm = || self.algorithm(ask).clone();
         let held = self.needs_release(ask).then(|| Held::Permit { location, algorithm: algorithm(), cost });
-        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held);
+        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held, None);
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {
@@ -222,10 +220,6 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
 
     fn unreserve(&self) {
         self.table.unreserve();
-    }
-
-    fn reject(&self, quota: u64) -> Decision {
-        self.table.reject(quota)
     }
 
     fn add(&self, key: Fingerprint) {

@@ -24,7 +24,10 @@ use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::placement::Settled;
 use super::preview::Preview;
+use super::table::SHARDS;
 use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::stats::{CallCounts, CallOutcome, Counted};
 use crate::store;
 use crate::sync::wake_all;
 
@@ -42,6 +45,7 @@ pub struct JointRequest<'a> {
     max_wait: u64,
     /// `true` if the call will be settled.
     reserves: bool,
+    counts: &'a Arc<CallCounts>,
 }
 
 /// The outcome of a joint decision. `None` stands for a call that is not limited.
@@ -57,10 +61,11 @@ impl<'a> JointRequest<'a> {
         limiter: &'a Arc<MemoryContext<A>>,
         key: Fingerprint,
         call: store::Attempt<'_, A>,
+        counts: &'a Arc<CallCounts>,
     ) -> Self {
         let store::Attempt { cost, algorithm, priority, max_wait, reserves, .. } = call;
         let algorithm = algorithm.map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
-        Self { limiter, key, cost, algorithm, priority, max_wait, reserves }
+        Self { limiter, key, cost, algorithm, priority, max_wait, reserves, counts }
     }
 }
 
@@ -143,7 +148,7 @@ impl<'a> LockedShards<'a> {
         if !call.overflowed {
             return self.of(call).preview(ask);
         }
-        let denied = |quota| Preview::Deny(call.part.limiter.reject(quota));
+        let denied = |quota| Preview::Deny(Decision::table_full(quota));
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
@@ -180,6 +185,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
             decision.get_or_insert(preview.decision());
         }
     }
+    count(&calls, &wait, denied);
     // For each call, the index of the call whose decision it reports, and the index of the call that is charged for it.
     let leaders: Few<(usize, usize)> = calls
         .iter()
@@ -194,22 +200,40 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     }
 
     let mut leaders = leaders.into_iter();
-    let settles = &wait.settles;
+    let (settles, waits) = (&wait.settles, !denied && !wait.may_wait.is_empty());
     let of_part = |part: Option<JointRequest<'_>>| {
         let Some((part, (decides, charged))) = part.and_then(|part| Some((part, leaders.next()?))) else {
             return wait::Member::default();
         };
-        let JointRequest { limiter, key, cost, algorithm, priority, reserves, .. } = part;
+        let JointRequest { limiter, key, cost, algorithm, priority, reserves, counts, .. } = part;
         let reserves = !denied && reserves && settles[charged];
         let reserve =
             reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
-        wait::Member { decides: Some(decides), algorithm, reserve }
+        let counted = waits.then(|| Counted { counts: Arc::clone(counts), in_shadow: false });
+        wait::Member { decides: Some(decides), algorithm, reserve, counted }
     };
     wait.parts = parts.into_iter().map(of_part).collect();
     match (denied, wait.may_wait.is_empty()) {
         (true, _) => JointOutcome::Denied(wait.decided()),
         (false, true) => JointOutcome::Admitted((wait.decided(), wait.hold())),
         (false, false) => JointOutcome::Pending(Box::new(wait)),
+    }
+}
+
+/// Counts the calls, whose shards are locked: those that were decided, and those that wait in a queue.
+fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
+    let outcome = |at: usize| match &wait.decisions[at] {
+        Some(decision) if denied => match CallOutcome::of(decision, false) {
+            CallOutcome::Admitted => Some(CallOutcome::DeniedByOthers),
+            outcome => Some(outcome),
+        },
+        _ if wait.may_wait.iter().any(|(waiting, _)| *waiting == at) => Some(CallOutcome::Queued),
+        _ => wait.may_wait.is_empty().then_some(CallOutcome::Admitted),
+    };
+    for (at, call) in calls.iter().enumerate() {
+        if let Some(outcome) = outcome(at) {
+            call.part.counts.add_locked(call.part.key.shard(SHARDS), outcome);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use super::few::Few;
 use super::locked::{AnyAlgorithm, BoxWait, Reserve, Undo};
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::stats::{CallOutcome, Counted};
 use crate::store::{Permit, Reservation};
 
 /// The outcome of one of several calls.
@@ -29,6 +30,8 @@ pub(super) struct Member {
     pub(super) algorithm: Option<AnyAlgorithm>,
     /// The index of the call that was charged for this call, and the function that creates its reservation.
     pub(super) reserve: Option<(usize, Reserve)>,
+    /// Where the end of the call is counted, if the joint call waits.
+    pub(super) counted: Option<Counted>,
 }
 
 /// The outcomes of several calls, with `None` for a call that is not limited, and their common permit.
@@ -76,6 +79,20 @@ impl JointWait {
         self.permits.clear();
     }
 
+    /// Counts the calls, of which none waits any more.
+    fn count(&self) {
+        let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
+        for member in &self.parts {
+            let Some((counted, decides)) = member.counted.as_ref().zip(member.decides) else { continue };
+            let outcome = self.decisions[decides].map(|decision| CallOutcome::of(&decision, false));
+            counted.add(match outcome {
+                Some(CallOutcome::Admitted) | None if is_denied => CallOutcome::DeniedByOthers,
+                Some(outcome) => outcome,
+                None => CallOutcome::Admitted,
+            });
+        }
+    }
+
     /// Returns the permits of all calls as one.
     pub(super) fn hold(&mut self) -> Permit {
         Permit::merged(self.permits.drain(..).flatten())
@@ -84,7 +101,7 @@ impl JointWait {
     /// Returns the outcome of each part, once none waits.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let (decisions, charged_at) = (&self.decisions, &self.charged_at);
-        let decided = |Member { decides, algorithm, reserve }: Member| {
+        let decided = |Member { decides, algorithm, reserve, .. }: Member| {
             let decision = decisions[decides?]?;
             let reserve = reserve.filter(|_| decision.is_allowed());
             let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
@@ -117,7 +134,10 @@ impl Future for JointWait {
             this.roll_back();
         }
         match this.may_wait.is_empty() {
-            true => Poll::Ready(Ok((this.decided(), this.hold()))),
+            true => {
+                this.count();
+                Poll::Ready(Ok((this.decided(), this.hold())))
+            }
             false => Poll::Pending,
         }
     }
@@ -129,6 +149,8 @@ impl Drop for JointWait {
             return;
         }
         self.undo();
+        let counted = self.parts.iter().filter_map(|member| member.counted.as_ref());
+        counted.for_each(|counted| counted.add(CallOutcome::Cancelled));
     }
 }
 

@@ -1,0 +1,65 @@
+//! What handlers and outer layers find in the extensions of a request or of a response.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::report::PolicyReport;
+use crate::decision::Decision;
+
+/// The decisions of all policies that admitted a request, by name: an extension of the request, if
+/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
+///
+/// If several layers limit a request, those of the outer layers come first. In axum, a handler takes it as an argument.
+/// Policies that are hidden from callers are included.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions(SmallVec<[(Arc<str>, Decision); 2]>);
+
+impl Decisions {
+    /// Returns the decision of the first policy with that name.
+    #[must_use]
+    pub fn get(&self, policy: &str) -> Option<&Decision> {
+        self.iter().find(|(name, _)| *name == policy).map(|(_, decision)| decision)
+    }
+
+    /// Returns each policy's name and decision.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Decision)> {
+        self.0.iter().map(|(name, decision)| (&**name, decision))
+    }
+
+    pub(super) fn extend(&mut self, reports: &[PolicyReport<'_>]) {
+        self.0.extend(reports.iter().map(|report| (report.shared_name(), *report.decision())));
+    }
+}
+
+/// The mark of a response to a request that a policy denied: an extension of the response, if
+/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
+///
+/// It is for outer layers, such as one that records metrics. No part of it is sent. It is there for policies that are
+/// hidden from callers, too. If several policies denied the request, it is the one with the longest wait.
+#[derive(Clone, Debug)]
+pub struct Rejected {
+    policy: Arc<str>,
+    decision: Decision,
+}
+
+impl Rejected {
+    /// Creates the mark of the policy with the longest wait, of those that denied the request.
+    pub(super) fn new(reports: &[PolicyReport<'_>]) -> Option<Self> {
+        let denials = reports.iter().filter(|report| !report.decision().is_allowed());
+        let wait = |denial: &Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
+        let report = denials.max_by_key(|report| wait(report.decision()))?;
+        Some(Self { policy: report.shared_name(), decision: *report.decision() })
+    }
+
+    /// Returns the name of the policy.
+    #[must_use]
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// Returns the decision, a denial.
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+}

@@ -1,0 +1,72 @@
+/// Counts of calls by what became of them.
+///
+/// Each call that has ended is counted in exactly one field, `queued` apart: so [`ended`](CallStats::ended) is their
+/// number. A call with several units counts once, and so does one that costs nothing. A peek does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallStats {
+    /// Calls that were admitted, at once or out of the queue.
+    pub admitted: u64,
+    /// Calls that were denied by the limit; also those whose wait would have been, or was, too long.
+    pub denied: u64,
+    /// Calls that were denied because the queue of their key, or that of all keys together, was full; also waiters
+    /// that had to make room for newer calls.
+    pub queue_full: u64,
+    /// Calls that were denied because there was no room for their key: [`OnFull`](crate::store::OnFull).
+    pub table_full: u64,
+    /// Calls that were denied because the limiter was closed.
+    pub closed: u64,
+    /// Calls that this policy allowed, and that another policy of the same layer denied. They were not charged.
+    pub denied_by_others: u64,
+    /// Calls that were dropped while they were queued.
+    pub cancelled: u64,
+    /// Calls that were let through in shadow mode, and would have been denied or queued.
+    pub shadow_denied: u64,
+    /// Calls that joined a queue. Each is counted once more when it ends, so this field is no part of
+    /// [`ended`](CallStats::ended).
+    pub queued: u64,
+}
+
+impl CallStats {
+    /// Returns the number of calls that have ended: the sum of all fields but `queued`.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        let Self { admitted, denied, queue_full, table_full, closed, .. } = *self;
+        let Self { denied_by_others, cancelled, shadow_denied, .. } = *self;
+        admitted + denied + queue_full + table_full + closed + denied_by_others + cancelled + shadow_denied
+    }
+
+    /// Returns the number of calls that were rejected, for any reason.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.denied + self.queue_full + self.table_full + self.closed + self.denied_by_others
+    }
+}
+
+/// Counts of the events of a store, and its present size. A field that has no meaning for a store is zero.
+///
+/// If `evicted` and `shared` are zero, [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Keys that were evicted to make room for new ones: [`OnFull::EvictLeastUsed`](crate::store::OnFull).
+    pub evicted: u64,
+    /// Evicted keys that were at their limits or locked out: such a key gets its quota once more when it
+    /// returns.
+    pub evicted_at_limit: u64,
+    /// Calls that were decided by a bucket that several keys share:
+    /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
+    pub shared: u64,
+    /// Commands that were sent to a server.
+    pub trips: u64,
+    /// Calls that the store's fallback decided, since the store itself could not.
+    pub fallbacks: u64,
+    /// The number of times that the circuit breaker has opened.
+    pub circuit_openings: u64,
+    /// `true` if the circuit breaker is open now: calls are decided without a trip.
+    pub is_circuit_open: bool,
+    /// The number of keys that are kept now.
+    pub keys: u64,
+    /// The number of calls that are queued now, for all keys together.
+    pub waiting: u64,
+}

@@ -1,0 +1,259 @@
+//! The counters of calls.
+//!
+//! An admission costs no locked operation: a limiter in memory counts it while the key's shard is locked, in a cell of
+//! that shard, by a plain load and a plain store. What is counted elsewhere is added atomically, in a cell of its own.
+
+use std::array::from_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::CallStats;
+use crate::decision::Decision;
+
+/// The number of cells that are counted in under a lock: one for each shard of a store in memory.
+pub(crate) const CELLS: usize = 64;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    Admitted,
+    Denied,
+    QueueFull,
+    TableFull,
+    Closed,
+    DeniedByOthers,
+    Cancelled,
+    ShadowDenied,
+    Queued,
+}
+
+/// The number of outcomes.
+const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
+
+impl CallOutcome {
+    /// Returns the outcome of a call that was decided so.
+    #[inline]
+    pub(crate) fn of(decision: &Decision, in_shadow: bool) -> Self {
+        match decision.is_allowed() {
+            true => Self::Admitted,
+            false => Self::of_denial(decision, in_shadow),
+        }
+    }
+
+    /// Returns the outcome as it is called in events and metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Denied => "denied",
+            Self::QueueFull => "queue_full",
+            Self::TableFull => "table_full",
+            Self::Closed => "closed",
+            Self::DeniedByOthers => "denied_by_others",
+            Self::Cancelled => "cancelled",
+            Self::ShadowDenied => "shadow_denied",
+            Self::Queued => "queued",
+        }
+    }
+
+    fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
+        match decision {
+            _ if in_shadow => Self::ShadowDenied,
+            decision if decision.is_closed() => Self::Closed,
+            decision if decision.is_table_full() => Self::TableFull,
+            decision if decision.is_queue_full() => Self::QueueFull,
+            _ => Self::Denied,
+        }
+    }
+}
+
+/// Counters on cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Cell([AtomicU64; OUTCOMES]);
+
+/// The counters of one policy, or of the calls that are made to a limiter directly.
+#[derive(Debug, Default)]
+pub struct CallCounts {
+    /// One cell for each shard; `None` if the store does not count.
+    by_shard: Option<Box<[Cell; CELLS]>>,
+    rest: Cell,
+}
+
+impl CallCounts {
+    /// Creates counters for a store that counts while its shards are locked.
+    pub(crate) fn by_shard() -> Self {
+        Self { by_shard: Some(Box::new(from_fn(|_| Cell::default()))), rest: Cell::default() }
+    }
+
+    /// Returns whether the store counts the calls itself.
+    #[inline]
+    pub(crate) fn is_by_shard(&self) -> bool {
+        self.by_shard.is_some()
+    }
+
+    /// Counts a call while its shard is locked, so that no other thread counts in the cell.
+    #[inline]
+    pub(crate) fn add_locked(&self, shard: usize, outcome: CallOutcome) {
+        if let Some(cells) = &self.by_shard {
+            let counter = &cells[shard & (CELLS - 1)].0[outcome as usize];
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a call. No lock is needed.
+    pub(crate) fn add(&self, outcome: CallOutcome) {
+        self.rest.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn totals(&self) -> [u64; OUTCOMES] {
+        let cells = || self.by_shard.iter().flat_map(|cells| cells.iter()).chain([&self.rest]);
+        from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
+    }
+
+    /// Adds what `other` has counted.
+    fn absorb(&self, other: &Self) {
+        for (counter, more) in self.rest.0.iter().zip(other.totals()) {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> CallStats {
+        stats(self.totals())
+    }
+}
+
+fn stats(totals: [u64; OUTCOMES]) -> CallStats {
+    let of = |outcome: CallOutcome| totals[outcome as usize];
+    CallStats {
+        admitted: of(CallOutcome::Admitted),
+        denied: of(CallOutcome::Denied),
+        queue_full: of(CallOutcome::QueueFull),
+        table_full: of(CallOutcome::TableFull),
+        closed: of(CallOutcome::Closed),
+        denied_by_others: of(CallOutcome::DeniedByOthers),
+        cancelled: of(CallOutcome::Cancelled),
+        shadow_denied: of(CallOutcome::ShadowDenied),
+        queued: of(CallOutcome::Queued),
+    }
+}
+
+/// Where a call is counted that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    pub(crate) counts: Arc<CallCounts>,
+    pub(crate) in_shadow: bool,
+}
+
+impl Counted {
+    /// Counts the end of a call. No lock is needed.
+    pub(crate) fn add(&self, outcome: CallOutcome) {
+        self.counts.add(outcome);
+    }
+
+    /// Counts a call that was decided, while its shard is locked.
+    pub(crate) fn add_locked(&self, shard: usize, decision: &Decision) {
+        self.counts.add_locked(shard, CallOutcome::of(decision, self.in_shadow));
+    }
+}
+
+/// The counters of a limiter: those of the calls that are made to it directly, and those of the policies that use it.
+#[derive(Debug)]
+pub(crate) struct CallRegistry {
+    pub(crate) direct: Arc<CallCounts>,
+    policies: Mutex<Vec<Arc<CallCounts>>>,
+}
+
+impl CallRegistry {
+    pub(crate) fn new() -> Self {
+        Self { direct: Arc::new(CallCounts::by_shard()), policies: Mutex::default() }
+    }
+
+    /// Creates the counters of a policy. Those of policies that have been dropped are added to the others.
+    pub(crate) fn register(&self) -> Arc<CallCounts> {
+        let counts = Arc::new(CallCounts::by_shard());
+        let mut policies = self.lock();
+        policies.retain(|known| {
+            let is_used = Arc::strong_count(known) > 1;
+            if !is_used {
+                self.direct.absorb(known);
+            }
+            is_used
+        });
+        policies.push(Arc::clone(&counts));
+        counts
+    }
+
+    pub(crate) fn stats(&self) -> CallStats {
+        let policies = self.lock();
+        let all = || policies.iter().chain([&self.direct]);
+        let totals: Vec<_> = all().map(|counts| counts.totals()).collect();
+        stats(from_fn(|outcome| totals.iter().map(|totals| totals[outcome]).sum()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<CallCounts>>> {
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_read_off_the_decision() {
+        let denial = Decision::deny(3, 0, Some(4), 9);
+        for (decision, outcome) in [
+            (Decision::allow(3, 2, 9), CallOutcome::Admitted),
+            (denial, CallOutcome::Denied),
+            (denial.with_queue_full(), CallOutcome::QueueFull),
+            (Decision::closed(3), CallOutcome::Closed),
+            (Decision::table_full(3), CallOutcome::TableFull),
+        ] {
+            assert_eq!(CallOutcome::of(&decision, false), outcome);
+            let in_shadow =
+                if decision.is_allowed() { CallOutcome::Admitted } else { CallOutcome::ShadowDenied };
+            assert_eq!(CallOutcome::of(&decision, true), in_shadow);
+        }
+    }
+
+    #[test]
+    fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {
+        let limiter = CallRegistry::new();
+        let first = limiter.register();
+        first.add_locked(7, CallOutcome::Admitted);
+        first.add(CallOutcome::Cancelled);
+        drop(first);
+        let second = limiter.register();
+        second.add_locked(63, CallOutcome::Admitted);
+        limiter.direct.add(CallOutcome::Denied);
+        assert_eq!(limiter.lock().len(), 1);
+        let stats = limiter.stats();
+        assert_eq!((stats.admitted, stats.cancelled, stats.denied, stats.ended()), (2, 1, 1, 4));
+        assert_eq!((second.stats().admitted, second.stats().ended()), (1, 1));
+    }
+
+    #[test]
+    fn each_outcome_but_queued_ends_a_call() {
+        let counts = CallCounts::by_shard();
+        for (shard, outcome) in [
+            CallOutcome::Admitted,
+            CallOutcome::Denied,
+            CallOutcome::QueueFull,
+            CallOutcome::TableFull,
+            CallOutcome::Closed,
+            CallOutcome::DeniedByOthers,
+            CallOutcome::Cancelled,
+            CallOutcome::ShadowDenied,
+            CallOutcome::Queued,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(outcome as usize, shard);
+            counts.add_locked(shard, outcome);
+            counts.add(outcome);
+        }
+        let stats = counts.stats();
+        assert_eq!((stats.ended(), stats.queued, stats.rejected()), (16, 2, 10));
+    }
+}

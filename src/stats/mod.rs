@@ -1,0 +1,29 @@
+//! What limiters and layers count: read it for a dashboard, a test or an alert.
+//!
+//! Every limiter and every policy of a layer counts its calls, always and exactly, on any number of threads. A reader
+//! stops no call. The counters begin at zero when the limiter or the layer is created, and only grow.
+//!
+//! | read | with |
+//! |---|---|
+//! | the calls of a limiter, and its key table | [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) |
+//! | the requests of a layer, by policy | [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats), and that of [`Layers`](crate::middleware::Layers::stats) |
+
+mod calls;
+mod counts;
+mod policy;
+
+pub use self::calls::{CallStats, StoreStats};
+#[doc(hidden)]
+pub use self::counts::CallCounts;
+pub(crate) use self::counts::{CELLS, CallOutcome, CallRegistry, Counted};
+pub use self::policy::{KeyStats, PolicyStats};
+
+/// What a limiter has counted. Returned by [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LimiterStats {
+    /// The calls of the limiter: those of its layers, and those that were made directly.
+    pub calls: CallStats,
+    /// The events of its store, such as evictions.
+    pub store: StoreStats,
+}
