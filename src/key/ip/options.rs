@@ -21,7 +21,7 @@ impl IpOptions {
     }
 
     /// Returns the key of a caller, or `None` if it is not limited.
-    pub(super) fn key(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
+    pub(super) fn key_of_peer(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
         let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
         if is_in(&self.deny) {
             return Err(KeyError::forbidden("this address is not served"));
@@ -150,7 +150,7 @@ macro_rules! ip_extractor {
             type Key = IpAddr;
 
             fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-                self.options.key(self.find(request)?)
+                self.options.key_of_peer(self.find(request)?)
             }
         }
     };

@@ -88,7 +88,7 @@ impl PeerIp {
         let peer = self.peer_source.peer(request.extensions())?;
         // `peer_from` may read a client's address that an outer layer has found, so it causes no warning.
         if self.peer_source.is_server() {
-            self.warning.check(peer, request.headers());
+            self.warning.warn_if_forwarded(peer, request.headers());
         }
         Ok(peer)
     }

@@ -33,7 +33,7 @@ impl ProxyWarning {
     ///
     /// For clients on the internet it costs two comparisons, and does not read the headers.
     #[inline]
-    pub(super) fn check(&self, peer: Peer, headers: &HeaderMap) {
+    pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
         if cfg!(feature = "tracing")
             && matches!(peer, Peer::Ip(address) if is_internal(address))
             && !self.is_logged.load(Ordering::Relaxed)

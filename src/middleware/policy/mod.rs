@@ -68,18 +68,10 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let algorithm = options.algorithm.as_ref();
         let mut attempt = Attempt::with(options.cost, algorithm, options.has_priority);
         attempt = attempt.counted(&info.calls, in_shadow);
-        if let Some(max_wait) = max_wait
-            && algorithm.map_or_else(|| self.queues(), holds_requests)
-        {
+        if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
         }
         if options.is_settled { attempt.with_reservation() } else { attempt }
-    }
-
-    /// Returns whether the limiter's algorithm queues requests.
-    #[inline]
-    fn queues(&self) -> bool {
-        holds_requests(&*self.limiter.algorithm())
     }
 
     /// Returns the outcome of a decision by `algorithm`, or by the limiter's own algorithm.
@@ -112,7 +104,7 @@ impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {
 
     #[inline]
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool {
-        infos[0].is_tiered || self.queues()
+        infos[0].is_tiered || holds_requests(&*self.limiter.algorithm())
     }
 
     fn store_stats(&self, all: &mut Vec<StoreStats>) {

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::options::Options;
 use super::report::PolicyReport;
-use super::structured_field;
+use super::{retry_after, structured_field};
 use crate::middleware::formats::{self, Draft, RATELIMIT, RATELIMIT_POLICY};
 use crate::middleware::policy::policy_name::PolicyName;
 
@@ -50,7 +50,8 @@ pub(in crate::middleware) fn add_fields(
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
     // The existing fields are collected before any are added here.
-    let others = existing_fields(headers);
+    let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
+    let others: Vec<HeaderValue> = lines.cloned().collect();
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };
@@ -69,19 +70,13 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
             None => report.window(),
             Some(Waits { extra, max, .. }) => report
                 .window()
-                .map(|wait| wait.saturating_add(extra).min(max).min(structured_field::MAX_RETRY_AFTER)),
+                .map(|wait| wait.saturating_add(extra).min(max).min(retry_after::MAX_RETRY_AFTER)),
         };
         headers.append(
             RATELIMIT,
             structured_field::item(&report.label().item, report.decision().remaining(), window),
         );
     }
-}
-
-/// Returns the values of both fields that are already set.
-fn existing_fields(headers: &HeaderMap) -> Vec<HeaderValue> {
-    let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
-    lines.cloned().collect()
 }
 
 /// Returns whether a field value has an item with the serialized name `name_item`. A field must not contain a name
@@ -120,11 +115,12 @@ mod tests {
     use http::header::RETRY_AFTER;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let (info, outcome) = (PolicyInfo::new(algorithm, std::sync::Arc::default()), Outcome::new(*decision, None));
+        let (info, outcome) =
+            (PolicyInfo::new(algorithm, std::sync::Arc::default()), Outcome::new(*decision, None));
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
-            headers.insert(RETRY_AFTER, structured_field::delay(wait));
+            headers.insert(RETRY_AFTER, retry_after::retry_after(wait));
         }
         let refused = Waits { wait: None, extra: Duration::ZERO, max: Duration::MAX };
         let refused = Some(refused).filter(|_| !decision.is_allowed());

@@ -13,6 +13,7 @@ pub(in crate::middleware) mod problem_json;
 pub(in crate::middleware) mod rejection_body;
 pub(in crate::middleware) mod report;
 pub(in crate::middleware) mod request_head;
+pub(in crate::middleware) mod retry_after;
 pub(in crate::middleware) mod structured_field;
 
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of, and of the waits in
-//! `Retry-After` and in milliseconds. Waits are rounded up here, to whole seconds or milliseconds.
+//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of.
 
 use std::time::Duration;
 
@@ -21,30 +20,9 @@ pub(in crate::middleware) fn seconds(span: Duration) -> u64 {
     whole_seconds(span).max(1)
 }
 
-/// The maximum wait that recipients must be able to parse (RFC 9111, section 1.2.2), in seconds.
-pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
-
-/// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.
-pub(in crate::middleware) fn delay(span: Duration) -> HeaderValue {
-    let span = span.min(MAX_RETRY_AFTER);
-    match usize::try_from(seconds(span)) {
-        // Short waits are the common case; their text is static.
-        Ok(short @ 1..100) => HeaderValue::from_static(
-            &TWO_DIGITS[if short < 10 { 2 * short + 1 } else { 2 * short }..=2 * short + 1],
-        ),
-        _ => HeaderValue::from(seconds(span)),
-    }
-}
-
 /// Returns `number`, or the largest integer of a structured field if that is smaller.
 pub(in crate::middleware) fn clamp_integer(number: u64) -> u64 {
     number.min(MAX_INTEGER)
-}
-
-/// Returns a duration in milliseconds, rounded up.
-pub(in crate::middleware) fn delay_millis(span: Duration) -> HeaderValue {
-    let millis = span.min(MAX_RETRY_AFTER).as_nanos().div_ceil(1_000_000);
-    HeaderValue::from(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 /// Returns an item of `RateLimit-Policy`.
@@ -102,7 +80,7 @@ fn name_item(name: &str) -> String {
 }
 
 /// The numbers 00 to 99.
-const TWO_DIGITS: &str = "00010203040506070809\
+pub(super) const TWO_DIGITS: &str = "00010203040506070809\
     10111213141516171819202122232425262728293031323334353637383940414243444546474849\
     50515253545556575859606162636465666768697071727374757677787980818283848586878889\
     90919293949596979899";
@@ -150,15 +128,6 @@ mod tests {
     #[test]
     fn concurrent_requests_have_a_unit_and_no_window() {
         assert_eq!(policy("x", QuotaPolicy::concurrent(7)), r#""x";q=7;qu="concurrent-requests""#);
-    }
-
-    #[test]
-    fn a_delay_is_its_number_of_seconds() {
-        assert_eq!(delay(Duration::ZERO), "1");
-        for seconds in (1..200).chain([1_000_000, 0x7fff_ffff]) {
-            assert_eq!(delay(Duration::from_secs(seconds)), seconds.to_string().as_str());
-        }
-        assert_eq!(delay(Duration::MAX), "2147483647");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl<A: Algorithm> Table<A> {
             let Shard { shard_config: ShardConfig { algorithm, .. }, states, .. } = &mut *shared;
             if states.get(&bucket).is_some_and(|state| algorithm.is_fresh(state, now)) {
                 states.remove(&bucket);
-                self.forgotten_at(now);
+                self.removed_at(now);
                 self.buckets.fetch_sub(1, Ordering::Relaxed);
             }
         }

@@ -5,9 +5,10 @@ use std::collections::hash_map::Entry;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
-use super::shard::{Shard, ShardConfig, Wakers, lock};
+use super::shard::{Shard, ShardConfig, lock};
 use super::sweep::retention;
 use super::table::Table;
+use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
 
@@ -70,7 +71,7 @@ impl<A: Algorithm> Table<A> {
             } else {
                 known.remove();
                 sweep_queue.mark_removed(key);
-                self.record_eviction(now);
+                self.record_removal(now);
             }
         }
     }

@@ -20,6 +20,7 @@ mod stats;
 mod sweep;
 mod table;
 mod wait;
+mod wakers;
 
 use std::convert::Infallible;
 use std::fmt;

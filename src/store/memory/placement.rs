@@ -88,7 +88,7 @@ impl<A: Algorithm> Table<A> {
             || queues.contains_key(&key);
         if !stays {
             states.remove(&key);
-            self.record_eviction(now);
+            self.record_removal(now);
         }
         stays
     }

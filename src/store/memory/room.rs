@@ -116,7 +116,7 @@ impl<A: Algorithm> Table<A> {
             && self.may_forget(shard_config, now)
         {
             known.remove();
-            self.record_eviction(now);
+            self.record_removal(now);
             return Look::Removed;
         }
         match full && algorithm.in_flight(known.get()) == 0 {
@@ -142,7 +142,7 @@ impl<A: Algorithm> Table<A> {
         }
         known.remove();
         sweep_queue.forget_recent(key);
-        self.forgotten_at(now);
+        self.removed_at(now);
         self.counters.evict(usage.is_full());
         Some(Place(&self.len))
     }

@@ -3,17 +3,13 @@
 //! A part has everything that is needed to decide a call on one of its keys: the state, the queue, and the algorithm
 //! itself. So a decision takes one lock. An algorithm is replaced one part at a time, never during a decision. Several
 //! keys can be locked at once, in the order of the addresses of their locks.
-//!
-//! [`Wakers`] wakes waiting calls after the locks are released.
 
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
-use std::task::Waker;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
-use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
@@ -96,32 +92,6 @@ impl<A: Algorithm> Shards<A> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<A>>> {
         self.shards.iter().map(|shard| lock(&shard.0))
-    }
-}
-
-/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held then, so this is declared before
-/// a lock is taken. The wakers are also woken if an algorithm panics, and if one of the wakers panics, the others are
-/// still woken.
-#[derive(Debug, Default)]
-pub(super) struct Wakers(Vec<Waker>);
-
-impl Deref for Wakers {
-    type Target = Vec<Waker>;
-
-    fn deref(&self) -> &Vec<Waker> {
-        &self.0
-    }
-}
-
-impl DerefMut for Wakers {
-    fn deref_mut(&mut self) -> &mut Vec<Waker> {
-        &mut self.0
-    }
-}
-
-impl Drop for Wakers {
-    fn drop(&mut self) {
-        wake_all(self.0.drain(..));
     }
 }
 

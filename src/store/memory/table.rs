@@ -17,9 +17,10 @@ use super::config::StoreConfig;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::on_full::OnFull;
-use super::shard::{Queues, Shard, ShardConfig, Shards, Wakers, lock};
+use super::shard::{Queues, Shard, ShardConfig, Shards, lock};
 use super::stats::Counters;
 use super::sweep::{SweepQueue, retention};
+use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
@@ -45,7 +46,7 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
     /// The latest clock reading at which a key was removed.
-    evicted_until: AtomicU64,
+    removed_until: AtomicU64,
     /// The time for which a fresh key must be idle before it is removed while there is room, in nanoseconds.
     pub(super) retention: AtomicU64,
     pub(super) clock: AnyClock,
@@ -62,7 +63,7 @@ impl<A: Algorithm> Table<A> {
             created_at: clock.now(),
             clock,
             config,
-            evicted_until: AtomicU64::new(0),
+            removed_until: AtomicU64::new(0),
             retention: AtomicU64::new(retention(algorithm)),
             keys: Shards::new(SHARDS, algorithm),
             shared: Shards::new(SHARED_SHARDS, algorithm),
@@ -195,7 +196,7 @@ impl<A: Algorithm> Table<A> {
                     if kept {
                         vacant.insert(state);
                     } else {
-                        self.record_eviction(now);
+                        self.record_removal(now);
                     }
                     (result, kept)
                 }
@@ -257,20 +258,20 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Records the removal of a key that was fresh at `now`, and so had observed no later reading. Releases its room.
-    pub(super) fn record_eviction(&self, now: Nanos) {
-        self.forgotten_at(now);
+    pub(super) fn record_removal(&self, now: Nanos) {
+        self.removed_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Records that a key was removed at `now`, without releasing its room.
-    pub(super) fn forgotten_at(&self, now: Nanos) {
-        self.evicted_until.fetch_max(now.0, Ordering::Relaxed);
+    pub(super) fn removed_at(&self, now: Nanos) {
+        self.removed_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// Returns the state of a key that is new or was removed. If it was removed, it may have observed the latest
     /// reading at which a key was removed, so its time is not before that.
     pub(super) fn new_state(&self, shard_config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
-        let now = now.max(Nanos(self.evicted_until.load(Ordering::Relaxed)));
+        let now = now.max(Nanos(self.removed_until.load(Ordering::Relaxed)));
         let Some(mut first) = shard_config.first.clone() else {
             return algorithm.new_state(self.created_at, now);
         };

@@ -12,7 +12,7 @@ use crate::middleware::response::options::{GrpcMode, SendHeaders};
 use crate::middleware::response::rejection_body::RejectionResponse;
 use crate::middleware::response::report::PolicyReport;
 use crate::middleware::response::request_head::RequestHead;
-use crate::middleware::response::structured_field;
+use crate::middleware::response::retry_after;
 use crate::middleware::response::{Rejection, Responder};
 use crate::store::Permit;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
@@ -103,10 +103,10 @@ where
         // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their retry policy.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
             if options.retry_after {
-                headers.entry(RETRY_AFTER).or_insert_with(|| structured_field::delay(wait));
+                headers.entry(RETRY_AFTER).or_insert_with(|| retry_after::retry_after(wait));
             }
             if options.retry_after_ms {
-                headers.entry(RETRY_AFTER_MS).or_insert_with(|| structured_field::delay_millis(wait));
+                headers.entry(RETRY_AFTER_MS).or_insert_with(|| retry_after::retry_after_millis(wait));
             }
         }
         if let Rejection::Limited(reports) = rejection

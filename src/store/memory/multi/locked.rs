@@ -109,7 +109,7 @@ impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
             self.shard.states.remove(&key);
-            self.context.table.record_eviction(self.now);
+            self.context.table.record_removal(self.now);
         }
     }
 }

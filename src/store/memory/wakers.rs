@@ -1,0 +1,32 @@
+//! Waking of the calls whose wait is over, after all locks are released.
+
+use std::ops::{Deref, DerefMut};
+use std::task::Waker;
+
+use crate::sync::wake_all;
+
+/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held then, so this is declared before
+/// a lock is taken. The wakers are also woken if an algorithm panics, and if one of the wakers panics, the others are
+/// still woken.
+#[derive(Debug, Default)]
+pub(super) struct Wakers(Vec<Waker>);
+
+impl Deref for Wakers {
+    type Target = Vec<Waker>;
+
+    fn deref(&self) -> &Vec<Waker> {
+        &self.0
+    }
+}
+
+impl DerefMut for Wakers {
+    fn deref_mut(&mut self) -> &mut Vec<Waker> {
+        &mut self.0
+    }
+}
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        wake_all(self.0.drain(..));
+    }
+}
