@@ -89,9 +89,9 @@ impl Setting {
     }
 
     /// Returns the time that the callers need for all calls.
-    fn time<F: Future<Output = ()>>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
+    fn time<F>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
     where
-        F: 'static,
+        F: Future<Output = ()> + 'static,
     {
         let tasks = LocalSet::new();
         for caller in 0..CALLERS {
