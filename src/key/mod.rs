@@ -74,6 +74,7 @@ mod or;
 mod request;
 mod single_header;
 mod tuple;
+mod watched;
 
 use std::hash::Hash;
 
@@ -90,6 +91,7 @@ pub use or::{Or, OrKey};
 pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 #[cfg(feature = "axum")]
 pub use request::{Route, RouteKey};
+pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 
 /// Finds the key of a request.
 ///
@@ -131,4 +133,8 @@ pub trait KeyExtractor<Req> {
     /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
     /// the [client](KeyError::invalid), or if the caller is [not served](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
+
+    /// Counts a denial of the key. By default, it does nothing.
+    #[doc(hidden)]
+    fn on_denied(&self, _key: &Self::Key) {}
 }

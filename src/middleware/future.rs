@@ -10,10 +10,11 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::{Outcome, limited, shadow_denial, word};
+use super::policy::outcome::{Outcome, limited, record_decisions, record_end, shadow_denial, started, word};
 use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
+use crate::clock::Nanos;
 use crate::observe;
 use crate::store::Permit;
 
@@ -48,6 +49,7 @@ pin_project! {
             response: F,
             outcomes: O,
             permit: Permit,
+            started: Nanos,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
     }
@@ -74,10 +76,11 @@ where
         response: Svc::Future,
         outcomes: P::Outcomes,
         permit: Permit,
+        started: Nanos,
         policies: &Arc<Policies<P>>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, outcomes, permit };
+        let stage = Stage::Calling { response, outcomes, permit, started };
         Self { stage, shared: Some((Arc::clone(policies), responder.clone())) }
     }
 
@@ -121,6 +124,7 @@ where
     let rejection = match verdict {
         Verdict::Decided { is_admitted: true, outcomes, permit } => {
             observe::record_decision(|| word(outcomes.as_ref()));
+            record_decisions(infos, outcomes.as_ref(), true);
             if outcomes.as_ref().iter().any(Option::is_some) {
                 responder.on_admit(request, &reports(infos, outcomes.as_ref()));
             }
@@ -131,6 +135,7 @@ where
         }
         Verdict::Decided { outcomes, .. } => {
             observe::record_decision(|| word(outcomes.as_ref()));
+            record_decisions(infos, outcomes.as_ref(), false);
             limited(infos, outcomes.as_ref()).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
             responder.reject(request, Rejection::Limited(&reports(infos, outcomes.as_ref())))
         }
@@ -176,21 +181,25 @@ where
                         unreachable!("it calls once")
                     };
                     let verdict = policies.set.waited(&policies.infos, &request, waited);
+                    policies.watch(&request, &verdict);
                     if let Verdict::Decided { is_admitted: true, outcomes, .. } = &verdict {
                         limited(&policies.infos, outcomes.as_ref())
                             .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
                     }
                     match prepare(verdict, &mut request, &policies.infos, responder) {
                         Ok((outcomes, permit)) => {
-                            Stage::Calling { response: ready.call(request), outcomes, permit }
+                            let started = started(&policies.infos);
+                            Stage::Calling { response: ready.call(request), outcomes, permit, started }
                         }
                         Err(answer) => {
                             Stage::Answered { answer: Some(answer), drain: responder.drain(request) }
                         }
                     }
                 }
-                (StageProj::Calling { response, outcomes, permit }, Some((policies, responder))) => {
-                    let answer = match ready!(response.poll(cx)) {
+                (StageProj::Calling { response, outcomes, permit, started }, Some((policies, responder))) => {
+                    let answered = ready!(response.poll(cx));
+                    record_end(&policies.infos, outcomes.as_ref(), *started, answered.is_ok());
+                    let answer = match answered {
                         Ok(response) => {
                             let outcomes = outcomes.as_mut();
                             if outcomes.iter().flatten().any(Outcome::has_reservation) {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::future::{ResponseFuture, prepare};
+use super::policy::outcome::started;
 use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
 use super::response::Responder;
 
@@ -57,15 +58,19 @@ where
             false => None,
         };
         match policies.set.decide(&policies.infos, &request, max_wait) {
-            Progress::Ready(verdict) => match prepare(verdict, &mut request, &policies.infos, responder) {
-                Ok((outcomes, permit)) => {
-                    let response = self.inner.call(request);
-                    ResponseFuture::calling(response, outcomes, permit, policies, responder)
+            Progress::Ready(verdict) => {
+                policies.watch(&request, &verdict);
+                match prepare(verdict, &mut request, &policies.infos, responder) {
+                    Ok((outcomes, permit)) => {
+                        let started = started(&policies.infos);
+                        let response = self.inner.call(request);
+                        ResponseFuture::calling(response, outcomes, permit, started, policies, responder)
+                    }
+                    Err(answer) => {
+                        ResponseFuture::rejected(answer, responder.drain(request), policies, responder)
+                    }
                 }
-                Err(answer) => {
-                    ResponseFuture::rejected(answer, responder.drain(request), policies, responder)
-                }
-            },
+            }
             Progress::Pending(wait) => {
                 // The instance that is ready must be the one that is called, so the clone stays here for the next call.
                 let clone = self.inner.clone();

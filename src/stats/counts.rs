@@ -55,6 +55,7 @@ impl CallOutcome {
         }
     }
 
+    #[inline]
     fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
         match decision {
             _ if in_shadow => Self::ShadowDenied,
@@ -72,32 +73,32 @@ impl CallOutcome {
 struct Cell([AtomicU64; OUTCOMES]);
 
 /// The counters of one policy, or of the calls that are made to a limiter directly.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CallCounts {
-    /// One cell for each shard; `None` if the store does not count.
-    by_shard: Option<Box<[Cell; CELLS]>>,
+    /// One cell for each shard.
+    by_shard: [Cell; CELLS],
     rest: Cell,
+    /// `true` if the store counts the calls.
+    is_by_shard: bool,
 }
 
 impl CallCounts {
     /// Creates counters for a store that counts while its shards are locked.
     pub(crate) fn by_shard() -> Self {
-        Self { by_shard: Some(Box::new(from_fn(|_| Cell::default()))), rest: Cell::default() }
+        Self { is_by_shard: true, ..Self::default() }
     }
 
     /// Returns whether the store counts the calls itself.
     #[inline]
     pub(crate) fn is_by_shard(&self) -> bool {
-        self.by_shard.is_some()
+        self.is_by_shard
     }
 
     /// Counts a call while its shard is locked, so that no other thread counts in the cell.
     #[inline]
     pub(crate) fn add_locked(&self, shard: usize, outcome: CallOutcome) {
-        if let Some(cells) = &self.by_shard {
-            let counter = &cells[shard & (CELLS - 1)].0[outcome as usize];
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        }
+        let counter = &self.by_shard[shard % CELLS].0[outcome as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Counts a call. No lock is needed.
@@ -106,7 +107,7 @@ impl CallCounts {
     }
 
     fn totals(&self) -> [u64; OUTCOMES] {
-        let cells = || self.by_shard.iter().flat_map(|cells| cells.iter()).chain([&self.rest]);
+        let cells = || self.by_shard.iter().chain([&self.rest]);
         from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
     }
 
@@ -119,6 +120,12 @@ impl CallCounts {
 
     pub(crate) fn stats(&self) -> CallStats {
         stats(self.totals())
+    }
+}
+
+impl Default for CallCounts {
+    fn default() -> Self {
+        Self { by_shard: from_fn(|_| Cell::default()), rest: Cell::default(), is_by_shard: false }
     }
 }
 

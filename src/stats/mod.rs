@@ -7,16 +7,24 @@
 //! |---|---|
 //! | the calls of a limiter, and its key table | [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) |
 //! | the requests of a layer, by policy | [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats), and that of [`Layers`](crate::middleware::Layers::stats) |
+//! | the last minute of a policy, second by second | a [`Timeline`] |
+//! | the keys that a policy denies most often | [`TopKeys`] |
 
 mod calls;
 mod counts;
 mod policy;
+mod ring;
+mod timeline;
+mod top_keys;
 
 pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
 pub(crate) use self::counts::{CELLS, CallOutcome, CallRegistry, Counted};
 pub use self::policy::{KeyStats, PolicyStats};
+pub(crate) use self::timeline::Event;
+pub use self::timeline::{Slice, Timeline};
+pub use self::top_keys::{TopKey, TopKeys};
 
 /// What a limiter has counted. Returned by [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::middleware::response::http_responder::HttpResponder;
 use crate::middleware::response::on_reject::OnReject;
 use crate::middleware::service::RateLimit;
 use crate::quota::Quota;
-use crate::stats::PolicyStats;
+use crate::stats::{PolicyStats, Timeline};
 use crate::store::{MemoryStore, Store};
 
 /// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
@@ -56,6 +56,8 @@ use crate::store::{MemoryStore, Store};
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
+/// | the last minute, second by second | [`timeline`](RateLimitLayer::timeline) |
+/// | who is denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | to count admitted and denied requests, and those without a key | [`stats`](RateLimitLayer::stats) |
@@ -152,6 +154,25 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     #[must_use]
     pub fn shadow(self, shadow: &Shadow) -> Self {
         self.with_info(|info| info.shadow = Some(shadow.clone()))
+    }
+
+    /// Counts what this policy does, second by second, in `timeline`: also the response times of the inner service. One
+    /// timeline may be given to several policies, which are then counted together.
+    ///
+    /// ```
+    /// use tower_throttle::stats::Timeline;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let last_minute = Timeline::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).timeline(&last_minute);
+    /// for (start, second) in last_minute.recent() {
+    ///     println!("{start:?}: {} admitted, {} denied", second.admitted, second.denied);
+    /// }
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn timeline(self, timeline: &Timeline) -> Self {
+        self.with_info(|info| info.timeline = Some(timeline.clone()))
     }
 
     /// Hides this policy from callers: it has no header fields, and no name in bodies and gRPC details.

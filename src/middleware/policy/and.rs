@@ -75,6 +75,13 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         self.0.decide_shadows(first, request, outcomes, permit);
         self.1.decide_shadows(second, request, others, permit);
     }
+
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        let (first, second) = infos.split_at(P::COUNT);
+        let (outcomes, others) = outcomes.split_at(P::COUNT);
+        self.0.watch_each(first, request, outcomes);
+        self.1.watch_each(second, request, others);
+    }
 }
 
 impl<P, Q> And<P, Q> {
@@ -146,6 +153,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
             true => self.admitted(infos, request, decided),
             false => self.denied(decided.0),
         }
+    }
+
+    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        self.watch_each(infos, request, outcomes);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
-use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats, Timeline};
 use crate::store::BoxError;
 
 /// The name, the switches and the counters of one policy.
@@ -27,6 +27,9 @@ pub struct PolicyInfo {
     pub(in crate::middleware) calls: Arc<CallCounts>,
     keys: Arc<KeyCounters>,
     store_errors: Arc<AtomicU64>,
+    pub(in crate::middleware) timeline: Option<Timeline>,
+    /// `true` if the extractor counts the keys that are denied.
+    pub(in crate::middleware) watches_keys: bool,
     observer: Observer,
 }
 
@@ -41,6 +44,8 @@ impl PolicyInfo {
             calls,
             keys: Arc::default(),
             store_errors: Arc::default(),
+            timeline: None,
+            watches_keys: false,
             observer: Observer::default(),
         }
     }
@@ -159,6 +164,8 @@ impl Clone for PolicyInfo {
             calls: Arc::clone(&self.calls),
             keys: Arc::clone(&self.keys),
             store_errors: Arc::clone(&self.store_errors),
+            timeline: self.timeline.clone(),
+            watches_keys: self.watches_keys,
             observer: Observer::default(),
         }
     }

@@ -11,9 +11,22 @@ use crate::algorithm::Algorithm;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
 
-impl<K, A: Algorithm, C> Policy<K, A, C> {
+impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+    /// Lets an extractor that watches keys count one that was denied.
+    pub(super) fn watch_key<Req>(&self, info: &PolicyInfo, request: &Req, outcome: Option<&Outcome>)
+    where
+        K: KeyExtractor<Req>,
+    {
+        if info.watches_keys
+            && outcome.is_some_and(|outcome| !outcome.decision.is_allowed())
+            && let Some(StoreKey::Key(key)) = self.key_uncounted(info, request)
+        {
+            self.key.on_denied(&key);
+        }
+    }
+
     /// Returns the key as [`key`](Self::key) does, but does not count and log errors a second time.
-    fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
+    pub(super) fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,
     {
@@ -48,9 +61,9 @@ where
     }
 
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>) {
-        outcomes.push(decided[0].take().map(|Decided { decision, algorithm, reservation }| {
+        outcomes.push(decided[0].take().map(|Decided { decision, algorithm, reservation, borrowed }| {
             let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-            self.outcome(decision, algorithm, reservation)
+            Outcome { borrowed, ..self.outcome(decision, algorithm, reservation) }
         }));
     }
 
@@ -71,5 +84,9 @@ where
             *outcome = shadow;
             permit.merge(held);
         }
+    }
+
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        self.watch_key(&infos[0], request, outcomes[0].as_ref());
     }
 }

@@ -2,8 +2,9 @@
 
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::CallOutcome;
+use crate::stats::{CallOutcome, Event, Timeline};
 use crate::store::Reservation;
 
 /// The decision of one policy, with the quotas that are reported with it.
@@ -16,6 +17,8 @@ pub struct Outcome {
     pub(in crate::middleware) is_tiered: bool,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
+    /// The units that the call has borrowed from the next window.
+    pub(in crate::middleware) borrowed: u64,
     /// The charge to settle, if the request's cost is settled.
     pub(in crate::middleware) reservation: Option<Reservation>,
 }
@@ -25,7 +28,7 @@ impl Outcome {
     /// cannot differ from the quotas that the policy was created with.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
-        Self { decision, quotas, is_tiered: false, is_shadow: false, reservation: None }
+        Self { decision, quotas, is_tiered: false, is_shadow: false, borrowed: 0, reservation: None }
     }
 
     /// Returns whether the outcome can be settled.
@@ -49,6 +52,49 @@ pub(in crate::middleware) fn limited<'a>(
 pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
     let denied = |outcome: &&Outcome| outcome.is_shadow && !outcome.decision.is_allowed();
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
+}
+
+/// Records the decisions on a request in the timelines of its policies. `is_admitted` says what became of it.
+#[inline]
+pub(in crate::middleware) fn record_decisions(
+    infos: &[PolicyInfo],
+    outcomes: &[Option<Outcome>],
+    is_admitted: bool,
+) {
+    for (info, outcome) in limited(infos, outcomes) {
+        if let Some(timeline) = &info.timeline {
+            let event = match (is_admitted, outcome.decision.is_allowed()) {
+                (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed),
+                (true, _) => Event::Admitted,
+                (false, false) => Event::Denied,
+                // Another policy denied it.
+                (false, true) => continue,
+            };
+            timeline.record(timeline.now(), event);
+        }
+    }
+}
+
+/// Returns the time at which the inner service is called, if a policy has a timeline.
+#[inline]
+pub(in crate::middleware) fn started(infos: &[PolicyInfo]) -> Nanos {
+    infos.iter().find_map(|info| info.timeline.as_ref()).map_or(Nanos::ZERO, Timeline::now)
+}
+
+/// Records the end of a request that the inner service was called with at `started`.
+#[inline]
+pub(in crate::middleware) fn record_end(
+    infos: &[PolicyInfo],
+    outcomes: &[Option<Outcome>],
+    started: Nanos,
+    is_success: bool,
+) {
+    let mut timelines = limited(infos, outcomes).filter_map(|(info, _)| info.timeline.as_ref()).peekable();
+    if timelines.peek().is_some() {
+        let time = self::started(infos).saturating_since(started);
+        let event = if is_success { Event::Succeeded(time) } else { Event::Failed(time) };
+        timelines.for_each(|timeline| timeline.record(timeline.now(), event));
+    }
 }
 
 /// Returns what was decided of a request, in a word: the first denial of those that count, or else whether it was

@@ -28,6 +28,19 @@ impl<P: PolicyCount> Policies<P> {
 }
 
 impl<P> Policies<P> {
+    /// Lets the extractors that watch keys count those that were denied.
+    #[inline]
+    pub(in crate::middleware) fn watch<Req>(&self, request: &Req, verdict: &Verdict<P::Outcomes>)
+    where
+        P: PolicySet<Req>,
+    {
+        if self.infos.iter().any(|info| info.watches_keys)
+            && let Verdict::Decided { outcomes, .. } = verdict
+        {
+            self.set.watch(&self.infos, request, outcomes.as_ref());
+        }
+    }
+
     pub(in crate::middleware) fn single(info: PolicyInfo, policy: P) -> Self {
         Self { infos: Box::new([info]), set: policy }
     }
@@ -82,6 +95,9 @@ pub trait PolicySet<Req>: PolicyCount {
         request: &Req,
         waited: <Self::Wait as Future>::Output,
     ) -> Verdict<Self::Outcomes>;
+
+    /// Lets the extractors that watch keys count those that were denied.
+    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
 /// Policies that can settle the cost of a request by its response, of type `Res`. Implemented by this crate only.
@@ -121,6 +137,9 @@ pub trait JointPolicy<Req>: PolicyCount {
         outcomes: &mut [Option<Outcome>],
         permit: &mut Permit,
     );
+
+    /// Lets the extractors that watch keys count those that were denied.
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
 /// A verdict, or the wait for it.

@@ -36,7 +36,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let decided = match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => (decision, reservation),
             Acquired::Pending(wait) => {
-                return Progress::Pending(PolicyWait::new(wait, options.algorithm, &info.calls));
+                let borrows = if options.has_priority { options.cost } else { 0 };
+                return Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, &info.calls));
             }
         };
         info.count(&decided.0, in_shadow);
@@ -104,13 +105,22 @@ where
     ) -> Verdict<Self::Outcomes> {
         let info = &infos[0];
         match waited {
-            Ok(WaitResult { decision, algorithm, reservation }) => {
+            Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
                 info.log_store_decided();
                 info.count_wait(&decision);
-                self.verdict(info, info.is_in_shadow(), algorithm.as_ref(), (decision, reservation))
+                let in_shadow = info.is_in_shadow();
+                let mut verdict = self.verdict(info, in_shadow, algorithm.as_ref(), (decision, reservation));
+                if let Verdict::Decided { outcomes: [Some(outcome)], .. } = &mut verdict {
+                    outcome.borrowed = borrows;
+                }
+                verdict
             }
             Err(error) => Verdict::StoreError(error),
         }
+    }
+
+    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        self.watch_key(&infos[0], request, outcomes[0].as_ref());
     }
 }
 

@@ -17,6 +17,8 @@ pub struct WaitResult<A> {
     pub(super) decision: Decision,
     pub(super) algorithm: Option<A>,
     pub(super) reservation: Reservation,
+    /// The units that the call has borrowed, if it has waited.
+    pub(super) borrows: u64,
 }
 
 pin_project! {
@@ -26,14 +28,16 @@ pin_project! {
         #[pin]
         wait: W,
         algorithm: Option<A>,
+        borrows: u64,
         undecided: Undecided,
     }
 }
 
 impl<W, A> PolicyWait<W, A> {
-    pub(super) fn new(wait: W, algorithm: Option<A>, calls: &Arc<CallCounts>) -> Self {
+    /// Creates the wait of a call that borrows that number of units if it waits.
+    pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: &Arc<CallCounts>) -> Self {
         let undecided = Undecided(Some(calls).filter(|calls| !calls.is_by_shard()).cloned());
-        Self { wait, algorithm, undecided }
+        Self { wait, algorithm, borrows, undecided }
     }
 }
 
@@ -59,6 +63,11 @@ where
         let decided = ready!(this.wait.poll(cx));
         this.undecided.0 = None;
         let (decision, reservation) = decided.map_err(Into::into)?;
-        Poll::Ready(Ok(WaitResult { decision, algorithm: this.algorithm.take(), reservation }))
+        Poll::Ready(Ok(WaitResult {
+            decision,
+            algorithm: this.algorithm.take(),
+            reservation,
+            borrows: *this.borrows,
+        }))
     }
 }

@@ -113,10 +113,10 @@ mod tests {
     use crate::middleware::response::Rejection;
     use crate::quota::Quota;
     use http::header::RETRY_AFTER;
+    use std::sync::Arc;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let (info, outcome) =
-            (PolicyInfo::new(algorithm, std::sync::Arc::default()), Outcome::new(*decision, None));
+        let (info, outcome) = (PolicyInfo::new(algorithm, Arc::default()), Outcome::new(*decision, None));
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {

@@ -101,9 +101,12 @@ impl<A: Algorithm> Table<A> {
         }
         let late = now < algorithm.last_update(state);
         let now = if late { self.clock.now() } else { now };
-        let decision = change(algorithm, state, now)?;
-        self.count(key, call, &decision);
-        Some(decision)
+        // Not taken apart: the decision would be copied.
+        let decision = change(algorithm, state, now);
+        if let Some(decision) = &decision {
+            self.count(key, call, decision);
+        }
+        decision
     }
 
     /// Counts a call that was decided. The shard of its key is locked.

@@ -1,18 +1,24 @@
 //! What others can observe of a layer's decisions: a function that sees rejections, extensions, and the counts.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use tower::util::BoxCloneService;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, PeerIp, from_fn};
-use tower_throttle::middleware::{Decisions, Rejected, Rejection};
-use tower_throttle::{Decision, ErrorResponder, HttpResponder, Quota, RateLimitLayer};
+use tower_throttle::middleware::{Decisions, Rejected, Rejection, Shadow};
+use tower_throttle::stats::{Slice, Timeline, TopKeys};
+use tower_throttle::{Decision, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::keys::{Http, at_once, from, get, with};
+use crate::support::PolledByHand;
 
 type Seen = Arc<Mutex<Vec<String>>>;
 
@@ -144,4 +150,119 @@ async fn the_counts_of_a_layer_name_no_key() {
     assert_eq!((stats.calls.admitted, stats.calls.denied, stats.calls.ended()), (2, 1, 3));
     let shown = format!("{stats:?} {:?}", layer.limiter().stats());
     assert!(shown.contains("by key") && !shown.contains("recognisable"), "{shown}");
+}
+
+/// A timeline counts the decisions of a policy and the responses of the inner service, in the second of each.
+#[tokio::test]
+async fn a_timeline_counts_decisions_and_responses_by_the_second() {
+    let clock = ManualClock::new();
+    let last_minute = Timeline::new().clock(clock.clone());
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_hour(4))).clock(clock.clone()).build();
+    let layer = RateLimitLayer::with_limiter(Global, limiter)
+        .responder(ErrorResponder)
+        .timeline(&last_minute)
+        .unless(|millis: &u64| *millis == 0);
+    let working = clock.clone();
+    let service = layer.layer(service_fn(move |millis: u64| {
+        working.advance(Duration::from_millis(millis));
+        std::future::ready(if millis == 13 { Err("unlucky") } else { Ok(()) })
+    }));
+    for millis in [20, 13, 0] {
+        let _ = service.clone().oneshot(millis).await;
+    }
+    clock.set(Duration::from_secs(7));
+    for millis in [50, 1_500, 40, 40] {
+        let _ = service.clone().oneshot(millis).await;
+    }
+    let seconds: Vec<_> = last_minute.recent();
+    let lines: Vec<_> = seconds
+        .iter()
+        .map(|(start, second)| {
+            let Slice { admitted, denied, successes, errors, .. } = *second;
+            let (sum, min) = (second.response_time(), second.min_response_time());
+            format!("{start:?}: {admitted} {denied} {successes} {errors} {sum:?} {min:?}")
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        ["0ns: 2 0 1 1 33ms Some(13ms)", "7s: 2 0 1 0 50ms Some(50ms)", "8s: 0 2 1 0 1.5s Some(1.5s)"]
+    );
+    assert_eq!(last_minute.total().admitted, layer.stats().calls.admitted);
+}
+
+#[tokio::test]
+async fn a_timeline_counts_waits_and_borrowed_units_alone_and_joined() {
+    for is_joined in [false, true] {
+        let clock = ManualClock::new();
+        let timeline = Timeline::new().clock(clock.clone());
+        let window = FixedWindow::new(Quota::per_second(4)).priority(50);
+        let limiter = RateLimiter::builder(window).clock(clock.clone()).build();
+        let layer = RateLimitLayer::with_limiter(Global, limiter)
+            .cost(|cost: &u64| *cost)
+            .priority(|_: &u64| true)
+            .timeline(&timeline)
+            .responder(ErrorResponder);
+        let inner = service_fn(|_: u64| std::future::ready(Ok::<_, Infallible>(())));
+        let other = RateLimiter::builder(FixedWindow::new(Quota::per_hour(9))).clock(clock.clone()).build();
+        let other = RateLimitLayer::with_limiter(Global, other);
+        let service = match is_joined {
+            true => BoxCloneService::new(layer.and(other).layer(inner)),
+            false => BoxCloneService::new(layer.layer(inner)),
+        };
+        let mut calls = [4, 2, 1].map(|cost| PolledByHand::new(service.clone().oneshot(cost)));
+        assert_eq!(calls.each_mut().map(PolledByHand::poll), [true, false, true], "{is_joined}");
+        clock.set(Duration::from_secs(1));
+        assert!(calls[1].poll());
+        let total = timeline.total();
+        assert_eq!((total.admitted, total.denied, total.queued, total.borrowed), (2, 1, 1, 2), "{is_joined}");
+        assert_eq!((total.successes, total.errors), (2, 0));
+    }
+}
+
+/// Returns the labels and the counts of a list.
+fn listed(top: &TopKeys) -> Vec<(String, u64)> {
+    top.list().into_iter().map(|key| (key.label, key.denied)).collect()
+}
+
+#[tokio::test]
+async fn the_keys_that_are_denied_most_often_are_listed() {
+    let (hashed, shown) = (TopKeys::new(), TopKeys::new());
+    let ip = || RateLimitLayer::new(PeerIp::new(), at_once(1));
+    let first = ip().top_keys(&hashed).unless(|request: &Http| request.uri().path() == "/free");
+    let second = ip()
+        .top_keys_by(&shown, |ip: &IpAddr| format!("net {}", ip.to_string().split('.').next().unwrap()))
+        .and(RateLimitLayer::new(Global, at_once(100)));
+    let (first, second) = (first.layer(service_fn(hello)), second.layer(service_fn(hello)));
+    for (peer, calls) in [("1.2.3.4", 2), ("5.6.7.8", 4), ("9.9.9.9", 1)] {
+        for _ in 0..calls {
+            let _ = first.clone().oneshot(from(peer)).await.unwrap();
+            let _ = second.clone().oneshot(from(peer)).await.unwrap();
+        }
+    }
+    assert_eq!(listed(&shown), [("net 5".to_owned(), 3), ("net 1".to_owned(), 1)]);
+    let hashed = listed(&hashed);
+    assert_eq!(hashed.iter().map(|(_, denied)| *denied).collect::<Vec<_>>(), [3, 1]);
+    assert!(hashed.iter().all(|(label, _)| label.len() == 16 && !label.contains('.')), "{hashed:?}");
+}
+
+/// Also the denials of a wait, of shadow mode and of a closed limiter.
+#[tokio::test]
+async fn denials_of_each_kind_are_listed() {
+    let (top, shadow) = (TopKeys::new(), Shadow::new());
+    let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(1);
+    let layer = RateLimitLayer::new(from_fn(|job: &u32| Some(*job)), bucket)
+        .shadow(&shadow)
+        .responder(ErrorResponder)
+        .top_keys_by(&top, |job: &u32| job.to_string());
+    let service = layer.layer(service_fn(|_: u32| std::future::ready(Ok::<_, Infallible>(()))));
+    for _ in 0..3 {
+        assert!(service.clone().oneshot(7).await.is_ok());
+    }
+    assert_eq!(listed(&top), [("7".to_owned(), 2)]);
+    shadow.set(false);
+    let mut waiting = PolledByHand::new(service.clone().oneshot(7));
+    assert!(!waiting.poll());
+    layer.limiter().close();
+    assert!(waiting.poll() && waiting.output.unwrap().is_err());
+    assert_eq!(listed(&top), [("7".to_owned(), 3)]);
 }

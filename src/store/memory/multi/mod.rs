@@ -210,7 +210,8 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
         let reserve =
             reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
         let counted = waits.then(|| Counted { counts: Arc::clone(counts), in_shadow: false });
-        wait::Member { decides: Some(decides), algorithm, reserve, counted }
+        let borrows = if priority { cost } else { 0 };
+        wait::Member { decides: Some(decides), algorithm, reserve, borrows, counted }
     };
     wait.parts = parts.into_iter().map(of_part).collect();
     match (denied, wait.may_wait.is_empty()) {

@@ -20,6 +20,8 @@ pub struct Decided {
     pub(crate) algorithm: Option<AnyAlgorithm>,
     /// The reservation, if the call was admitted and is to be settled.
     pub(crate) reservation: Option<Reservation>,
+    /// The units that the call has borrowed from the next window.
+    pub(crate) borrowed: u64,
 }
 
 /// One of the calls that were decided together.
@@ -30,6 +32,8 @@ pub(super) struct Member {
     pub(super) algorithm: Option<AnyAlgorithm>,
     /// The index of the call that was charged for this call, and the function that creates its reservation.
     pub(super) reserve: Option<(usize, Reserve)>,
+    /// The units that the call borrows if it waits.
+    pub(super) borrows: u64,
     /// Where the end of the call is counted, if the joint call waits.
     pub(super) counted: Option<Counted>,
 }
@@ -101,11 +105,12 @@ impl JointWait {
     /// Returns the outcome of each part, once none waits.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let (decisions, charged_at) = (&self.decisions, &self.charged_at);
-        let decided = |Member { decides, algorithm, reserve, .. }: Member| {
+        let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
             let decision = decisions[decides?]?;
             let reserve = reserve.filter(|_| decision.is_allowed());
             let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
-            Some(Decided { decision, algorithm, reservation })
+            let borrowed = if decision.delay().is_zero() { 0 } else { borrows };
+            Some(Decided { decision, algorithm, reservation, borrowed })
         };
         self.parts.drain(..).map(decided).collect()
     }

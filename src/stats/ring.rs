@@ -1,0 +1,131 @@
+//! The slices of one thread: written by that thread only, read by any.
+//!
+//! A slice has no lock. Its thread adds by plain loads and stores, and when a new slice of time begins, it overwrites the
+//! oldest one between two changes of the slice's number: a reader that saw the number change drops what it has read.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::timeline::{Event, Slice};
+
+/// The number of a slice that is not in use, or is being overwritten. Others are counted from 1.
+const NONE: u64 = 0;
+
+/// The counters of one slice.
+#[derive(Debug)]
+struct Counters {
+    /// The number of the slice of time that is counted here.
+    number: AtomicU64,
+    admitted: AtomicU64,
+    denied: AtomicU64,
+    queued: AtomicU64,
+    successes: AtomicU64,
+    errors: AtomicU64,
+    borrowed: AtomicU64,
+    response_time: AtomicU64,
+    min_response_time: AtomicU64,
+}
+
+impl Counters {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            number: AtomicU64::new(NONE),
+            admitted: zero(),
+            denied: zero(),
+            queued: zero(),
+            successes: zero(),
+            errors: zero(),
+            borrowed: zero(),
+            response_time: zero(),
+            min_response_time: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Begins the slice with that number.
+    #[cold]
+    fn begin(&self, number: u64) {
+        self.number.store(NONE, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let Self { admitted, denied, queued, successes, errors, borrowed, response_time, .. } = self;
+        for counter in [admitted, denied, queued, successes, errors, borrowed, response_time] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.min_response_time.store(u64::MAX, Ordering::Relaxed);
+        self.number.store(number, Ordering::Release);
+    }
+
+    #[inline]
+    fn add(&self, event: Event) {
+        match event {
+            Event::Admitted => add(&self.admitted, 1),
+            Event::Released(borrowed) => {
+                add(&self.admitted, 1);
+                add(&self.queued, 1);
+                add(&self.borrowed, borrowed);
+            }
+            Event::Denied => add(&self.denied, 1),
+            Event::Succeeded(time) => self.add_response(&self.successes, time),
+            Event::Failed(time) => self.add_response(&self.errors, time),
+        }
+    }
+
+    #[inline]
+    fn add_response(&self, counter: &AtomicU64, time: u64) {
+        add(counter, 1);
+        add(&self.response_time, time);
+        if time < self.min_response_time.load(Ordering::Relaxed) {
+            self.min_response_time.store(time, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of the slice and its counts, unless it is overwritten meanwhile.
+    fn read(&self) -> Option<(u64, Slice)> {
+        let number = self.number.load(Ordering::Acquire);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let slice = Slice {
+            admitted: read(&self.admitted),
+            denied: read(&self.denied),
+            queued: read(&self.queued),
+            successes: read(&self.successes),
+            errors: read(&self.errors),
+            borrowed: read(&self.borrowed),
+            response_nanos: read(&self.response_time),
+            min_nanos: read(&self.min_response_time),
+        };
+        fence(Ordering::Acquire);
+        (number != NONE && self.number.load(Ordering::Relaxed) == number).then_some((number, slice))
+    }
+}
+
+/// Adds to a counter that only this thread changes.
+#[inline]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+/// The latest slices of one thread.
+#[derive(Debug)]
+pub(super) struct Ring {
+    slices: Box<[Counters]>,
+}
+
+impl Ring {
+    pub(super) fn new(slices: usize) -> Self {
+        Self { slices: (0..slices).map(|_| Counters::new()).collect() }
+    }
+
+    /// Counts an event in the slice with that number. Only one thread may call it.
+    #[inline]
+    pub(super) fn add(&self, number: u64, event: Event) {
+        let slice = &self.slices[(number % self.slices.len() as u64) as usize];
+        if slice.number.load(Ordering::Relaxed) != number {
+            slice.begin(number);
+        }
+        slice.add(event);
+    }
+
+    /// Returns the slices, each with its number, in no order.
+    pub(super) fn read(&self) -> impl Iterator<Item = (u64, Slice)> {
+        self.slices.iter().filter_map(Counters::read)
+    }
+}

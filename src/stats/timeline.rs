@@ -1,0 +1,393 @@
+//! Counts of the recent past, slice by slice.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::ring::Ring;
+use crate::clock::{AnyClock, Nanos};
+
+/// An event that is counted. Response times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Admitted,
+    /// Admitted after a wait in a queue, for which it has borrowed that number of units of the next window.
+    Released(u64),
+    Denied,
+    Succeeded(u64),
+    Failed(u64),
+}
+
+/// What a policy did of late: one [`Slice`] for each of the last 60 seconds, unless set otherwise.
+///
+/// Give it to a layer with [`timeline`](crate::middleware::RateLimitLayer::timeline), keep a clone, and read it at any time.
+/// Clones share the counts. A layer without one does no work for it.
+///
+/// ```
+/// use tower_throttle::stats::Timeline;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let last_minute = Timeline::new();
+/// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).timeline(&last_minute);
+/// // later
+/// let total = last_minute.total();
+/// println!("{} admitted, {} denied, {:?} on average", total.admitted, total.denied, total.mean_response_time());
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+///
+/// # Guarantees
+///
+/// Totals are exact on any number of threads: each counts in slices of its own. If the clock steps back, the slices that it
+/// crosses may be lost, and no others.
+///
+/// # Memory
+///
+/// 72 bytes for each slice and each thread that has served requests.
+#[derive(Clone)]
+pub struct Timeline {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Differs from that of all other timelines of the process.
+    id: u64,
+    slices: usize,
+    /// The length of a slice, in nanoseconds.
+    length: u64,
+    clock: AnyClock,
+    rings: Mutex<Vec<Arc<Ring>>>,
+}
+
+/// The number of timelines that were created.
+static CREATED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The rings in which this thread counts, each with the number of its timeline.
+    static OWN: RefCell<Vec<(u64, Arc<Ring>)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Timeline {
+    /// Creates a timeline of 60 slices of one second.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(60, 1_000_000_000, AnyClock::default())
+    }
+
+    fn with(slices: usize, length: u64, clock: AnyClock) -> Self {
+        let id = CREATED.fetch_add(1, Ordering::Relaxed);
+        Self { shared: Arc::new(Shared { id, slices, length, clock, rings: Mutex::default() }) }
+    }
+
+    /// Returns a new timeline of that number of slices, the present one included; at least 1, at most 3,600.
+    #[must_use]
+    pub fn slices(self, slices: usize) -> Self {
+        Self::with(slices.clamp(1, 3_600), self.shared.length, self.shared.clock.clone())
+    }
+
+    /// Returns a new timeline whose slices have that length, at least a millisecond.
+    #[must_use]
+    pub fn slice_length(self, length: Duration) -> Self {
+        Self::with(self.shared.slices, Nanos::from(length).0.max(1_000_000), self.shared.clock.clone())
+    }
+
+    /// Returns a new timeline with another clock: that of the limiter, in tests.
+    #[must_use]
+    pub fn clock(self, clock: impl Into<AnyClock>) -> Self {
+        Self::with(self.shared.slices, self.shared.length, clock.into())
+    }
+
+    /// Returns the present reading of the clock.
+    #[inline]
+    pub(crate) fn now(&self) -> Nanos {
+        self.shared.clock.now()
+    }
+
+    /// Counts an event at `now`.
+    #[inline]
+    pub(crate) fn record(&self, now: Nanos, event: Event) {
+        let Shared { id, length, .. } = *self.shared;
+        let number = now.0 / length + 1;
+        // A thread that ends counts no more.
+        let _ = OWN.try_with(|own| {
+            let Ok(mut own) = own.try_borrow_mut() else { return };
+            let known = own.iter().position(|(of, _)| *of == id);
+            let at = known.unwrap_or_else(|| self.join(&mut own));
+            own[at].1.add(number, event);
+        });
+    }
+
+    /// Gives the thread a ring. Returns its index.
+    #[cold]
+    fn join(&self, own: &mut Vec<(u64, Arc<Ring>)>) -> usize {
+        let mut rings = self.shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        // That of a thread that has ended is used again.
+        let unused = rings.iter().find(|ring| Arc::strong_count(ring) == 1).cloned();
+        let ring = unused.unwrap_or_else(|| {
+            let ring = Arc::new(Ring::new(self.shared.slices));
+            rings.push(Arc::clone(&ring));
+            ring
+        });
+        // What that thread has written comes before what this one writes.
+        fence(Ordering::Acquire);
+        // The rings of timelines that are gone.
+        own.retain(|(_, ring)| Arc::strong_count(ring) > 1);
+        own.push((self.shared.id, ring));
+        own.len() - 1
+    }
+
+    /// Returns the slices that are not over for longer than the timeline reaches back, the oldest first; each with the
+    /// reading of the clock at which it began. Slices without any event are left out.
+    #[must_use]
+    pub fn recent(&self) -> Vec<(Duration, Slice)> {
+        let Shared { slices, length, rings, .. } = &*self.shared;
+        let newest = self.now().0 / length + 1;
+        let oldest = (newest + 1).saturating_sub(*slices as u64);
+        let mut found: Vec<(u64, Slice)> = Vec::new();
+        let rings = rings.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, slice) in rings.iter().flat_map(|ring| ring.read()) {
+            if (oldest..=newest).contains(&number) {
+                match found.iter_mut().find(|(known, _)| *known == number) {
+                    Some((_, known)) => known.add(&slice),
+                    None => found.push((number, slice)),
+                }
+            }
+        }
+        found.sort_by_key(|(number, _)| *number);
+        let start = |number: u64| Duration::from_nanos((number - 1).saturating_mul(*length));
+        found.into_iter().map(|(number, slice)| (start(number), slice)).collect()
+    }
+
+    /// Returns the sum of all slices.
+    #[must_use]
+    pub fn total(&self) -> Slice {
+        self.recent().iter().fold(Slice::default(), |mut total, (_, slice)| {
+            total.add(slice);
+            total
+        })
+    }
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeline").field("slices", &self.shared.slices).finish_non_exhaustive()
+    }
+}
+
+/// What a policy did in one slice of time, or in several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slice {
+    /// Requests that were admitted.
+    pub admitted: u64,
+    /// Requests that this policy denied; not those that were let through in shadow mode.
+    pub denied: u64,
+    /// Admitted requests that had waited in a queue.
+    pub queued: u64,
+    /// Responses of the inner service, whatever their status.
+    pub successes: u64,
+    /// Errors of the inner service.
+    pub errors: u64,
+    /// Units that requests with priority have borrowed from the next window.
+    pub borrowed: u64,
+    pub(super) response_nanos: u64,
+    pub(super) min_nanos: u64,
+}
+
+impl Slice {
+    /// Returns the sum of the times that the inner service took, for the responses and errors of this slice.
+    #[must_use]
+    pub fn response_time(&self) -> Duration {
+        Duration::from_nanos(self.response_nanos)
+    }
+
+    /// Returns the shortest of these times; `None` if there was no response.
+    #[must_use]
+    pub fn min_response_time(&self) -> Option<Duration> {
+        (self.min_nanos < u64::MAX).then(|| Duration::from_nanos(self.min_nanos))
+    }
+
+    /// Returns the mean of these times; `None` if there was no response.
+    #[must_use]
+    pub fn mean_response_time(&self) -> Option<Duration> {
+        self.response_nanos.checked_div(self.successes + self.errors).map(Duration::from_nanos)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.denied += other.denied;
+        self.queued += other.queued;
+        self.successes += other.successes;
+        self.errors += other.errors;
+        self.borrowed += other.borrowed;
+        self.response_nanos = self.response_nanos.saturating_add(other.response_nanos);
+        self.min_nanos = self.min_nanos.min(other.min_nanos);
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Self {
+        let (response_nanos, min_nanos) = (0, u64::MAX);
+        let (admitted, denied, queued, successes, errors, borrowed) = (0, 0, 0, 0, 0, 0);
+        Self { admitted, denied, queued, successes, errors, borrowed, response_nanos, min_nanos }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Returns a timeline of five slices of 200 ms, as Sentinel's tests have.
+    fn timeline() -> (Timeline, ManualClock) {
+        let clock = ManualClock::new();
+        (Timeline::new().slices(5).slice_length(200 * MS).clock(clock.clone()), clock)
+    }
+
+    fn count(timeline: &Timeline, event: Event) {
+        timeline.record(timeline.now(), event);
+    }
+
+    /// Returns the number of admitted requests in each slice.
+    fn admitted(timeline: &Timeline) -> Vec<(u128, u64)> {
+        timeline.recent().iter().map(|(start, slice)| (start.as_millis(), slice.admitted)).collect()
+    }
+
+    /// LeapArray: a slice begins at a multiple of its length, and all events within it are counted in it.
+    #[test]
+    fn events_of_one_slice_are_counted_together() {
+        let (timeline, clock) = timeline();
+        assert_eq!(admitted(&timeline), []);
+        for at in [1_000, 1_001, 1_199, 1_200, 1_399] {
+            clock.set(at * MS);
+            count(&timeline, Event::Admitted);
+        }
+        assert_eq!(admitted(&timeline), [(1_000, 3), (1_200, 2)]);
+        assert_eq!(timeline.total().admitted, 5);
+    }
+
+    /// LeapArray: a slice whose time has passed is used again, and begins at zero.
+    #[test]
+    fn the_oldest_slice_is_overwritten() {
+        let (timeline, clock) = timeline();
+        for at in (0..3_000).step_by(100) {
+            clock.set(at * MS);
+            count(&timeline, Event::Admitted);
+        }
+        let expected = [(2_000, 2), (2_200, 2), (2_400, 2), (2_600, 2), (2_800, 2)];
+        assert_eq!(admitted(&timeline), expected);
+    }
+
+    /// LeapArray: deprecated slices are not listed, though nothing has overwritten them.
+    #[test]
+    fn slices_that_are_over_for_too_long_are_not_listed() {
+        let (timeline, clock) = timeline();
+        count(&timeline, Event::Admitted);
+        clock.set(999 * MS);
+        assert_eq!(admitted(&timeline), [(0, 1)]);
+        clock.set(1_000 * MS);
+        assert_eq!(admitted(&timeline), []);
+        count(&timeline, Event::Admitted);
+        assert_eq!(admitted(&timeline), [(1_000, 1)]);
+    }
+
+    /// ArrayMetric: totals over the window, the minimum of the response times, and none without a response.
+    #[test]
+    fn totals_sum_all_slices() {
+        let (timeline, clock) = timeline();
+        assert_eq!(timeline.total(), Slice::default());
+        assert_eq!(
+            (timeline.total().min_response_time(), timeline.total().mean_response_time()),
+            (None, None)
+        );
+        for event in [Event::Admitted, Event::Denied, Event::Succeeded(30_000_000), Event::Released(3)] {
+            count(&timeline, event);
+        }
+        clock.set(700 * MS);
+        for event in [Event::Failed(10_000_000), Event::Succeeded(20_000_000), Event::Denied] {
+            count(&timeline, event);
+        }
+        let total = timeline.total();
+        assert_eq!((total.admitted, total.denied, total.queued, total.borrowed), (2, 2, 1, 3));
+        assert_eq!((total.successes, total.errors), (2, 1));
+        assert_eq!((total.response_time(), total.min_response_time()), (60 * MS, Some(10 * MS)));
+        assert_eq!(total.mean_response_time(), Some(20 * MS));
+    }
+
+    /// BucketLeapArray: eight threads count in one window, and no event is lost.
+    #[test]
+    fn threads_lose_no_event() {
+        const EACH: u64 = 20_000;
+        let (timeline, _clock) = timeline();
+        for round in 1..=2 {
+            let each = || {
+                for _ in 0..EACH {
+                    count(&timeline, Event::Admitted);
+                    count(&timeline, Event::Succeeded(3));
+                }
+            };
+            thread::scope(|scope| {
+                let threads = [(); 8].map(|()| scope.spawn(each));
+                for thread in threads {
+                    thread.join().unwrap();
+                }
+            });
+            let total = timeline.total();
+            assert_eq!((total.admitted, total.successes), (8 * EACH * round, 8 * EACH * round));
+            assert_eq!(total.response_nanos, 3 * 8 * EACH * round);
+        }
+        let rings = timeline.shared.rings.lock().unwrap().len();
+        assert!(rings <= 8, "threads that have ended leave their slices to others: {rings}");
+    }
+
+    /// A running clock: what is read while threads count is never more than what was counted, and all of it is there in
+    /// the end.
+    #[test]
+    fn a_reader_sees_no_slice_that_is_half_overwritten() {
+        let timeline = Timeline::new().slices(2).slice_length(MS);
+        thread::scope(|scope| {
+            let counting = scope.spawn(|| {
+                for _ in 0..200_000 {
+                    count(&timeline, Event::Released(0));
+                }
+            });
+            while !counting.is_finished() {
+                for (_, slice) in timeline.recent() {
+                    // The two are counted one after the other, and read in that order.
+                    assert!(slice.admitted <= slice.queued + 1, "{slice:?}");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_loses_at_most_the_slices_that_it_crosses() {
+        let (timeline, clock) = timeline();
+        for at in [0, 200, 400, 600, 800] {
+            clock.set(at * MS);
+            count(&timeline, Event::Admitted);
+        }
+        clock.set(450 * MS);
+        count(&timeline, Event::Admitted);
+        assert_eq!(admitted(&timeline), [(0, 1), (200, 1), (400, 2)], "later ones are not listed");
+        clock.set(800 * MS);
+        assert_eq!(admitted(&timeline), [(0, 1), (200, 1), (400, 2), (600, 1), (800, 1)]);
+        // Further back than the timeline reaches.
+        clock.set(5_000 * MS);
+        count(&timeline, Event::Admitted);
+        clock.set(100 * MS);
+        count(&timeline, Event::Admitted);
+        assert_eq!(timeline.total().admitted, 1);
+    }
+}

@@ -1,0 +1,217 @@
+//! The keys that are denied most often, in constant memory.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The keys that are denied most often: who hits the limit.
+///
+/// Give it to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read it at any time.
+/// Clones share the counts. It shows the label of a key, not the key: by default a number that differs from process to
+/// process, else what the function given to [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by) returns.
+///
+/// ```
+/// use tower_throttle::stats::TopKeys;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let top = TopKeys::new();
+/// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).top_keys(&top);
+/// for key in top.list() {
+///     println!("{} was denied {} times, at most {} fewer", key.label, key.denied, key.error);
+/// }
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+///
+/// # Guarantees
+///
+/// This is the algorithm *Space-Saving* (Metwally, Agrawal, El Abbadi, 2005). With `n` denials altogether and room for `k`
+/// keys, each key that was denied more than `n / k` times is in the list. The number of a listed key is too high by at most
+/// its `error`, which is at most `n / k`, and never too low.
+///
+/// # Memory
+///
+/// Some 100 bytes for each of the `k` keys, and their labels. A denial takes a lock for a time that is linear in `k` at
+/// worst: about 100 ns. An admitted request does no work for it.
+#[derive(Clone)]
+pub struct TopKeys {
+    sketch: Arc<Mutex<Sketch>>,
+    seed: RandomState,
+}
+
+/// One of the keys that are denied most often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TopKey {
+    /// The label of the key.
+    pub label: String,
+    /// How often the key was denied, or more.
+    pub denied: u64,
+    /// The most by which that number is too high.
+    pub error: u64,
+}
+
+struct Sketch {
+    capacity: usize,
+    total: u64,
+    /// The index of each known key, by its hash.
+    indices: HashMap<u64, usize>,
+    keys: Vec<(u64, TopKey)>,
+}
+
+impl TopKeys {
+    /// Creates a list of the 100 keys that are denied most often.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(100)
+    }
+
+    /// Creates a list of at most `capacity` keys; 0 counts as 1.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        let sketch = Sketch { capacity, total: 0, indices: HashMap::new(), keys: Vec::new() };
+        Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::new() }
+    }
+
+    /// Returns the keys, the one that was denied most often first.
+    #[must_use]
+    pub fn list(&self) -> Vec<TopKey> {
+        let mut keys: Vec<_> = self.lock().keys.iter().map(|(_, key)| key.clone()).collect();
+        keys.sort_by(|first, second| second.denied.cmp(&first.denied).then(first.label.cmp(&second.label)));
+        keys
+    }
+
+    /// Returns the number of denials of all keys together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.lock().total
+    }
+
+    /// Forgets all keys and counts anew.
+    pub fn clear(&self) {
+        let mut sketch = self.lock();
+        sketch.total = 0;
+        sketch.indices.clear();
+        sketch.keys.clear();
+    }
+
+    /// Counts a denial of a key. `label` is called if the key is not in the list yet.
+    pub(crate) fn record(&self, key: &impl Hash, label: impl FnOnce(u64) -> String) {
+        let hash = self.seed.hash_one(key);
+        if !self.lock().count_known(hash) {
+            // It is the user's code, which may take its time.
+            let label = label(hash);
+            self.lock().count(hash, label);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sketch> {
+        self.sketch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sketch {
+    /// Counts a denial of a key that is in the list. Returns whether it is.
+    fn count_known(&mut self, hash: u64) -> bool {
+        let Some(at) = self.indices.get(&hash) else { return false };
+        self.keys[*at].1.denied += 1;
+        self.total += 1;
+        true
+    }
+
+    /// Counts a denial of a key. If there is no room for a new one, it takes the place of the key that was denied least
+    /// often, and its count.
+    fn count(&mut self, hash: u64, label: String) {
+        if self.count_known(hash) {
+            return;
+        }
+        self.total += 1;
+        if self.keys.len() < self.capacity {
+            self.indices.insert(hash, self.keys.len());
+            self.keys.push((hash, TopKey { label, denied: 1, error: 0 }));
+            return;
+        }
+        let least = self.keys.iter().enumerate().min_by_key(|(_, (_, key))| key.denied);
+        if let Some((at, (old, key))) = least {
+            let error = key.denied;
+            self.indices.remove(old);
+            self.indices.insert(hash, at);
+            self.keys[at] = (hash, TopKey { label, denied: error + 1, error });
+        }
+    }
+}
+
+impl Default for TopKeys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TopKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TopKeys").field("total", &self.total()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns numbers below `keys` of which each is drawn in proportion to 1 / (1 + number).
+    fn zipf(keys: u64, draws: usize) -> Vec<u64> {
+        let weights = (1..=keys).scan(0, |sum, rank| {
+            *sum += 1_000_000_000 / rank;
+            Some(*sum)
+        });
+        let sums: Vec<u64> = weights.collect();
+        let mut word = 1_u64;
+        let mut draw = || {
+            word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let point = (mixed ^ (mixed >> 31)) % sums[sums.len() - 1];
+            sums.partition_point(|sum| *sum <= point) as u64
+        };
+        (0..draws).map(|_| draw()).collect()
+    }
+
+    #[test]
+    fn the_error_bound_holds_for_zipf_traffic() {
+        for (capacity, keys) in [(100, 10_000), (10, 10_000), (100, 50)] {
+            let (top, mut exact) = (TopKeys::with_capacity(capacity), HashMap::<String, u64>::new());
+            for key in zipf(keys, 100_000) {
+                top.record(&key, |_| key.to_string());
+                *exact.entry(key.to_string()).or_default() += 1;
+            }
+            assert_eq!(top.total(), 100_000);
+            let (list, bound) = (top.list(), 100_000 / capacity as u64);
+            assert_eq!(list.len() as u64, keys.min(capacity as u64));
+            for TopKey { label, denied, error } in &list {
+                let exact = exact[label];
+                assert!(*error <= bound && *denied - error <= exact && exact <= *denied, "{label}");
+            }
+            for (key, denied) in exact.iter().filter(|(_, denied)| **denied > bound) {
+                assert!(list.iter().any(|listed| listed.label == *key), "{key} was denied {denied} times");
+            }
+            assert_eq!(list[0].label, "0");
+        }
+    }
+
+    #[test]
+    fn a_label_is_asked_for_when_a_key_enters_the_list() {
+        let top = TopKeys::with_capacity(2);
+        let mut labels = 0;
+        for key in ["a", "a", "b", "a", "c", "c"] {
+            top.record(&key, |_| {
+                labels += 1;
+                key.to_owned()
+            });
+        }
+        let list: Vec<_> = top.list().iter().map(|key| (key.label.clone(), key.denied, key.error)).collect();
+        assert_eq!(list, [("a".to_owned(), 3, 0), ("c".to_owned(), 3, 1)]);
+        assert_eq!((labels, top.total()), (3, 6));
+        top.clear();
+        assert_eq!((top.list(), top.total()), (Vec::new(), 0));
+    }
+}
