@@ -1,4 +1,4 @@
-//! The part of a policy in a joint decision.
+//! The part that a single policy has in a joint decision.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
 
 impl<K, A: Algorithm, C> Policy<K, A, C> {
-    /// Returns the key as [`key`](Self::key) does, but does not count and log errors a second time.
+    /// Returns the same key as [`key`](Self::key), but does not count and log errors a second time.
     fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,
