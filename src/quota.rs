@@ -16,12 +16,13 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// A limit per period, and a burst.
 ///
 /// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. The limit and the period set the rate. The
-/// burst sets how many units may arrive at once. It affects [`TokenBucket`](crate::algorithm::TokenBucket) (its
-/// capacity) and [`LeakyBucket`](crate::algorithm::LeakyBucket) (how many calls may be queued). Windows use only the
+/// burst sets how many units may arrive at once. It is the capacity of a
+/// [`TokenBucket`](crate::algorithm::TokenBucket), and the default length of the queue of a
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) or a [`Smooth`](crate::algorithm::Smooth). Windows use only the
 /// limit. Unless [`burst`](Quota::burst) is called, the burst equals the limit.
 ///
-/// A quota that exists is valid: limits and bursts from 1 to `u64::MAX`, periods from one nanosecond
-/// to 292 years.
+/// A quota is always valid: its limit and burst are from 1 to `u64::MAX`, and its period is from one nanosecond to 292
+/// years.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +54,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Panics if `limit` is 0. For a limit from outside the program use [`per`](Quota::per) or parse a text.
+    /// Panics if `limit` is 0. For a limit from outside the program, use [`per`](Quota::per) or parse a text.
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::checked(limit, SECOND)
@@ -152,8 +153,9 @@ impl Quota {
 
 /// Reads `100/minute`, `10/s`, `1000 per day`, `5 per 2s`, `100/min burst 20`.
 ///
-/// A time is an optional whole number and one of `ns us ms s sec second m min minute h hr hour d day`, also
-/// in the plural. Upper case and spaces between the parts do not matter, and digits may be grouped by `_`.
+/// A time is an optional whole number and a unit: `ns`, `us`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`, `hr`,
+/// `d`, or the unit's full name, in the singular or plural. Upper case is accepted, and so are additional spaces
+/// between the parts. Digits may be grouped by `_`.
 impl FromStr for Quota {
     type Err = QuotaError;
 

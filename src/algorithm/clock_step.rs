@@ -2,10 +2,10 @@
 
 use crate::clock::Nanos;
 
-/// The maximum time by which a slot may be overdue and still be released by the schedule, in nanoseconds: five ticks of
+/// The maximum time, in nanoseconds, by which a slot may be overdue when a queued call is charged for it: five ticks of
 /// tokio's timer.
 ///
-/// If a timer is late by less than this, no admissions are lost. After a longer stall the schedule moves, so that
+/// A timer that is late by up to this time does not lower the rate. After a longer stall the schedule moves, so that
 /// admissions do not exceed the rate.
 pub(super) const MAX_OVERDUE: u64 = 5_000_000;
 

@@ -27,8 +27,8 @@ use crate::decision::Decision;
 /// held. In code, prefer permits to `release`: a permit records the bucket from which it was taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
-/// affects calls in progress. When a call ends, it is subtracted from the total that counted it, even if the algorithm
-/// was [replaced](crate::limiter::RateLimiter::replace) since.
+/// affects calls in progress. A call that ends is subtracted from the total that counted it, even if the algorithm was
+/// [replaced](crate::limiter::RateLimiter::replace) meanwhile.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -189,7 +189,7 @@ impl Concurrency {
     }
 }
 
-queue_methods!(Concurrency, "as many as the limit");
+queue_methods!(Concurrency, "as many calls as the limit");
 
 impl Algorithm for Concurrency {
     type State = ConcurrencyState;

@@ -8,8 +8,8 @@ use crate::decision::Decision;
 /// An algorithm that decides whether a call may pass.
 ///
 /// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
-/// `cost`, and must allow a cost of 0 without charging anything. All values of one type must agree on whether calls can
-/// be [queued](Algorithm::queue_config).
+/// `cost`, and must allow a cost of 0 without charging anything. Either all values of one type can
+/// [queue](Algorithm::queue_config) calls, or none can.
 ///
 /// An algorithm that only decides implements the required methods. One that also queues calls adds
 /// [`queue_config`](Algorithm::queue_config).
@@ -39,7 +39,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `created_at`.
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
 
-    /// Undoes a charge of `cost` made at `charged_at`, as far as it still counts.
+    /// Undoes a charge of `cost` made at `charged_at`, as far as its units still count.
     ///
     /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
     /// charge it is for. The algorithms of this crate undo nothing if the clock was set back to before `charged_at`.
@@ -70,18 +70,19 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Converts `state` at `now` from the configuration `old` to this one.
     ///
-    /// Charged units stay charged, up to the most that this configuration can charge to a key. So no call waits longer
-    /// than the longest wait of this configuration. See [replacing an algorithm](crate::limiter::RateLimiter::replace).
+    /// Charged units stay charged, up to the most that this configuration can charge to a key. See [replacing an
+    /// algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges units that another tier has admitted, as far as they are available. Called by [`Tiered`](super::Tiered).
+    /// Charges the units of a call that another tier has admitted, as far as `self` has units available. Called by
+    /// [`Tiered`](super::Tiered).
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Returns whether the state is fresh: it decides, now and later, as the state of a new key does, so a store may
-    /// remove it. A state is not fresh while `now` is before its latest clock reading.
+    /// Returns whether the state is fresh: it decides, at `now` and later, as the state of a new key does. A store may
+    /// remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -105,8 +106,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Releases the units that a call of `cost`, which has ended, holds for its key.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// Releases the units that a call of `cost`, which has ended, holds in the total of all keys. The call was made
-    /// with this value of the algorithm.
+    /// Releases the units that an ended call of `cost` holds in the total of all keys. For a permit, `self` is the
+    /// algorithm that admitted the call. For [`RateLimiter::release`](crate::limiter::RateLimiter::release), `self` is
+    /// the current algorithm.
     fn release_total(&self, _cost: u64) {}
 
     /// Returns the number of units that calls in progress hold. A key with units in flight is never evicted.
@@ -124,7 +126,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Sets whether several keys share the state. A shared state never locks its keys out, so that one key cannot lock
-    /// out the others. For [`Lockout`](super::Lockout), and algorithms that contain it.
+    /// out the others. Only [`Lockout`](super::Lockout), and algorithms that contain one, implement this method.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Resets the state to `fresh`, except for the units that calls in progress hold.
@@ -132,7 +134,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = fresh;
     }
 
-    /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls: then a call that cannot pass
+    /// Returns how calls are queued. If the algorithm cannot queue calls, returns `None`, and a call that cannot pass
     /// now is denied.
     ///
     /// This method and those below it are for queues. An algorithm that queues calls needs to implement only this one:
@@ -160,8 +162,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges the next queued call of `cost`, which arrived at `arrived`, if it can be admitted at `now`. Returns the
-    /// time for which the call was charged: by default `now`. Buckets return the scheduled time of the call, which is
-    /// earlier than `now` if the timer was late.
+    /// time at which the charge counts as made, by default `now`. Buckets return the scheduled time of the call: if the
+    /// timer was late, this is before `now`.
     ///
     /// Returns `None` if the call must still wait. That does not count as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
@@ -172,9 +174,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision.is_allowed().then_some(now)
     }
 
-    /// Charges a queued call to `state`, which is a copy, as if the call were admitted at its scheduled time, which may
-    /// be in the future. Returns the clock reading, at least `now`, with which later methods must be called on the
-    /// copy.
+    /// Charges a queued call to `state`, a copy, as if the call were admitted at its scheduled time. This time may be
+    /// in the future. Returns the clock reading, at least `now`, with which later methods must be called on the copy.
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);
@@ -188,8 +189,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Adjusts a decision that the queue has made on a call of `cost` before it is returned. `counts` is false for a
-    /// peek. For [`Lockout`](super::Lockout), which counts denials.
+    /// Adjusts `decision`, which the queue has made on a call of `cost`, before the caller gets it. `counts` is false
+    /// for a peek. [`Lockout`](super::Lockout) implements this method to count denials.
     #[inline]
     fn report(
         &self,
@@ -202,8 +203,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision
     }
 
-    /// Reserves `cost` units in the total of all keys for a queued call. Only for algorithms whose queued calls count
-    /// in a total. Returns `None` if the total has fewer units available.
+    /// Reserves `cost` units in the total of all keys for a queued call. Returns `None` if the total has fewer units
+    /// available. Only algorithms whose queued calls count in a total implement this method.
     #[inline]
     fn reserve(&self, _cost: u64) -> Option<SharedPermit> {
         Some(SharedPermit::default())

@@ -14,7 +14,8 @@ use crate::quota::Quota;
 ///
 /// A window begins with the first admitted request after the previous window ended, and lasts exactly one period. At
 /// its end the whole limit is available again. Around the edge of two windows, just under twice the limit can pass in
-/// one period. The quota's burst has no effect. A cost above the limit never fits.
+/// one period; with [`aligned`](FixedWindow::aligned) windows, twice the limit. The quota's burst has no effect. A cost
+/// above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,10 +39,10 @@ use crate::quota::Quota;
 ///
 /// **Problem.** "100 per hour", in the fewest words and bytes.
 ///
-/// **Naive answer.** Count; set the count to zero every hour, on the hour.
+/// **Naive answer.** Count the calls, and set the count to zero every hour, on the hour.
 ///
-/// **Where it breaks.** Every caller's budget comes back at the same instant, and they all call at once. A caller whose
-/// first call is at ten to the hour may spend two budgets in twenty minutes without meaning to.
+/// **Where it breaks.** All callers have their whole limit available again at the same instant, and they all call then.
+/// A caller whose first call is at ten to the hour may use its limit twice in twenty minutes.
 ///
 /// **The idea.** Each key has its own windows. A window begins with the first admitted call after the previous window
 /// ended, and lasts one period. With [`aligned`](FixedWindow::aligned), windows begin at multiples of the period
@@ -55,8 +56,8 @@ use crate::quota::Quota;
 ///               seven in much less than a period: the boundary problem
 /// ```
 ///
-/// The drawing shows the price: around the edge between two windows, just under twice the limit can pass in one period.
-/// If that matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+/// The drawing shows the price: around the edge of two windows, more than the limit can pass in one period. If that
+/// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
 ///
@@ -100,9 +101,9 @@ impl FixedWindow {
     /// Aligns the windows to multiples of the period, counted from the clock's zero. For the default clock, this is the
     /// Unix epoch.
     ///
-    /// The windows of all keys then end at the same instant. The default clock takes the Unix time once, when the
-    /// limiter is built, and is monotonic from then on: it does not follow later steps of the wall clock, nor leap
-    /// seconds, nor time the machine was suspended.
+    /// The windows of all keys end at the same instant. Around it, twice the limit can pass. The default clock takes
+    /// the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow later steps of
+    /// the wall clock, nor leap seconds, nor the time while the machine was suspended.
     ///
     /// ```
     /// use tower_throttle::Quota;
@@ -131,8 +132,8 @@ impl FixedWindow {
         step
     }
 
-    /// Returns the time until the window has ended, if the key has one, and the clock has caught up with the key's
-    /// time.
+    /// Returns the time until the clock has caught up with the key's time and, if the key has a window, the window has
+    /// ended.
     #[inline]
     fn rest(&self, state: &FixedWindowState, step: &ClockStep) -> u64 {
         match state.count {
@@ -198,7 +199,8 @@ impl Algorithm for FixedWindow {
     }
 
     /// Keeps the count of the current window, up to the new limit. The window keeps its beginning, or begins at a
-    /// multiple of the new period if `self` is aligned. If one new period has passed since then, the count is 0.
+    /// multiple of the new period if `self` is aligned. If one new period has passed since that beginning, the count is
+    /// set to 0.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let period = self.quota.period_nanos();

@@ -11,26 +11,27 @@
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
-//! | the same, but each unit is available again after exactly one period | [`SlidingLog`] | limit | as calls came a period ago | until a call is a period old | 64 bytes + 16 per unit |
+//! | the same, but each unit is available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per unit |
 //! | nearly the same, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
 //! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, and the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
 //!
-//! If in doubt: [`TokenBucket`]. In front of something that breaks above a number of calls: [`SlidingWindow`] if
-//! callers can retry, [`LeakyBucket`] if they should wait.
+//! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
+//! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
-//! All of them deny without charging, report a `retry_after` after which the same call is allowed, and compute in
-//! integers: a quota of 7 per minute admits exactly 7 calls a minute, without drift.
+//! A denial charges nothing. All algorithms compute in integers: a quota of 7 per minute admits exactly 7 calls a
+//! minute, without drift. All except [`Concurrency`] report a `retry_after`, at which the same call is allowed if no
+//! other call was made meanwhile.
 //!
 //! # Waiting
 //!
 //! Every algorithm can queue calls instead of denying them. Calls of [`acquire`](crate::limiter::RateLimiter::acquire)
 //! are always queued. A layer queues requests once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. With
 //! [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer queues requests by default. Queued calls are
-//! admitted in the order of arrival: by a bucket when it has the tokens, by a window when it has room. A call that
-//! waits for a window and is polled late is charged to the window in which it is admitted.
+//! admitted in the order of arrival. A bucket admits a call when it has the tokens, a window when it has room. A call
+//! that waits for a window and is polled late is charged to the window in which it is admitted.
 //!
 //! Unless one of those methods was called, any number of calls can wait in
 //! [`acquire`](crate::limiter::RateLimiter::acquire). Only [`max_queued`](crate::limiter::Builder::max_queued) bounds
@@ -84,7 +85,7 @@
 //! - The calls that arrive, from left to right. A dot is a call that passes, a cross is one that is denied, and a ring
 //!   is one that waits.
 //! - The calls that pass, in the pictures in which calls wait. A triangle is a call that has waited.
-//! - The state of the algorithm: its count, its tokens, its queue.
+//! - The state of the algorithm: its count, its tokens or its queue.
 //! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the
 //!   edge of a fixed window, or because a bucket's burst comes on top of its rate.
 //!
@@ -98,8 +99,8 @@
 //!
 //! # Time
 //!
-//! The time of a key is the latest clock reading it has observed. While a reading is up to one period behind it, the
-//! key's time stands still. A reading further behind means that the clock was set back: the key keeps its used units,
+//! The time of a key is the latest clock reading it has observed. While the clock is up to one period behind the key's
+//! time, the key's time stands still. If the clock is further behind, it was set back: the key keeps its used units,
 //! and its time continues from the new reading.
 
 mod clock_step;

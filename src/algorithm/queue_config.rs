@@ -6,8 +6,8 @@ use crate::clock::Nanos;
 /// The configuration of a key's queue: how many calls may wait, how long each may wait, and what happens when the queue
 /// is full.
 ///
-/// For authors of algorithms: see [`Algorithm::queue_config`](crate::algorithm::Algorithm::queue_config). In any case,
-/// [`max_queued`](crate::limiter::Builder::max_queued) bounds the queued calls of all keys together.
+/// An algorithm returns its configuration from [`Algorithm::queue_config`](crate::algorithm::Algorithm::queue_config).
+/// In addition, [`max_queued`](crate::limiter::Builder::max_queued) bounds the queued calls of all keys together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,8 +21,7 @@ pub struct QueueConfig {
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
-    /// True if `places` bounds the queue. If false, any number of calls of `acquire` wait, and `places` takes effect
-    /// once requests of a layer wait as well.
+    /// True if `places` bounds the queue. If false, any number of calls of `acquire` may wait.
     bounded: bool,
     /// True if requests of a layer are queued as well, not only calls of `acquire`.
     enabled: bool,
@@ -45,14 +44,14 @@ pub enum QueueOverflow {
     /// The call that arrives.
     #[default]
     RejectNew,
-    /// The call that has waited longest. Use it if new requests matter more than old ones, whose callers may no longer
-    /// wait. The `retry_after` of the denied call is the time until the next place is free.
+    /// The call that has waited longest. Choose this if new requests matter more than old ones, whose callers may be
+    /// gone. The `retry_after` of the denied call is the time until the next place is free.
     DropOldest,
 }
 
 impl QueueConfig {
-    /// Creates a queue used only by [`acquire`](crate::limiter::RateLimiter::acquire): any number of calls wait, as long
-    /// as it takes. Calls of a layer are rejected instead.
+    /// Creates a queue used only by [`acquire`](crate::limiter::RateLimiter::acquire). Any number of calls may wait,
+    /// and each for any time. A layer rejects requests that cannot pass now.
     ///
     /// `default_places` is the capacity of the queue once [`within`](QueueConfig::within) or
     /// [`with_overflow`](QueueConfig::with_overflow) is called without [`queue`](QueueConfig::queue).
@@ -72,31 +71,31 @@ impl QueueConfig {
         }
     }
 
-    /// Creates a queue for all calls, which wait as long as it takes. When `places` calls wait, further calls are
-    /// denied.
+    /// Creates a queue for calls of `acquire` and requests of a layer. At most `places` calls wait, each for any time.
+    /// Further calls are denied.
     #[must_use]
     pub const fn enabled(places: u64) -> Self {
         Self::acquire_only(places).for_all()
     }
 
-    /// Applies the queue to all calls, and so bounds it.
+    /// Enables the queue for requests of a layer, and bounds it by `places`.
     const fn for_all(self) -> Self {
         Self { bounded: true, enabled: true, ..self }
     }
 
-    /// Sets the capacity to `places`, and applies the queue to all calls.
+    /// Sets the capacity to `places`, and enables the queue for requests of a layer.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
         Self { places, bounded: true, enabled: true, explicit: true, ..self }
     }
 
-    /// Sets the maximum time that a call waits, and applies the queue to all calls.
+    /// Sets the maximum time that a call waits, and enables the queue for requests of a layer.
     #[must_use]
     pub fn within(self, max_wait: Duration) -> Self {
         Self { max_wait: Nanos::from(max_wait).0, ..self.for_all() }
     }
 
-    /// Sets which call is denied when the queue is full, and applies the queue to all calls.
+    /// Sets which call is denied when the queue is full, and enables the queue for requests of a layer.
     #[must_use]
     pub const fn with_overflow(self, overflow: QueueOverflow) -> Self {
         Self { overflow, ..self.for_all() }
@@ -111,27 +110,27 @@ impl QueueConfig {
     /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
     /// algorithm must include them as well: the quota of its first
     /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
-    /// admits or queues at one instant. A decision reports that quota as its `limit`, unless the store bounds all
-    /// waiters to fewer.
+    /// admits or queues at one instant. A decision reports that quota as its `limit`, unless
+    /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
     #[must_use]
     pub const fn counted(self) -> Self {
         Self { counted: true, ..self }
     }
 
-    /// Declares that it is unknown when a queued call will be admitted, because calls are admitted when others end. A
-    /// call that has waited for the maximum is denied then.
+    /// Declares that it is unknown when a queued call will be admitted, because calls are admitted when other calls
+    /// end. A call that has waited for the maximum time is denied.
     #[must_use]
     pub const fn untimed(self) -> Self {
         Self { untimed: true, ..self }
     }
 
-    /// Makes the queue exclusive: it cannot be combined with the queue of another member of a tuple.
+    /// Makes the queue exclusive: the queue cannot be combined with that of another member of a tuple.
     pub(super) const fn exclusive(self) -> Self {
         Self { exclusive: true, ..self }
     }
 
-    /// Returns the configuration of a queue for two algorithms at once: the stricter of each setting. Returns `None` if
-    /// the two queues cannot be combined.
+    /// Returns the configuration of one queue for two members of a tuple: the stricter of each setting. Returns `None`
+    /// if the two queues cannot be combined.
     pub(super) fn and(self, other: Self) -> Option<Self> {
         let exclusive = |queue: Self| queue.exclusive || queue.priority_only;
         (!exclusive(self) && !exclusive(other)).then(|| self.stricter(other))
@@ -176,13 +175,13 @@ impl QueueConfig {
         !self.untimed
     }
 
-    /// Returns whether the queue is exclusive. Its algorithm may count denials, so a call that may be queued is peeked
-    /// at before it is checked.
+    /// Returns whether the queue is exclusive. The algorithm of an exclusive queue may count denials, so a call that
+    /// may be queued is peeked at before it is checked.
     pub(crate) const fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    /// Returns how long a call may wait, in nanoseconds. `u64::MAX` if it waits as long as it takes.
+    /// Returns how long a call may wait, in nanoseconds. `u64::MAX` means any time.
     #[must_use]
     pub const fn max_wait(&self) -> u64 {
         self.max_wait
@@ -194,7 +193,7 @@ impl QueueConfig {
         self.overflow
     }
 
-    /// Returns how many calls may wait, if that was given.
+    /// Returns how many calls may wait, if [`queue`](QueueConfig::queue) was called.
     pub(crate) const fn explicit_capacity(&self) -> Option<u64> {
         if self.explicit { Some(self.places) } else { None }
     }
@@ -222,23 +221,24 @@ macro_rules! queue_methods {
             /// Until this, `max_wait` or `overflow` is called, a layer rejects requests that cannot pass now, and only
             /// `max_queued` bounds how many calls wait in [`acquire`](crate::limiter::RateLimiter::acquire), so the
             /// waiters of one key may fill it. Once any of the three is called, a layer queues requests as well.
-            #[doc = concat!("Without a call of this method, ", $default, " may then wait per key.")]
+            #[doc = concat!("If only `max_wait` or `overflow` is called, ", $default, " may wait per key.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
                 self.queue_config = self.queue_config.queue(places);
                 self
             }
 
-            /// Sets how long a call may wait. A call that would wait longer is denied at once, not after having waited.
-            /// A layer then queues requests as well.
+            /// Sets how long a call may wait, and makes a layer queue requests as well. A call that would wait longer
+            /// is denied at once. If the wait is unknown, as for calls in progress, the call is denied when it has
+            /// waited this long.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);
                 self
             }
 
-            /// Sets which call is denied when the queue is full: by default the one that arrives. A
-            /// layer then queues requests as well.
+            /// Sets which call is denied when the queue is full, by default the call that arrives. Also makes a layer
+            /// queue requests.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

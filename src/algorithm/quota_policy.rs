@@ -9,7 +9,8 @@ use crate::quota::Quota;
 /// A quota as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// The maximum that can be admitted at one instant.
+    /// The maximum number of units that an idle key can admit at one instant, the places of a leaky bucket's queue
+    /// included.
     pub quota: u64,
     /// The time in which `quota` units become available again. It has no meaning for
     /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
@@ -34,7 +35,7 @@ pub enum QuotaUnit {
 }
 
 impl QuotaPolicy {
-    /// Creates a policy of `quota` requests per `window` that become available at a reset, as with a window.
+    /// Creates a policy of `quota` requests per `window`. They become available together, as with a fixed window.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
         Self { quota, window, unit: QuotaUnit::Requests, rate: None, ignores_burst: false }
@@ -57,14 +58,14 @@ impl QuotaPolicy {
         self.ignores_burst
     }
 
-    /// Creates a policy of `quota` requests that become available one by one, as with a bucket.
+    /// Creates a policy of `quota` requests, which become available one by one, as with a bucket.
     #[inline]
     pub(super) fn refilled(quota: u64, rate: Rate) -> Self {
         Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
     }
 
-    /// Returns the same policy, with requests that become available one by one at the rate of `quota`, as with a
-    /// bucket. Only the rate is taken from `quota`: the policy keeps its own quota and window.
+    /// Returns the same policy, but its requests become available one by one at the rate of `quota`, as with a bucket.
+    /// Only the rate is taken from `quota`: the policy keeps its own quota and window.
     #[must_use]
     pub const fn with_rate(mut self, quota: Quota) -> Self {
         self.rate = Some(Rate::of(quota));
@@ -74,9 +75,10 @@ impl QuotaPolicy {
     /// Returns the effective window of the `RateLimit` field: the time over which a client that received `decision`
     /// should spread its remaining requests. `decision` must report this policy.
     ///
-    /// For a denial, this is its wait. `None` means that waiting does not help, or that no window is known. For an
-    /// admission, it is never longer than the [window](Self::window): otherwise the field would report a lower rate
-    /// than the policy.
+    /// For a denial, this is the `retry_after`. For an admission after which no unit remains, this is the time until
+    /// the next unit is available, if the algorithm reports it. For any other admission, this is the time in which the
+    /// remaining units become available again, at most the [window](Self::window). `None` means that waiting does not
+    /// help, or that the time is unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {

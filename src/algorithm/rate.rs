@@ -41,7 +41,7 @@ impl Rate {
     }
 
     /// Returns an admission. `reset` is the time until all units are available again, and `next` the time until the
-    /// next unit is available (0 if it is), both in grains.
+    /// next unit is available (0 if a unit is available now), both in grains.
     #[inline]
     pub(super) fn allow(&self, limit: u64, remaining: u64, reset: u128, next: u128) -> Decision {
         match (u64::try_from(reset), u64::try_from(next)) {

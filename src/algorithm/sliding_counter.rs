@@ -14,8 +14,8 @@ use crate::quota::Quota;
 /// Two counts that estimate a sliding window.
 ///
 /// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but the result only
-/// estimates the calls of the last period: around an edge, just under twice the limit can pass in one period. The
-/// quota's burst has no effect. A cost above the limit never fits.
+/// estimates the calls of the last period. Around the edge of two windows, just under twice the limit can pass in one
+/// period. The quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::quota::Quota;
 /// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
 /// assert!(limiter.check_n("user:42", 10).is_allowed());
 /// clock.advance(Duration::from_millis(1_300));
-/// // 30 % of the next window are gone: 10 * 0.7 = 7 still count
+/// // 30 % of the next window have passed: 10 * 0.7 = 7 units still count
 /// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
 ///

@@ -39,14 +39,14 @@ use crate::quota::Quota;
 ///
 /// **Problem.** Never more than `limit` units in any period, and each unit is available again exactly one period later.
 ///
-/// **Naive answer.** Write down when each call passed; count those within the last period.
+/// **Naive answer.** Record when each call passed, and count the records of the last period.
 ///
 /// **Where it breaks.** It does not break, but its cost is proportional to the limit: each call counts all records, and
 /// with a limit of a million, one busy key needs 16 MB of them.
 ///
 /// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
-/// old are dropped from the front, each once. The sum within the period is a difference of two totals, and the question
-/// "when are five more units available?" is a binary search. Calls at the same instant share a record.
+/// old are dropped from the front, each once. The sum within the period is a difference of two totals. A binary search
+/// finds the time at which five more units are available. Calls at the same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -57,7 +57,8 @@ use crate::quota::Quota;
 /// **Invariant.** The records are those of the last period, in order of time; their units add up to at most `limit`.
 ///
 /// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
-/// bytes a key and 16 for each instant at which a call passed within the period: at most `limit` of them.
+/// bytes a key, and 16 for each instant at which a call passed within the last period. There are at most `limit` such
+/// instants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
@@ -73,7 +74,7 @@ pub struct SlidingLogState {
     time: u64,
     /// The units in all records.
     total: u64,
-    /// The running total up to the first record. It wraps.
+    /// The running total before the first record. It wraps.
     base: u64,
     hits: VecDeque<Hit>,
 }
@@ -81,7 +82,7 @@ pub struct SlidingLogState {
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     time: u64,
-    /// The running total, this hit included. It wraps.
+    /// The running total, this record included. It wraps.
     cumulative: u64,
 }
 
@@ -105,7 +106,7 @@ impl SlidingLog {
         let step = step(state.last, now, period);
         state.last = step.last_update(now);
         if step.elapsed >= period {
-            // All hits have expired. They are dropped here, since the key's time may wrap now.
+            // All records have expired. They are dropped here, since the key's time may wrap now.
             state.hits.clear();
             state.total = 0;
         }
@@ -114,7 +115,7 @@ impl SlidingLog {
         step.behind
     }
 
-    /// Drops the hits that are one period old.
+    /// Drops the records that are at least one period old.
     #[inline]
     fn expire(&self, state: &mut SlidingLogState) {
         while let Some(oldest) = state.hits.front() {
@@ -127,21 +128,21 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units`, at most all, from the oldest hits.
+    /// Removes `units`, at most all, from the oldest records.
     fn remove_oldest(state: &mut SlidingLogState, units: u64) {
         let units = units.min(state.total);
         state.total -= units;
         state.base = state.base.wrapping_add(units);
         while state.hits.front().is_some_and(|oldest| {
-            // All units of this hit are removed.
+            // All units of this record are removed.
             state.base.wrapping_sub(oldest.cumulative) <= units
         }) {
             state.hits.pop_front();
         }
     }
 
-    /// Removes `units` from the newest hit that is at least `ago` nanoseconds old, and the rest from older hits. So
-    /// later hits keep their units. The work is proportional to the number of later hits.
+    /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and the rest from older records.
+    /// So later records keep their units. The work is proportional to the number of later records.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -245,7 +246,8 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Keeps the instants of the hits for the new period. Units above the new limit are dropped, the oldest first.
+    /// Keeps the records. Each record now expires one period of the new quota after its instant. Units above the new
+    /// limit are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
         self.expire(state);

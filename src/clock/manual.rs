@@ -13,7 +13,7 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
 /// A clock that moves only when it is set or advanced. Clones share the time.
 ///
-/// It starts at zero. Moving it in either direction wakes all tasks that sleep on it.
+/// The clock starts at zero. Moving it in either direction wakes all tasks that sleep on it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct ManualClock {
 #[derive(Default)]
 struct Manual {
     now: Nanos,
-    /// The number of moves, so that a sleeper notices a move before its first poll.
+    /// The number of moves, so that a sleeper notices a move that was made before its first poll.
     moves: u64,
     next: u64,
     sleepers: HashMap<u64, Waker>,

@@ -1,10 +1,10 @@
 //! Clocks: the only place where time is read.
 //!
 //! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only the store of a
-//! limiter reads its clock.
+//! limiter calls the limiter's clock.
 //!
-//! The default is tokio's monotonic clock, so tests that pause tokio's time just work. A
-//! [`ManualClock`] moves when it is set or advanced:
+//! The default is tokio's monotonic clock, so tests that pause tokio's time work. A [`ManualClock`] moves when it is
+//! set or advanced:
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,9 +41,9 @@ use self::monotonic::Monotonic;
 pub use manual::ManualClock;
 pub(crate) use wall::since_epoch;
 
-/// A reading of a [`Clock`]: nanoseconds since that clock's own zero.
+/// A reading of a [`Clock`]: the nanoseconds since that clock's own zero.
 ///
-/// Holds 584 years. Arithmetic on it saturates; it never wraps.
+/// The range is 584 years. Arithmetic saturates and never wraps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
@@ -74,8 +74,8 @@ impl From<Duration> for Nanos {
 
 /// A source of time, on which queued calls sleep.
 ///
-/// Readings need not be monotonic: a limiter uses the largest reading of a key as the key's time
-/// (see the crate's promises). [`sleep_until`](Clock::sleep_until) is called only for queued calls.
+/// Readings need not be monotonic: [Time](crate::algorithm#time) describes how a limiter uses a clock that steps back.
+/// [`sleep_until`](Clock::sleep_until) is called only for queued calls.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;
@@ -89,7 +89,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
 /// The clock of one limiter: tokio's, or any [`Clock`].
 ///
-/// A [`Clock`] converts to it with `From`, so `builder.clock(ManualClock::new())` just works.
+/// Every [`Clock`] converts to this type with `From`, so a builder accepts `clock(ManualClock::new())`.
 #[derive(Clone, Debug)]
 pub struct AnyClock(Kind);
 

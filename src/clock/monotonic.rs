@@ -36,7 +36,7 @@ impl Monotonic {
     }
 
     pub(super) fn instant(&self, deadline: Nanos) -> Instant {
-        // tokio's own "far future", for deadlines an Instant may not hold.
+        // tokio's own "far future", for deadlines that are too late for an `Instant`.
         const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365 * 30);
         let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
         self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)

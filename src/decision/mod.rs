@@ -30,18 +30,18 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
-    /// Set if `wait` is the window of an admission, even if it is 0.
+    /// Set if `wait` is the window of an admission. Then it may be 0.
     is_window: bool,
-    /// Set if the call must not be queued either.
+    /// Set if a lockout denied the call, so that it must not be queued.
     barred: bool,
-    /// `true` if the call would have waited, but the queue was full.
+    /// Set if the call would have waited, but the queue was full.
     queue_full: bool,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
     remaining: u64,
-    /// The wait, in grains. Denied: until the same call would be allowed, or `NEVER`. Allowed: until one more unit is
-    /// available, if the algorithm reports it; 0 otherwise.
+    /// A time, in grains. Of a denial: the time until the same call would be allowed, or `NEVER`. Of an admission: the
+    /// time until one more unit is available, or 0 if the algorithm does not report that time.
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
@@ -55,8 +55,7 @@ pub struct Decision {
 /// The value of `wait` if no wait helps.
 const NEVER: u64 = u64::MAX;
 
-/// Returns the `wait` of a denial. A wait of 584 years is shortened by a nanosecond, to differ
-/// from `NEVER`.
+/// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, to differ from `NEVER`.
 #[inline]
 const fn encode_wait(retry_after: Option<u64>) -> u64 {
     match retry_after {
@@ -130,7 +129,7 @@ impl Decision {
         self
     }
 
-    /// Returns the same denial, for a call that must not be queued either.
+    /// Returns the same denial, by a lockout. The call must not be queued.
     pub(crate) const fn with_barred(mut self) -> Self {
         self.barred = true;
         self
@@ -147,7 +146,7 @@ impl Decision {
         self.queue_full
     }
 
-    /// Returns whether the call was denied and must not be queued either.
+    /// Returns whether a lockout denied the call, so that it must not be queued.
     pub(crate) const fn is_barred(&self) -> bool {
         self.barred
     }
@@ -208,7 +207,7 @@ impl Decision {
     /// Returns the index of the limit that this decision reports, in a tuple of limits on one key. The first has the
     /// index 0.
     ///
-    /// If the call was denied, it is the limit with the longest wait, otherwise the limit with the fewest units left.
+    /// If the call was denied, this is the limit with the longest wait, otherwise the limit with the fewest units left.
     /// With a single limit, the index is 0.
     #[must_use]
     pub const fn limit_index(&self) -> usize {
@@ -236,7 +235,7 @@ impl Decision {
         self.table_full
     }
 
-    /// Returns whether the limiter is closed or has no room: the denial is not the caller's fault.
+    /// Returns whether the limiter is closed or has no room for the key.
     pub(crate) const fn is_unavailable(&self) -> bool {
         self.closed || self.table_full
     }
@@ -250,9 +249,9 @@ impl Decision {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
     }
 
-    /// Returns the maximum that can be admitted at one instant: a bucket's burst, a window's limit.
+    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit.
     ///
-    /// With several limits on one key, it is that of the [reported limit](Decision::limit_index). For a
+    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). For a
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket) it is 1 with `check`, and with `acquire` one more than the number
     /// of calls that may be queued.
     #[must_use]
@@ -260,17 +259,20 @@ impl Decision {
         self.limit
     }
 
-    /// Returns how many calls of cost 1 the same method would admit now, one after another.
+    /// Returns how many calls of cost 1 the same method would admit now, one after another. With `acquire` on a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls that would be
+    /// queued count as well.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Returns the time until the same call would be allowed. Returns `None` if the call was allowed, if waiting does
-    /// not help, or if the length of the wait is not known.
+    /// Returns the time until the same call would be allowed, or queued if it may wait. Returns `None` if the call was
+    /// allowed, if waiting does not help, or if the length of the wait is not known.
     ///
-    /// The time is exact, not rounded to seconds: if no other call is made meanwhile, the same call is denied at every
-    /// earlier instant, and allowed at that one.
+    /// The time is exact, not rounded to seconds. If no other call is made or cancelled meanwhile, the same call is
+    /// denied at every earlier instant, and allowed or queued at that instant. With
+    /// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.allowed || self.wait == NEVER {
@@ -279,13 +281,13 @@ impl Decision {
         }
     }
 
-    /// Returns the time until the key is fresh, that is, decides as if it had never been used.
+    /// Returns the time until the key is fresh: from then on, its calls are decided as if the key had never been used.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)
     }
 
-    /// Returns the time for which the call was queued. Zero if it was not.
+    /// Returns the time for which the call was queued. Zero if the call was not queued.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)

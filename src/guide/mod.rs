@@ -1,9 +1,9 @@
-//! The guide: how to set things up, chapter by chapter.
+//! The guide: how to set up limits, chapter by chapter.
 //!
 //! - [Limits](limits): quotas, several limits at once, tiers, lockouts, priority.
 //! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
-//! - [Floods of keys](floods): what happens when the table of keys is full, and how to size it.
+//! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
 //! - [Responses](responses): what a rejected caller gets, and how to change it.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress.
@@ -38,7 +38,7 @@ pub mod many_machines {}
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}
 
-// Its code uses what the feature `tracing` adds.
+// The code of this chapter needs the feature `tracing`.
 #[cfg_attr(any(feature = "tracing", not(doctest)), doc = include_str!("production.md"))]
 pub mod production {}
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use http::HeaderName;
 
-/// An error of a [`KeyExtractor`](super::KeyExtractor): a request's key could not be extracted, or its caller is not
-/// served.
+/// An error of a [`KeyExtractor`](super::KeyExtractor): the key of a request could not be extracted, or the caller is
+/// denied service.
 ///
 /// There are three kinds, each with its own response:
 ///
@@ -13,11 +13,11 @@ use http::HeaderName;
 /// |---|---|---|---|
 /// | [`new`](KeyError::new) | the configuration | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
 /// | [`invalid`](KeyError::invalid) | the client | 400 | `INVALID_ARGUMENT` |
-/// | [`forbidden`](KeyError::forbidden) | none; the caller is not served | 403 | `PERMISSION_DENIED` |
+/// | [`forbidden`](KeyError::forbidden) | nobody: the caller is denied service | 403 | `PERMISSION_DENIED` |
 ///
-/// Its text is for the log: it says what was wrong and what to change, and names headers and types. It never repeats
-/// values of the request. Clients receive only the reasons given to `invalid` and `forbidden`, and otherwise a general
-/// sentence that names neither headers nor types.
+/// The error's text is for the log: it says what was wrong and what to change, and names headers and types. It never
+/// repeats values of the request. Clients receive only the reasons that are given to `invalid` and `forbidden`. For all
+/// other errors, clients receive a general sentence that names neither headers nor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -63,7 +63,7 @@ impl KeyError {
     }
 
     /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`. The layer's setting for
-    /// [missing keys](super::MissingKey) does not apply to it.
+    /// [missing keys](super::MissingKey) does not apply to this error.
     ///
     /// `reason` is sent to the client, and logged at level `debug`: it must not contain anything that the caller sent.
     ///
@@ -88,16 +88,16 @@ impl KeyError {
         Self { reason: Reason::Invalid(reason.into()) }
     }
 
-    /// Creates an error for a caller that is known and is not served: HTTP 403, gRPC `PERMISSION_DENIED`. The layer's
-    /// setting for [missing keys](super::MissingKey) does not apply to it.
+    /// Creates an error for a caller that is known and is denied service: HTTP 403, gRPC `PERMISSION_DENIED`. The
+    /// layer's setting for [missing keys](super::MissingKey) does not apply to this error.
     ///
     /// `reason` is sent to the client.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Forbidden(reason.into()) }
     }
 
-    /// Returns whether the caller is known and is not served: whether [`forbidden`](KeyError::forbidden) created the
-    /// error.
+    /// Returns whether the caller is known and is denied service: whether [`forbidden`](KeyError::forbidden) created
+    /// the error.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.reason, Reason::Forbidden(_))
@@ -122,8 +122,8 @@ impl KeyError {
         }
     }
 
-    /// Returns whether a list of addresses has fewer entries than there are trusted hops. The number of hops may be
-    /// wrong.
+    /// Returns whether the error is a list of addresses with fewer entries than there are trusted hops. The configured
+    /// number of hops may be wrong.
     pub(crate) fn is_too_few(&self) -> bool {
         matches!(self.reason, Reason::Header(HeaderProblem::TooFew, _))
     }

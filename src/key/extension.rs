@@ -9,12 +9,13 @@ use super::{Global, KeyError, KeyExtractor};
 
 /// A key from an extension that an earlier layer put into the request, such as a signed-in user.
 ///
-/// A request without the extension has no key, because that usually means layers in the wrong order: the response is
-/// 500 and the log names the fix, unless the layer is [configured otherwise](crate::RateLimitLayer::missing_key). If
-/// some callers have no such extension, for example callers who are not signed in, use [`or`](Extension::or) to
-/// identify them by another extractor, or [`or_shared`](Extension::or_shared) to give all of them one key. Callers
-/// cannot forge this key as long as the layer that inserts the extension is correct, because nothing else that they
-/// send becomes an extension.
+/// A request without the extension has no key. Usually the layers are then in the wrong order, so the response is 500
+/// and the log names the fix; [`missing_key`](crate::RateLimitLayer::missing_key) changes this. If some callers have no
+/// such extension, for example callers who are not signed in, use [`or`](Extension::or) to identify them by another
+/// extractor, or [`or_shared`](Extension::or_shared) to give all of them one key.
+///
+/// Callers cannot forge this key if the layer that inserts the extension is correct: nothing that a caller sends
+/// becomes an extension by itself.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};

@@ -1,15 +1,15 @@
 use super::or::Or;
 
-/// Creates an extractor from two to five others. It takes the key of the first one that finds a key: for example,
-/// the id of a signed-in user, or else the address.
+/// Creates an extractor from two to five others. The key of a request is that of the first extractor that finds a key:
+/// for example, the id of a signed-in user, or else the address.
 ///
 /// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
 /// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.
 ///
-/// All but the last must be extractors that can find nothing: [`Extension`](super::Extension),
-/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and [`from_fn`](super::from_fn()),
-/// whose `None` here means "try the next". Keys of different extractors are never equal. [`first_key`](Or::first_key)
-/// and [`second_key`](Or::second_key) build keys by hand.
+/// All extractors but the last must be able to find no key: [`Extension`](super::Extension), [`Header`](super::Header),
+/// [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and [`from_fn`](super::from_fn()), whose `None` here means
+/// that the next extractor is tried. Keys of different extractors are never equal. [`first_key`](Or::first_key) and
+/// [`second_key`](Or::second_key) build keys by hand.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};
@@ -32,7 +32,7 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
 )]
 #[doc(hidden)]
 pub trait ExtractorTuple {
-    /// The nested extractor: the first of the tuple, or else the rest.
+    /// The nested extractor: an [`Or`] of the first extractor of the tuple and of the rest.
     type First;
 
     #[doc(hidden)]

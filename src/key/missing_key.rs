@@ -6,10 +6,10 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 /// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
 /// or a proxy's header is missing.
 ///
-/// It does not apply to requests that are not limited, nor to those that are [forbidden](super::KeyError::forbidden) or
-/// [invalid](super::KeyError::invalid): a client's mistakes are always rejected. Each request without a key is
-/// [counted](crate::RateLimitLayer::stats). The first of each kind is logged (feature `tracing`), and the event
-/// says what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
+/// The setting does not apply to requests that are not limited, nor to requests whose key is
+/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid): these are always rejected. Each
+/// request without a key is [counted](crate::RateLimitLayer::stats). Of each kind of error, each layer logs the first
+/// (feature `tracing`), with what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -24,24 +24,25 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
     /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body does not. This is the
-    /// default: a mistake in the set-up shows at the first request, and cannot be used to bypass the limit.
+    /// default: a mistake in the set-up shows at the first request, and callers cannot use the mistake to bypass the
+    /// limit.
     #[default]
     Reject,
-    /// Gives all such requests one shared budget, which no caller with a key uses. The budget has the limiter's own
-    /// algorithm: no [tier](crate::RateLimitLayer::tier) is chosen for these requests.
+    /// Gives all such requests one shared budget, which no caller with a key uses. The limiter's own algorithm decides
+    /// these requests: no [tier](crate::RateLimitLayer::tier) is chosen for them.
     Shared,
     /// Does not limit the request. Use this only if callers cannot cause the key to be missing: not with a proxy's
     /// header ([`ClientIp`](super::ClientIp)) where the server can be reached without going through the proxy.
     Pass,
 }
 
-/// A key that a store receives: the key of a caller, or the one that all callers without a key
+/// A key that a store receives: the key of a caller, or the key that all callers without one
 /// [share](MissingKey::Shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {
     /// The key of a caller. It identifies the same state as the bare key with which a limiter is called directly.
     Key(K),
-    /// The key of all callers that have none. It identifies a state that no `Key` identifies.
+    /// Stands for all callers without a key. They share one state, which no `Key` identifies.
     Missing,
 }
 
@@ -56,8 +57,8 @@ impl<K> StoreKey<K> {
     }
 }
 
-/// A key is hashed as by its own `Hash`. `StoreKey` itself has no `Hash`, because the bytes that a key writes could
-/// equal those written for `Missing`.
+/// `Key(key)` is hashed as `key` itself. `StoreKey` does not implement `Hash`, because the bytes that a key writes
+/// could equal the bytes written for `Missing`.
 impl<K: Hash> MemoryKey for StoreKey<K> {
     #[inline]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
@@ -79,7 +80,7 @@ impl<K: SharedKey> SharedKey for StoreKey<K> {
     }
 }
 
-/// Writes the key's text, or a NUL if the key is missing: no header and no address contains a NUL.
+/// Writes the text of the key, or a NUL if the key is missing: no header and no address contains a NUL.
 impl<K: fmt::Display> fmt::Display for StoreKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

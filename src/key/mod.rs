@@ -11,7 +11,7 @@
 //! | a route of axum, a method, a host | `Route` (feature `axum`), [`Method`], [`Host`] |
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | all requests together | [`Global`] |
-//! | one if it is present, else another | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
+//! | the first of several keys that a request has | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
 //! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
@@ -36,7 +36,7 @@
 //! # Peeking at, refunding and resetting a key
 //!
 //! Each extractor has a method `key` that builds the key of a request from the value that the request would contain. A
-//! limiter that is given a key of any other shape finds no state, and reports no error. So build keys with the
+//! limiter that is given a key of another type or form finds no state, and reports no error. So build keys with the
 //! extractor:
 //!
 //! ```

@@ -7,8 +7,8 @@ use crate::store::{KeyWriter, SharedKey};
 ///
 /// The second extractor always runs, so its [deny list](super::PeerIp::deny) applies even if the first finds a key.
 ///
-/// It is made by [`first_of`](super::first_of()), and by `or` of extractors that may find nothing, such as
-/// [`Header::or`](super::Header::or).
+/// [`first_of`](super::first_of()) creates this extractor, and so does `or` of an extractor that may find no key, such
+/// as [`Header::or`](super::Header::or).
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -52,10 +52,10 @@ impl<First, Second> Or<First, Second> {
     }
 }
 
-/// The key of the first extractor of an [`Or`] or of the second. Keys of different extractors are never equal.
+/// A key of an [`Or`]: the key of its first or of its second extractor. Keys of different extractors are never equal.
 ///
-/// [`Or::first_key`] and [`Or::second_key`] build it with [`Infallible`] as the absent part, whose type does not affect
-/// the hash.
+/// [`Or::first_key`] and [`Or::second_key`] return this type with [`Infallible`] in place of the other extractor's key.
+/// The type of the absent key does not affect the hash.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrKey<First, Second> {
@@ -74,7 +74,7 @@ impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
     }
 }
 
-/// An extractor that may find nothing in a request. Only this crate implements it: its module is private.
+/// An extractor that may find no key in a request. Only this crate implements the trait, since its module is private.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
     note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"

@@ -11,7 +11,7 @@ pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)
     };
     let weight = |kind: &str, subtype: &str| {
-        // The most specific of the matching ranges counts.
+        // Of the ranges that match, the most specific one decides.
         let matching = ranges().filter_map(|range| Some((range.precision(kind, subtype)?, range.weight)));
         matching.max().map_or(0, |(_, weight)| weight)
     };

@@ -10,8 +10,8 @@ use crate::store::Permit;
 pin_project! {
     /// The response body of a rate-limited HTTP service: the body of the inner service, or the body of a rejection.
     ///
-    /// Trailers and errors of the inner body pass through. `Default` creates an empty body for any type of inner body.
-    /// The body holds the permit of the call, if there is one, until it ends, fails or is dropped.
+    /// The body passes on the trailers and errors of the inner body. `Default` creates an empty body for any type of
+    /// inner body. If the call has a permit, the body holds the permit until it ends, fails or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -1,8 +1,9 @@
 //! Unread bodies of rejected requests, over HTTP/1.x.
 //!
 //! A connection with an unread body cannot be used again, because the rest of the body would be read as the next
-//! request. So the server closes the connection. A client that does not expect this loses the response, or its next
-//! request. `Connection: close` announces it to the client. Reading the body to its end keeps the connection usable.
+//! request. So the server closes the connection, and announces this to the client by `Connection: close`. A client that
+//! does not expect this loses the response, or sends its next request in vain. If the body is read to its end, the
+//! connection can be used again.
 
 use std::fmt;
 use std::future::Future;
@@ -19,13 +20,13 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
 
-/// The maximum number of bodies that the clones of one responder read at the same time.
+/// The maximum number of bodies that one responder and its clones read at the same time.
 const MAX_DRAINS: usize = 1_024;
 
-/// The number of frames that are read before the task yields.
+/// The number of frames that are read before the task yields to the runtime.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// The handling of the body of a rejected request, of type `B`. Implemented by this crate only.
+/// The handling of the body of a rejected request: the body is of type `B`. Only this crate implements the trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot read request bodies of type `{B}`",
     note = "with `drain`, the request's body must be an `http_body::Body` that is `Send` and `'static`"
@@ -35,7 +36,7 @@ pub trait UnreadBody<B> {
     #[doc(hidden)]
     const IS_READ: bool;
 
-    /// Starts to read the body, or returns `None` if it is left unread.
+    /// Starts to read the body. Returns `None` if the body is left unread.
     #[doc(hidden)]
     fn drain(&self, request: Request<B>) -> Option<Drain>;
 }
@@ -77,7 +78,7 @@ where
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
-        // A client that sent `Expect: 100-continue` sends no body once it has the final response.
+        // A client that sent `Expect: 100-continue` sends no body after it has received the final response.
         let waits = headers.contains_key(EXPECT);
         if !announces_body(&request) || announced > self.max_bytes || waits {
             return None;
@@ -89,7 +90,7 @@ where
     }
 }
 
-/// Returns whether the request has a body that must be read to its end for the connection to be used again.
+/// Returns whether the request has a body that must be read to its end before the connection can be used again.
 pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     request.version() < Version::HTTP_2
@@ -97,7 +98,7 @@ pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
             || content_length(headers).is_some_and(|length| length > 0))
 }
 
-/// Returns the announced length. A value that is not a number counts as `u64::MAX`.
+/// Returns the value of `Content-Length`. A value that is not a number counts as `u64::MAX`.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(CONTENT_LENGTH)?;
     Some(length.to_str().ok().and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
@@ -118,7 +119,7 @@ pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     answer.headers_mut().append(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Undoes [`close`], once the body has been read to its end.
+/// Undoes [`close`]. Called when the body has been read to its end.
 pub(super) fn keep_open<B>(answer: &mut Response<B>) {
     if answer.extensions_mut().remove::<ClosedByUs>().is_none() {
         return;
@@ -142,12 +143,12 @@ fn is_closing(headers: &HeaderMap) -> bool {
 ///
 /// # Cancel safety
 ///
-/// If it is dropped, no more is read, and the connection is closed with the body unread.
+/// If the future is dropped, no more of the body is read, and the server closes the connection.
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {
-    /// Creates a drain from a future that completes with `true` once the request has been read. Custom responders use
-    /// it.
+    /// Creates a drain from a future that completes with `true` when the request has been read to its end. It is for
+    /// responders of your own.
     #[must_use]
     pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
         Self(Box::pin(reading))
@@ -206,7 +207,7 @@ impl<B: Body> Future for Reading<B> {
     }
 }
 
-/// A slot of the [`MAX_DRAINS`] bodies that can be read at the same time.
+/// The right to read one body: one of the [`MAX_DRAINS`] that exist.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slot {

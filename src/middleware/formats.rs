@@ -1,4 +1,5 @@
-//! Older and custom forms of the header fields: those of earlier drafts, and those without a draft.
+//! Older and custom forms of the header fields: the fields of earlier drafts, `X-RateLimit-*`, and fields with custom
+//! names.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,15 +14,16 @@ use crate::clock::since_epoch;
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. For an admitted call it is the time at which
-/// the budget is full again; for a rejection it is the time at which to retry, as in `Retry-After`.
+/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the
+/// field has the time at which the budget is full again. On a rejection, it has the time at which to retry, as in
+/// `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
-    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. GitHub sends
-    /// this format, and clients that know its API expect it; so it is the default.
+    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. This is
+    /// the default, because GitHub sends this format, and clients that know GitHub's API expect it.
     #[default]
     EpochSeconds,
-    /// The seconds from now. Clients that know GitHub's API read it as a Unix time of the distant past, and
+    /// The seconds from now. Clients that know GitHub's API take this number for a Unix time of the distant past, and
     /// retry at once.
     DeltaSeconds,
 }
@@ -34,7 +36,7 @@ pub(super) enum Draft {
     V11,
 }
 
-/// The names of three header fields: the limit, the remaining units, and a time.
+/// The names of three header fields: of the limit, of the remaining units, and of a time.
 ///
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
@@ -92,18 +94,19 @@ const DRAFT_06: FieldNames = FieldNames {
     reset: ResetFormat::DeltaSeconds,
 };
 
-/// The values of the policy that matters most: of the denial with the longest wait, or else of the policy with the
-/// fewest remaining units.
+/// The values of the policy that matters most: the denial with the longest wait, or, if no policy denied the request,
+/// the policy with the fewest remaining units.
 struct Summary {
     limit: u64,
     remaining: u64,
-    /// The time until the budget is full again, or until the caller can retry.
+    /// The time until the budget is full again, or, on a rejection, until the caller can retry. `None` if it is
+    /// unknown.
     time: Option<Duration>,
 }
 
 impl Summary {
-    /// Selects the policy that matters most. On a rejection, `wait` is the time to wait, which can be unknown;
-    /// otherwise it is `None`.
+    /// Selects the policy that matters most. On a rejection, `wait` is `Some` of the time to wait, or `Some(None)` if
+    /// that time is unknown. On an admission, `wait` is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()
@@ -121,7 +124,7 @@ impl Summary {
     }
 }
 
-/// Adds three fields with these names, unless one of them is already set.
+/// Adds three fields with these names, unless one of the fields is already set.
 pub(super) fn add_three(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],

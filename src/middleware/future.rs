@@ -23,8 +23,10 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped while the call is queued, nothing is charged, the calls behind it move up, and the inner service
-    /// is not called. If it is dropped later, its units stay charged, and a permit it holds is released.
+    /// If the future is dropped while the call is queued, nothing is charged, the calls behind it move up, and the
+    /// inner service is not called. If the future is dropped after the call's release but before its next poll, the
+    /// call's units are given back, unless another call for the key was admitted meanwhile. Once the inner service was
+    /// called, the units stay charged, and a permit of the call is released.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -34,7 +36,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if only a rejection is left to return.
+        // `None` if all that is left to do is to return a rejection.
         shared: Option<(Arc<Policies<P>>, R)>,
     }
 }
@@ -42,7 +44,7 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<H, F, O, T> {
-        // Boxed, so that the future of a call that does not wait stays small.
+        // Boxed, so that the future of a call that is not queued stays small.
         Waiting { held: Pin<Box<H>> },
         Calling {
             #[pin]
@@ -56,7 +58,7 @@ pin_project! {
 }
 
 pin_project! {
-    /// A queued call, with the service that is ready for it.
+    /// A queued call: its wait, the instance of the service that is ready for it, and its request.
     struct Held<W, Svc, Req> {
         #[pin]
         wait: W,
@@ -95,7 +97,7 @@ where
         Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
     }
 
-    /// Creates the future of a call that is queued. `ready` is the service to call.
+    /// Creates the future of a call that is queued. `ready` is the instance of the service that will be called.
     pub(super) fn waiting(
         wait: P::Wait,
         ready: Svc,
@@ -144,7 +146,7 @@ where
             responder.reject(request, Rejection::Key(error))
         }
         Verdict::StoreError(error) => {
-            // Only a single policy can have a store that fails.
+            // A store that fails is possible only if the layer has a single policy.
             let info = &infos[0];
             info.record_store_error(&error);
             observe::record_decision(|| Some("store_error"));

@@ -16,7 +16,7 @@ use crate::metrics;
 use crate::stats::PolicyStats;
 use crate::store::Store;
 
-/// A layer with several policies, of which a call is charged all or none. Created by [`and`](RateLimitLayer::and).
+/// A layer with several policies: a call is charged by all of them or by none. Created by [`and`](RateLimitLayer::and).
 pub struct Layers<P, R> {
     policies: Arc<Policies<P>>,
     responder: R,
@@ -57,16 +57,17 @@ impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// Joins two layers: a request must be allowed by both, and is charged by neither if either denies it.
     ///
-    /// Both are decided together while both keys are locked, so no other call is decided in between. This layer's
-    /// responder makes the responses. A policy whose name is already used is numbered: `default`, `default-2`.
+    /// Both policies are decided together while both keys are locked, so no other call for these keys is decided in
+    /// between. The responder of this layer makes the responses. A policy whose name is already used is numbered:
+    /// `default`, `default-2`.
     ///
-    /// If one of them queues the request, the other is charged as soon as the request joins the queue. If the request
-    /// is cancelled while it is queued, the part of that charge that still counts is refunded; with
-    /// [tiers](crate::algorithm::Tiered), it is refunded to the tier that the key used last. If both queue the request,
-    /// it is admitted when it is due in both queues: the inner service receives at most what each queue releases, but
-    /// less evenly than from one queue alone.
+    /// If one policy queues the request, the other policy charges it as soon as the request joins the queue. If the
+    /// request is cancelled while it is queued, the part of that charge that still counts is refunded; with
+    /// [tiers](crate::algorithm::Tiered), it is refunded to the tier that the key used last. If both policies queue the
+    /// request, the request is admitted when it is due in both queues. The inner service then receives at most what
+    /// each queue releases, but less evenly than from a single queue.
     ///
-    /// The state must be in memory. Configure [`unless`](RateLimitLayer::unless) and
+    /// The state of both layers must be in memory. Call [`unless`](RateLimitLayer::unless) and
     /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining.
     ///
     /// ```
@@ -95,8 +96,8 @@ impl<P: Clone, R> Layers<P, R> {
 }
 
 impl<P: PolicyCount, R> Layers<P, R> {
-    /// Returns what each policy has counted, in the order in which they were joined. A policy joined from a clone of a
-    /// layer shares the counters of that layer.
+    /// Returns what each policy has counted, in the order in which the policies were joined. A policy that was joined
+    /// from a clone of a layer shares the counters of that layer.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;

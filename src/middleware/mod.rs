@@ -13,20 +13,21 @@
 //! ```
 //!
 //! Each call is decided in `call`, before its body is read. An admitted call is passed to the instance of the service
-//! on which `poll_ready` was called.
+//! that was polled by `poll_ready`.
 //!
-//! If the algorithm queues calls, a queued request is kept together with the service that is ready for it, and passed
-//! on when it is admitted. It waits no longer than its `grpc-timeout`, and its body is not read meanwhile. If the
-//! algorithm limits calls in progress ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the
-//! permit until it ends. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's
-//! extensions; an axum handler can take it as an argument. When a limiter is
-//! [closed](crate::limiter::RateLimiter::close), all queued calls get a response.
+//! If the algorithm queues calls, a queued request is kept together with an instance of the service that is ready for
+//! it, and is passed to that instance when it is admitted. The request waits no longer than its `grpc-timeout`, and its
+//! body is not read meanwhile. If the algorithm limits calls in progress
+//! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends. A
+//! handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; an axum handler can
+//! take it as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls get a
+//! response at once.
 //!
-//! If the cost of a call is known only at its end, use [`settle`](RateLimitLayer::settle). To see what a limit would do
-//! before it is enforced, use [`shadow`](RateLimitLayer::shadow).
+//! If the cost of a call is known only from its response, use [`settle`](RateLimitLayer::settle). To see what a limit
+//! would do before it is enforced, use [`shadow`](RateLimitLayer::shadow).
 //!
-//! A [`Responder`] makes the responses. [`HttpResponder`], the default, never changes the service's error type: it
-//! rejects calls with a response, whose form can be configured. [`ErrorResponder`] is for services that are not HTTP.
+//! A [`Responder`] makes the responses. [`HttpResponder`], the default, rejects calls with a response, whose form can
+//! be configured; it never changes the service's error type. [`ErrorResponder`] is for services that are not HTTP.
 
 mod accept;
 mod body;

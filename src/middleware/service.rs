@@ -13,8 +13,8 @@ use super::response::Responder;
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// Calls are decided in `call`, since the key is extracted from the request; `poll_ready` only polls the inner service.
-/// If a call is rejected, whatever the inner service reserved in `poll_ready` stays reserved for the next call of this
-/// clone.
+/// If a call is rejected, everything that the inner service reserved in `poll_ready` stays reserved for the next call
+/// of this clone.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     policies: Arc<Policies<P>>,
@@ -72,7 +72,7 @@ where
                 }
             }
             Progress::Pending(wait) => {
-                // The instance that is ready must be the one that is called, so the clone stays here for the next call.
+                // The instance that is ready must be called, so its clone stays here for the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 ResponseFuture::waiting(wait, ready, request, policies, responder)

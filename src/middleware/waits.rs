@@ -1,4 +1,4 @@
-//! Settings of an [`HttpResponder`] for reported waits, for costs that exceed a limit, and for unread bodies.
+//! Settings of an [`HttpResponder`] for reported waits, for costs above a limit, and for unread bodies.
 
 use std::time::Duration;
 
@@ -13,38 +13,38 @@ use super::response::jitter::jitter;
 use super::response::options::{BodyFormat, Options, Shape};
 
 impl<F, D> HttpResponder<F, D> {
-    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: for calls in progress, for a
-    /// limiter that was closed or whose key table is full, and for a store that failed. The default is one second. With
+    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: because of calls in progress,
+    /// a limiter that was closed or whose key table is full, or a store that failed. The default is one second. With
     /// `None` there is no `Retry-After`, and many clients then retry at once.
     ///
-    /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If some of the policies that denied
-    /// the call know their wait, the hint is raised to the longest of these waits. The jitter is added, and the maximum
-    /// reported wait caps the sum. There is no hint for a request without a key, nor for a request that costs more than
-    /// a limit can ever admit. A gRPC response has no hint, since it uses other fields.
+    /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If the wait of some of the policies
+    /// that denied the call is known, the hint is raised to the longest of these waits. The jitter is added, and the
+    /// maximum reported wait caps the sum. There is no hint for a request without a key, nor for a request that costs
+    /// more than a limit can ever admit. A gRPC response has no hint, since it uses other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
         self
     }
 
-    /// Sets the maximum wait that a rejection reports, in any of its fields. A client that sleeps for the whole
-    /// reported time then retries after `max` at the latest, and may be rejected again. There is no maximum by default.
+    /// Sets the maximum wait that a rejection reports, in any of its fields. If the true wait is longer, a client
+    /// retries after `max`, and may be rejected again. By default there is no maximum.
     #[must_use]
     pub const fn max_reported_wait(mut self, max: Duration) -> Self {
         self.options.max_reported_wait = max;
         self
     }
 
-    /// Sets the status of a rejection where waiting does not help, since the request costs more than a limit can ever
-    /// admit. The default is 429. Many clients retry any 429; they do not retry a 413. The setting does not apply to
-    /// gRPC responses and custom responses; a custom response can check [`Rejection::unsatisfiable_cost`].
+    /// Sets the status of a rejection where waiting does not help, because the request costs more than a limit can ever
+    /// admit. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
+    /// responses and custom responses. The function of a custom response can call [`Rejection::unsatisfiable_cost`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
         self
     }
 
-    /// Sets the body of a rejection where waiting does not help. The default is the body of [other
+    /// Sets the format of the body of a rejection where waiting does not help. The default is the format of [other
     /// rejections](Self::body).
     #[must_use]
     pub const fn never_fits_body(mut self, format: BodyFormat) -> Self {
@@ -52,16 +52,16 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Reads and discards the body of a rejected HTTP/1.x request before the response is returned: at most `max_bytes` of
-    /// it, for at most `max_time`. By default the body is not read, and the response has `Connection: close`.
+    /// Reads and discards the body of a rejected HTTP/1.x request before the response is returned: at most `max_bytes`
+    /// of the body, for at most `max_time`. By default the body is not read, and the response has `Connection: close`.
     ///
     /// A client that is still sending when the server closes the connection may lose the response, and a proxy then
     /// returns 502. If the body is read to its end, the client gets the response, and the connection can be used again.
     ///
-    /// The response is returned at once, with `Connection: close`, if a longer body is announced, or if the client sent
-    /// [`Expect`](http::header::EXPECT). It is also returned as soon as a body turns out to be too long, too slow or
-    /// broken. At most 1,024 bodies are read at the same time, by all clones of this responder; further bodies are left
-    /// unread. HTTP/2 requests are not affected.
+    /// If a longer body is announced, or if the client sent [`Expect`](http::header::EXPECT), the response is returned
+    /// at once, with `Connection: close`. If a body turns out to be too long, too slow or broken, the response is
+    /// returned at that time, with `Connection: close`, too. At most 1,024 bodies are read at the same time, by this
+    /// responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
@@ -77,8 +77,8 @@ impl<F, D> HttpResponder<F, D> {
     ///
     /// # Panics
     ///
-    /// The method itself does not panic. The limited service panics if it rejects such a request outside a tokio runtime
-    /// with a timer.
+    /// The method itself does not panic. The limited service panics if it rejects a request with a body, to be read,
+    /// outside a tokio runtime with a timer.
     #[must_use]
     pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody> {
         let unread = DrainBody::new(max_bytes, max_time);
@@ -95,7 +95,8 @@ impl Options {
         Waits { wait, extra, max: self.max_reported_wait }
     }
 
-    /// Returns the `Retry-After` of an unknown wait, or `None` if waiting does not help, or if there is no valid key.
+    /// Returns the `Retry-After` of an unknown wait. Returns `None` if waiting does not help, or if the call has no
+    /// valid key.
     pub(super) fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;

@@ -13,8 +13,7 @@ pub(crate) struct Arrival {
     pub(crate) priority: bool,
     /// `true` if the call waits when the queue has a free place.
     pub(crate) may_wait: bool,
-    /// The maximum wait of the call itself in nanoseconds, which the queue may shorten; `u64::MAX` if there is
-    /// none.
+    /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
     pub(crate) max_wait: u64,
     /// Set for a waiter that a newer call has evicted. Its `retry_after` is the time until a place is free, not the
     /// time until it could evict another waiter.
@@ -22,18 +21,18 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Creates a call that waits as long as the queue allows.
+    /// Creates a call without priority that waits as long as the queue allows.
     pub(crate) fn new(now: Nanos, cost: u64) -> Self {
         Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
     }
 
-    /// Returns the call's maximum wait in a queue with that configuration, in nanoseconds.
+    /// Returns the call's maximum wait in a queue with the configuration `queue`, in nanoseconds.
     pub(super) fn max_wait(&self, queue: QueueConfig) -> u64 {
         self.max_wait.min(queue.max_wait())
     }
 
     /// Returns whether the call would be released within its maximum wait. `state` accounts for all calls ahead, and
-    /// `at` is the clock reading at which it is used.
+    /// `at` is the clock reading with which `state` must be used.
     pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
         let config = queue_config(algorithm);
         let max_wait = self.max_wait(config);
@@ -49,7 +48,7 @@ impl Arrival {
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. `state` accounts
-/// for all calls ahead, and `at` is the clock reading at which it is used, which may be later than `now`.
+/// for all calls ahead, and `at` is the clock reading with which `state` must be used. It may be later than `now`.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

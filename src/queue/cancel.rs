@@ -41,7 +41,7 @@ impl<A: Algorithm> Queue<A> {
             (self.is_stale, self.checked_at) = (true, None);
         }
         if released.decision.is_allowed() {
-            // Its share of the total is released when `released.place` is dropped.
+            // The call's share of the total is released when `released.place` is dropped.
             algorithm.release(state, algorithm.last_update(state), released.cost);
             self.checked_at = None;
         }

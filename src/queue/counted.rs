@@ -6,14 +6,14 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 
 impl<A: Algorithm> QueueView<'_, A> {
-    /// Returns whether a queued call like `arrival` counts as admitted. If only calls with priority wait, it must have
-    /// priority.
+    /// Returns whether a queued call like `arrival` counts as admitted. If only calls with priority wait, this requires
+    /// that `arrival` has priority.
     #[inline]
     pub(super) fn counts_places(&self, arrival: Arrival) -> bool {
         self.config.is_counted() || self.borrowable_units(arrival).is_some()
     }
 
-    /// Returns the decision of an admitted call. `decision` is that of the algorithm alone.
+    /// Returns the decision of an admitted call. `decision` is what the algorithm decided without regard to the queue.
     pub(super) fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, priority, max_wait, .. } = arrival;
         let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
@@ -26,7 +26,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
     }
 
-    /// Returns the decision of a denied call. `decision` is that of the algorithm alone.
+    /// Returns the decision of a denied call. `decision` is what the algorithm decided without regard to the queue.
     pub(super) fn counted_denial(
         &mut self,
         decision: Decision,
@@ -38,9 +38,9 @@ impl<A: Algorithm> QueueView<'_, A> {
         Decision::deny(self.limit(decision, arrival), remaining, retry, reset)
     }
 
-    /// Returns the limit to report. For a call with priority it is the algorithm's limit plus the units that may
-    /// be borrowed; for any other, the quota of the algorithm's policy, which includes the places of the queue. It
-    /// is at most the algorithm's limit plus the maximum number of waiters of all keys.
+    /// Returns the limit to report. For a call with priority, this is the algorithm's limit plus the units that may be
+    /// borrowed. For any other call, this is the quota of the algorithm's policy, which includes the places of the
+    /// queue. The result is at most the algorithm's limit plus the maximum number of waiters of all keys.
     fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
         let max = decision.limit().saturating_add(self.total.limit());
         let limit = match self.borrowable_units(arrival) {

@@ -24,7 +24,7 @@ impl<A: Algorithm> Queue<A> {
         let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
         match waits && !config.is_exclusive() {
-            // The call may wait as long as necessary, or it never fits. Neither needs the exact wait.
+            // The call may wait for any time, or never fits. In both cases, the exact wait is not needed.
             true => self.ensure_approximate_projection(base, state, now, 0),
             false => self.ensure_exact_projection(base, state, now, 0),
         }
@@ -42,8 +42,8 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Queues a call in a full queue and rejects the oldest waiter. If the call could not wait even then, rejects the
-    /// call.
+    /// Queues a call in a full queue and rejects the oldest waiter. If the new call could not be queued even then,
+    /// rejects the new call instead.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -80,7 +80,7 @@ impl<A: Algorithm> Queue<A> {
         enqueued
     }
 
-    /// Rejects an evicted waiter. Its `retry_after` is the time until a place is free.
+    /// Rejects an evicted waiter. The `retry_after` of its decision is the time until a place is free.
     fn reject_evicted(
         &mut self,
         base: &A,
@@ -145,7 +145,7 @@ impl<A: Algorithm> Queue<A> {
         Enqueued::Queued(ticket)
     }
 
-    /// Removes the oldest waiter from the queue, if the new call can then wait in its place.
+    /// Removes the oldest waiter from the queue, if the new call can then be queued and released in time.
     fn pop_oldest_if(
         &mut self,
         base: &A,

@@ -15,9 +15,9 @@
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every waiter
 //! ahead has been admitted at its scheduled time. Adding a new waiter to the projection takes constant time. Some
 //! events make the projection wrong: a call was cancelled, a timer was late for a window, or the algorithm was
-//! replaced. The next call that needs it then recomputes it, in time proportional to the length of the queue. So an
-//! algorithm can have a queue if it can compute when *one* call can be admitted, and reported times are exact for calls
-//! of any cost.
+//! replaced. The next call that needs the projection recomputes it, in time proportional to the length of the queue. So
+//! an algorithm can have a queue if it can compute when *one* call can be admitted, and reported times are exact for
+//! calls of any cost.
 //!
 //! Each waiter is released by the algorithm with which it arrived: its tier, or otherwise the algorithm of the limiter,
 //! which is passed as `base`.
@@ -53,14 +53,14 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The total cost of all waiters.
     ahead: u128,
     /// The state after all waiters have been admitted. It is computed on demand, and discarded when the state changes
-    /// otherwise. Always `None` if it is unknown when calls will be admitted.
+    /// in another way. Always `None` if it is unknown when calls will be admitted.
     projection: Option<Projection<A::State>>,
     /// Set when a waiter was released late or a release was undone: the projection is approximate until it is
     /// recomputed.
     is_stale: bool,
     /// The released calls, in the order of their tickets.
     released: VecDeque<Released<A>>,
-    /// The latest release, until another call is admitted.
+    /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
     /// The time of the latest reset of the schedule. No waiter gets a slot before it.

@@ -37,7 +37,7 @@ impl<A: Algorithm> Queue<A> {
             self.undo = Some(LastRelease { ticket, cost, at: self.seen, before });
             remaining.push((self.waiting.len(), self.ahead));
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
-            // A bucket does not always advance its state to `now` for this.
+            // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(self.seen);
             self.released.push_back(Released { ticket, cost, tier, decision, charged_at, place });
             wake.extend(waker);

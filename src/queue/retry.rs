@@ -1,4 +1,5 @@
-//! The times that a queue reports: until the key is fresh, and until a denied call could be admitted or queued.
+//! The times that a queue reports: the time until the key is fresh, and the time until a denied call could be admitted
+//! or queued.
 
 use super::arrival::Arrival;
 use super::view::{QueueView, reset_of};
@@ -58,8 +59,8 @@ impl<A: Algorithm> QueueView<'_, A> {
     /// Returns the time until the call could evict the oldest waiter and then wait no longer than its maximum. Returns
     /// `None` if a place becomes free before that, after `free` nanoseconds.
     ///
-    /// Waiters behind the oldest may be released as soon as it is evicted. So the wait depends on the time of the
-    /// eviction, which is found by iteration.
+    /// Waiters behind the oldest waiter may be released as soon as that waiter is evicted. So the wait depends on the
+    /// time of the eviction, which is found by iteration.
     fn retry_by_eviction(&self, arrival: Arrival, free: u64) -> Option<u64> {
         let Arrival { now, cost, .. } = arrival;
         let is_full = self.waiting() >= self.config.places();

@@ -188,8 +188,8 @@ fn without_a_queue_no_call_waits() {
     }
 }
 
-/// An algorithm that admits a call each nanosecond. As with a window, one late admission delays all later ones. It
-/// counts all admissions, including simulated ones.
+/// An algorithm that admits a call each nanosecond. As with a window, one late admission delays all later ones. The
+/// algorithm counts all admissions, including simulated ones.
 #[derive(Clone, Debug, Default)]
 struct Gate {
     leaves: Arc<AtomicUsize>,

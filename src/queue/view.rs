@@ -1,4 +1,5 @@
-//! The decision on a call that arrives at a queue: whether it is admitted, queued or denied, and what it reports.
+//! The decision on a call that arrives at a queue: whether the call is admitted, queued or denied, and what is
+//! reported.
 
 use std::collections::VecDeque;
 
@@ -12,13 +13,13 @@ use crate::decision::Decision;
 /// A queue as seen by a call that arrives now.
 #[derive(Debug)]
 pub(crate) struct QueueView<'a, A: Algorithm> {
-    /// The algorithm of waiters that chose none.
+    /// The algorithm of waiters that chose no tier.
     pub(super) base: &'a A,
     /// The algorithm of the call.
     pub(super) algorithm: &'a A,
     pub(super) config: QueueConfig,
     pub(super) state: &'a mut A::State,
-    /// The waiters ahead; `None` if there are none.
+    /// The waiters ahead. `None` if there are none.
     pub(super) before: Option<Ahead<'a, A>>,
     /// The count of the waiters of all keys.
     pub(super) total: &'a Semaphore,
@@ -30,7 +31,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
     pub(super) waiters: &'a VecDeque<Waiter<A>>,
     /// The time of the latest reset of the schedule.
     pub(super) since: Nanos,
-    /// The state after all of them have been admitted. `None` if it is unknown when that will be.
+    /// The state after all waiters have been admitted. `None` if it is unknown when they will be admitted.
     projection: Option<&'a mut Projection<A::State>>,
     /// The number of waiters at the front that are treated as released.
     pub(super) gone: usize,
@@ -43,7 +44,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
 enum Course {
     Waits,
     Full,
-    /// The queue of all keys together is full.
+    /// The queues of all keys together are full.
     TotalFull,
     Refused,
 }
@@ -77,7 +78,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base, algorithm, config: queue_config(algorithm), state, before, total }
     }
 
-    /// Replaces the number of waiters and their total cost with earlier ones.
+    /// Sets the number of waiters ahead and their total cost to those at an earlier moment.
     pub(super) fn with(mut self, waiting: usize, ahead: u128) -> Self {
         if let Some(before) = &mut self.before {
             (before.waiting, before.ahead) = (waiting, ahead);
@@ -127,7 +128,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.fate(decision, arrival, true)
     }
 
-    /// Returns what a call would report, without charging anything.
+    /// Returns the outcome that a call would have, without charging anything.
     pub(crate) fn preview(&mut self, arrival: Arrival) -> Fate {
         let Arrival { now, cost, .. } = arrival;
         let decision = self.algorithm.peek(self.state, now, cost);
@@ -137,8 +138,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.fate(decision, arrival, false)
     }
 
-    /// Returns the outcome of a call that may not pass now. `decision` is that of the algorithm alone; `counts` is false
-    /// for a preview.
+    /// Returns the outcome of a call that may not pass now. `decision` is what the algorithm decided without regard to
+    /// the queue. `counts` is false for a preview.
     fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
         match self.course(decision, arrival) {
             Course::Waits => Fate::Waits,
@@ -150,7 +151,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns what happens to a call that may not pass now. `decision` is that of the algorithm alone.
+    /// Returns what happens to a call that may not pass now. `decision` is what the algorithm decided without regard to
+    /// the queue.
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait {
@@ -209,7 +211,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
-    /// Returns the denial of a call that does not wait while other calls do. It must not overtake them.
+    /// Returns the denial of a call that does not wait, while other calls do. The call must not overtake the waiters.
     pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
@@ -234,8 +236,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.admitted(decision, arrival)
     }
 
-    /// Adapts the decision on an admitted call to the queue. `decision` is that of the algorithm alone. In the
-    /// result, `remaining` counts calls with the same priority and maximum wait.
+    /// Adapts the decision on an admitted call to the queue. `decision` is what the algorithm decided without regard to
+    /// the queue. In the result, `remaining` counts calls with the same priority and maximum wait.
     #[inline]
     fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
@@ -249,7 +251,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Adapts the decision on a denied call to the queue. `decision` is that of the algorithm alone.
+    /// Adapts the decision on a denied call to the queue. `decision` is what the algorithm decided without regard to
+    /// the queue.
     fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
         let retry = (fits && is_timed).then(|| self.retry(arrival));
@@ -259,14 +262,14 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         match (self.is_empty(), is_timed) {
             (false, _) => self.deny_behind_others(arrival, fits, retry),
             (true, true) => decision.with_retry_after(retry),
-            // With several limits, the one with unknown waits may have room. Then the decision of the algorithm has the
-            // wait.
+            // With several limits, the limit whose waits are unknown may have room. Then the algorithm's decision
+            // reports the wait of another limit.
             (true, false) => decision,
         }
     }
 }
 
-/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` is that of the key at the time `at`.
+/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` was made on the key at the time `at`.
 pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
     at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -30,14 +30,14 @@ impl<A> Waiter<A> {
         self.tier.as_deref().unwrap_or(base)
     }
 
-    /// Returns the earliest slot that the waiter can get: the later one of its arrival and the latest reset of the
-    /// schedule. It is not after `seen`, in case the clock was set back.
+    /// Returns the earliest time at which the waiter can be charged: its arrival, or `since`, the latest reset of the
+    /// schedule, if that is later. The result is at most `seen`, because the clock may have been set back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }
 }
 
-/// A waiter that was removed from the queue before its release, and no longer occupies a place.
+/// A waiter that was removed from the queue before its release. It no longer takes a place.
 #[derive(Debug)]
 pub(super) struct Evicted<A> {
     pub(super) ticket: u64,
@@ -53,7 +53,7 @@ impl<A> From<Waiter<A>> for Evicted<A> {
     }
 }
 
-/// A call that was released or denied, and whose future has not been polled since.
+/// A queued call that was released or denied, and whose future has not been polled since.
 #[derive(Debug)]
 pub(super) struct Released<A> {
     pub(super) ticket: u64,

@@ -9,15 +9,15 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A window algorithm that lets calls with priority borrow units of the next window. Created by `priority(percent)`, a
-/// method of the four windows.
+/// A window algorithm that lets calls with priority borrow units of the next window. Created by the method
+/// `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`].
 ///
 /// A call without priority is decided by the window itself, except that it is denied while calls with priority are
 /// queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) is queued until the window has
-/// room for it, provided that the total cost of the queue stays within the share. The wait is at most about one period,
-/// or two periods with a [`SlidingCounter`], whose units count in two windows. The reported wait assumes that the
-/// waiters are released on time. The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets
-/// which requests have priority.
+/// room for it. It is denied if the total cost of the queue would exceed the given percentage of the limit. The wait is
+/// at most about one period, or two periods with a [`SlidingCounter`], whose units count in two windows. The reported
+/// wait assumes that no waiter is released late. The method [`priority`](crate::middleware::RateLimitLayer::priority)
+/// of a layer sets which requests have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -41,10 +41,11 @@ use crate::decision::Decision;
 ///
 /// **Naive answer.** Admit the call over the limit.
 ///
-/// **Where it breaks.** Then there is no limit. Many important calls together overload what the limit protects.
+/// **Where it breaks.** Important calls are not limited at all. Many of them together overload the service that the
+/// limit protects.
 ///
-/// **The idea** (from Sentinel, where it is called *occupy*). Such a call is not admitted now. It takes its units from
-/// the next window, and waits until that window begins. The share of the next window that can be borrowed is bounded.
+/// **The idea** (from Sentinel, where it is called *occupy*). Such a call takes its units from the next window, and
+/// waits until that window begins. Only a given percentage of the next window can be borrowed.
 ///
 /// ```text
 ///   limit 4, priority for 50 %
@@ -57,9 +58,10 @@ use crate::decision::Decision;
 /// ```
 ///
 /// In this crate, the borrowing calls are queued, and no other call overtakes them. So their units are reserved without
-/// a charge, and if one of them is cancelled, other calls can use its units.
+/// a charge, and if a borrowing call is cancelled, other calls can use its units.
 ///
-/// **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the share of the limit.
+/// **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the given percentage of
+/// the limit.
 ///
 /// **Cost.** No more memory per key, except for the waiters in the queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +71,8 @@ pub struct Priority<A> {
     units: u64,
 }
 
-/// A window from which calls with priority may borrow. Implemented only by the windows of this crate.
+/// A window algorithm from which calls with priority may borrow. Implemented only by the window algorithms of this
+/// crate.
 pub trait Window: Algorithm + sealed::Sealed {}
 
 mod sealed {
@@ -186,8 +189,9 @@ macro_rules! priority {
             impl Window for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window. They wait at most
-                /// the `max_wait` of this window. Its `queue` and `overflow` have no effect. See [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window. Each waits at
+                /// most the `max_wait` of this algorithm, whose `queue` and `overflow` have no effect. See
+                /// [`Priority`].
                 ///
                 /// # Panics
                 ///

@@ -47,7 +47,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot to an earlier time, but not before `now`.
+    /// Moves the next slot earlier by one interval per unit, but not before `now`.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if !state.next.is_due() {
@@ -55,7 +55,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Undoes the part of the charge that cannot have leaked since.
+    /// Undoes the part of the charge that cannot have leaked since `charged_at`.
     fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.observe(state, now);
         if charged_at <= state.last && !state.next.is_due() {
@@ -67,7 +67,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot to where it would be if the call were admitted now, unless it is later already.
+    /// Moves the next slot to `cost` intervals after now, unless the slot is later already.
     fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
@@ -106,8 +106,8 @@ impl Algorithm for LeakyBucket {
         Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
-    /// Admits the call at its slot. If the slot is overdue by more than a few ticks, a later slot replaces it, and the
-    /// schedule continues from there.
+    /// Admits the call at its slot. If the slot is overdue by more than 5 ms, a later slot replaces it, and the
+    /// schedule continues from the later slot.
     fn admit_queued(
         &self,
         state: &mut LeakyBucketState,

@@ -20,7 +20,8 @@ use crate::quota::Quota;
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
 /// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
 /// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once. [`check`](crate::limiter::RateLimiter::check)
-/// never waits: it admits a call if no call is queued and the last call was admitted at least one interval ago.
+/// never waits: it admits a call if no call is queued and, for each unit of the call admitted last, one interval has
+/// passed since that admission.
 ///
 /// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
 /// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are lost. So in any span `t` at
@@ -51,12 +52,12 @@ use crate::quota::Quota;
 /// **Problem.** A service behind the server takes ten calls a second at an even rate, and no bursts. The eleventh call
 /// should not be denied, but held until its scheduled time.
 ///
-/// **Naive answer.** Hand out times. The next free time is a number: a caller takes it, adds one interval to it, and
-/// sleeps until its time.
+/// **Naive answer.** Hand out times. The next free time is a number. A caller takes this time, moves the number on by
+/// one interval, and sleeps until its own time.
 ///
-/// **Where it breaks.** A caller that disconnects keeps its time, so all calls behind it wait longer than necessary. A
-/// sleep that wakes late delays all calls behind it: at 5,000 calls a second and with a timer that ticks in
-/// milliseconds, four fifths of the rate are lost. And nothing limits how many calls wait.
+/// **Where it breaks.** A caller that disconnects keeps its time, so all later callers wait longer than necessary. A
+/// sleep that wakes late delays all later calls: at 5,000 calls a second and with a timer that ticks in milliseconds,
+/// four fifths of the rate are lost. And nothing limits how many calls wait.
 ///
 /// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The store keeps the
 /// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
@@ -122,14 +123,14 @@ impl LeakyBucket {
         self.measured()
     }
 
-    /// Sets how long a call may wait. A call that would wait longer is denied at once, not after having waited.
+    /// Sets how long a call may wait. A call that would wait longer is denied at once.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
         self.measured()
     }
 
-    /// Sets which call is denied when the queue is full: by default the one that arrives.
+    /// Sets which call is denied when the queue is full, by default the call that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);
@@ -152,7 +153,8 @@ impl LeakyBucket {
         Slot::NOW.sooner(self.rate.grains(state.last.saturating_since(instant)))
     }
 
-    /// Returns the time of `slot`, rounded up to the nanosecond; [`Nanos::MAX`] if it is beyond the end of time.
+    /// Returns the time of `slot`, rounded up to the nanosecond, or [`Nanos::MAX`] if the slot is beyond the range of
+    /// the clock.
     fn instant(&self, state: &LeakyBucketState, slot: Slot) -> Nanos {
         if slot.is_saturated() {
             return Nanos::MAX;
@@ -189,8 +191,7 @@ impl LeakyBucket {
         self.rate.deny(1, 0, Some(until), until)
     }
 
-    /// Returns how many intervals fit into `nanos`. `u64::MAX` means without a bound, both in `nanos` and in the
-    /// result.
+    /// Returns how many intervals fit into `nanos`. `u64::MAX` means no bound, both in `nanos` and in the result.
     fn intervals(&self, nanos: u64) -> u64 {
         if nanos == u64::MAX {
             return u64::MAX;

@@ -1,9 +1,9 @@
-/// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. It is
-/// stored as two words, so that the state needs no padding for its alignment.
+/// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. The
+/// number is stored as two words, so that the state needs no padding for its alignment.
 ///
 /// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So slots in the future have nearly the
-/// whole range, which they need: they can be as far away as the end of time. Overdue slots need less of it, because
-/// only queued calls use them. A slot that is overdue by more than the offset becomes the earliest slot.
+/// whole range, up to the end of the clock's range and beyond. Overdue slots need less, because only queued calls use
+/// them. A slot that would be overdue by more than the offset is stored as the earliest slot that can be represented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,
@@ -37,7 +37,7 @@ impl Slot {
         self.count() <= EPOCH_OFFSET
     }
 
-    /// Returns whether the slot is too far in the future to be represented, and so beyond the end of time.
+    /// Returns whether the slot is too far in the future to be represented, and so beyond the range of the clock.
     pub(super) const fn is_saturated(self) -> bool {
         self.count() == u128::MAX
     }

@@ -42,7 +42,7 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Gives back the oldest units first. They would be available again first, so the refund never gives back too much,
+    /// Gives back the oldest units first. These would be available again first, so a refund never gives back too much,
     /// whichever charge it is for.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
@@ -57,8 +57,8 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Keeps each unit until one new period after the last instant of its old slice. If there are more than the new
-    /// limit, the oldest are dropped.
+    /// Keeps each unit at least until one new period after the last instant of its old slice. Units above the new limit
+    /// are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {

@@ -38,7 +38,8 @@ const MAX_SLICES: u64 = 1_000;
 ///
 /// # How it works
 ///
-/// **Problem.** Never more than `limit` in *any* period, wherever it begins; but without a record of every call.
+/// **Problem.** Never admit more than `limit` in *any* period, wherever the period begins, without a record of every
+/// call.
 ///
 /// **Naive answer.** Cut the period into `n` slices, count the calls in each, and drop a slice when it is `n` slices
 /// old. The sum counts "the last period".
@@ -48,7 +49,7 @@ const MAX_SLICES: u64 = 1_000;
 /// that.
 ///
 /// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
-/// always covers a period, and up to one slice more. So the limit is strict, and the price is that a unit is available
+/// always covers a period, and up to one slice more. So the limit is strict. The price is that a unit is available
 /// again up to one slice late.
 ///
 /// ```text
@@ -63,8 +64,8 @@ const MAX_SLICES: u64 = 1_000;
 /// The first call after a key was idle sets the edges of its slices: it is at the last instant of a slice. So the units
 /// of a single burst are available again after exactly one period.
 ///
-/// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit admitted within the last period
-/// is in it.
+/// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
+/// period and not given back is in `total`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the ring
 /// advances once for each of them, at most `n` times. 56 bytes a key, and 8 for each slice.
@@ -119,7 +120,8 @@ impl SlidingWindow {
     /// Sets the number of slices. With more slices, a unit is available again sooner. Each slice takes 8 bytes per key.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
-    /// that are not needed to cover the period are left out.
+    /// that are not needed to cover the period are left out, so [`slice_count`](SlidingWindow::slice_count) may be less
+    /// than `n`.
     ///
     /// # Panics
     ///
@@ -148,7 +150,7 @@ impl SlidingWindow {
     const fn sliced(quota: Quota, queue_config: QueueConfig, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
-        // There are no more slices than cover the period, so that the oldest slice expires within the open one.
+        // There are no more slices than needed to cover the period, so that the oldest slice expires within the open one.
         let slices = period.div_ceil(width);
         Self {
             quota,

@@ -53,7 +53,8 @@ impl SlidingWindow {
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
-    /// Returns the time until the last instant of a slice is one period ago. An `age` of 0 is the open slice.
+    /// Returns the time until the last instant of the slice of this `age` is one period ago. The open slice has the age
+    /// 0.
     #[inline]
     pub(super) fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
         // This is at most two periods of at most 2^63 ns each, so it does not overflow.
@@ -124,7 +125,7 @@ impl SlidingWindow {
                 state.total -= given;
                 left -= given;
             }
-            // `ago` is below a period, so this is one of the slices.
+            // `ago` is below a period, so this age is at most that of the oldest slice.
             Some(before) => age = (before / self.width) as u32,
         }
         for age in age + 1..=self.slices {

@@ -60,7 +60,7 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Undoes the part of the charge that cannot have elapsed since.
+    /// Undoes the part of the charge that cannot have elapsed since `charged_at`.
     fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
         let observed = fine(self.observe(state, now));
         if charged_at <= state.last && state.next > observed && state.next < MAX_FIXED {
@@ -70,7 +70,8 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next scheduled time to where it would be if the call were admitted now, unless it is later already.
+    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after now, unless
+    /// that time is later already.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
         match self.is_due(state) {
@@ -116,8 +117,8 @@ impl Algorithm for Smooth {
         Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
     }
 
-    /// Admits the call at its scheduled time. If that is overdue by more than a few ticks, a later time replaces it,
-    /// and the schedule continues from there. The time of the stall is not stored.
+    /// Admits the call at its scheduled time. If this time is overdue by more than 5 ms, a later time replaces it, and
+    /// the schedule continues from the later time. The time of the stall is not stored.
     fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         let observed = self.observe(state, now);
         if !self.is_due(state) {

@@ -26,12 +26,12 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// Guava's rate limiters: paced calls and stored permits, where each call waits for the cost of the call before it.
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) wait in order, at most [`queue`](Smooth::queue) calls per
-/// key and each at most [`max_wait`](Smooth::max_wait); [`check`](crate::limiter::RateLimiter::check) admits a call
-/// that would not have to wait. The cost of a call delays the next call, never the call itself. So no cost is too
-/// large.
+/// key and each at most [`max_wait`](Smooth::max_wait). [`check`](crate::limiter::RateLimiter::check) admits a call
+/// that would not have to wait, and denies others. The cost of a call delays the next call, never the call itself. So
+/// no cost is too large.
 ///
 /// A timer that is late by up to 5 ms does not lower the rate. After a longer stall of the runtime the schedule moves:
-/// the time that was missed while calls waited is neither made up for nor stored as permits.
+/// the time of the stall is neither made up for nor stored as permits.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -61,7 +61,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
 /// pause.
 ///
-/// **Naive answer.** Remember when the last call was made. The next one may pass one interval later.
+/// **Naive answer.** Remember when the last call was made. The next call may pass one interval later.
 ///
 /// **Where it breaks.** It ignores idle time. After a quiet minute, the other service is either rested, so that a few
 /// calls at once are fine, or cold, so that the full rate at once overloads it. The naive answer handles neither case.
@@ -75,7 +75,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///  time per permit
 ///      bursty: nothing                warming up: more, the more are stored
 ///
-///   T ┤------ fresh permits            cf·T ┤                 ╱
+///   T ┤------ new permits              cf·T ┤                 ╱
 ///     │                                     │               ╱
 ///   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the threshold: warm_up
 ///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
@@ -91,7 +91,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// nanoseconds. So they are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no call is admitted
 /// early. The cold factor is rounded up to a multiple of 1/1024.
 ///
-/// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and none is late by more than a
+/// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and no call is late by more than a
 /// nanosecond. Above 3, the algorithm itself is unstable: a scheduled time that is a little late leaves less idle time
 /// to store, so the next start is less cold and faster. Each start from a store that is not full multiplies the error
 /// by about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, about fifteen such starts in a row are exact to
@@ -209,7 +209,7 @@ impl Smooth {
         self.measured()
     }
 
-    /// Sets which call is denied when the queue is full: by default the one that arrives.
+    /// Sets which call is denied when the queue is full, by default the call that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);

@@ -42,7 +42,7 @@ impl Smooth {
         self.exact(state.next) <= fine(state.last)
     }
 
-    /// Charges a call that arrived at `arrived` at its scheduled time.
+    /// Charges a call at its scheduled time. `arrived` is when the call arrived.
     pub(super) fn charge(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
         self.catch_up(state, arrived);
         let time = self.withdraw(&mut state.stored, u128::from(cost));
@@ -53,7 +53,7 @@ impl Smooth {
     pub(super) fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
         let step = step(state.last, now, self.quota.period_nanos());
         if step.set_back > 0 {
-            // The schedule moves back with the clock; the idle time until then is stored first.
+            // The schedule moves back with the clock. The idle time before that is stored first.
             let last = state.last;
             self.catch_up(state, last);
             state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
@@ -62,7 +62,7 @@ impl Smooth {
         state.last
     }
 
-    /// Returns how many calls of cost 1 pass at once, one after another.
+    /// Returns how many calls of cost 1 can pass now, one after another.
     pub(super) fn passing(&self, state: &SmoothState, observed: Nanos) -> u64 {
         if !self.is_due(state) {
             return 0;
@@ -76,7 +76,7 @@ impl Smooth {
         self.turn(state).saturating_since(now)
     }
 
-    /// Returns the scheduled time of a call with `units` ahead of it.
+    /// Returns the scheduled time of a call if calls of `units` in total are admitted before it.
     pub(super) fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
         if units == 0 {
             return self.turn(state);
@@ -106,13 +106,14 @@ impl Smooth {
         if is_exact { next } else { next.saturating_add(MARGIN) }
     }
 
-    /// Returns how many calls of cost 1 pass at once: those that cost no time, and one more, for which the next call
-    /// waits.
+    /// Returns how many calls of cost 1 can pass at one instant: those that cost no time, and one more, whose cost
+    /// delays the next call.
     pub(super) fn burst_of(&self, stored: u128) -> u64 {
         self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }
 
-    /// Takes `units` from `stored`. Returns the time until the next call may be admitted.
+    /// Takes `units` permits, first from `stored`, and new ones for the rest. Returns the time by which they delay the
+    /// next call, in fine units.
     pub(super) fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
         self.stored_permits.withdraw(stored, self.nanos_of(units))
     }

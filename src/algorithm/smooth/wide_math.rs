@@ -1,8 +1,9 @@
 //! Products whose intermediate values need more than 128 bits.
 
-/// Returns `a * b * slope`, over the product of the divisors and `2^shift`, rounded up; `u128::MAX / 2` if it is more.
+/// Returns `a * b * slope`, divided by the divisors and by `2^shift`, rounded up. Returns `u128::MAX / 2` if the result
+/// is more.
 ///
-/// No divisor is 0, `shift` is below 128.
+/// No divisor is 0, and `shift` is below 128.
 pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift: u32) -> u128 {
     let mut limbs = [0_u64; 5];
     for (i, x) in words(a).into_iter().enumerate() {
@@ -32,7 +33,7 @@ pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift
     shifted(limbs, shift, cut)
 }
 
-/// Returns `whole * part / of`, rounded up; `part` is at most `of`, which is above 0 and below 2^127.
+/// Returns `whole * part / of`, rounded up. `part` is at most `of`, and `of` is above 0 and below 2^127.
 pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     let (mut quotient, mut rest) = (0, 0);
     // Long multiplication and division at once, a bit of `whole` at a time: `rest` stays below `of`.
@@ -49,8 +50,9 @@ pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     quotient + u128::from(rest > 0)
 }
 
-/// Returns the number with these `limbs`, lowest first, shifted to the right by `shift` bits. It is rounded up if bits
-/// are cut off, or if `before` says that some were cut off earlier. Returns `u128::MAX / 2` if the result is more.
+/// Returns the number with these `limbs`, lowest first, shifted to the right by `shift` bits. The result is rounded up
+/// if bits are cut off, or if `before` is true, which means that bits were cut off earlier. Returns `u128::MAX / 2` if
+/// the result is more.
 fn shifted(limbs: [u64; 5], shift: u32, before: bool) -> u128 {
     const MAX: u128 = u128::MAX / 2;
     let (whole, bits) = ((shift / 64) as usize, shift % 64);

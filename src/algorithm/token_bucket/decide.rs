@@ -63,7 +63,7 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Undoes the part of the charge that cannot have been refilled since.
+    /// Undoes the part of the charge that cannot have been refilled since `charged_at`.
     fn undo(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.advance(state, now);
         if charged_at <= state.last {
@@ -115,14 +115,14 @@ impl Algorithm for TokenBucket {
     /// the fraction when the bucket is full. So the charge may exceed the tokens in the state. The tokens that have
     /// arrived since the last update cover it when the state is advanced.
     ///
-    /// If the scheduled time is overdue by more than a few ticks, a later time replaces it: the tokens of a longer
-    /// stall fill the bucket, and the rest of them is lost.
+    /// If the scheduled time is overdue by more than 5 ms, a later time replaces it: the tokens of a longer stall fill
+    /// the bucket, and further tokens are lost.
     fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
         let ready_at = self.turn(state, cost);
         if ready_at > now || ready_at == Nanos::MAX {
             self.advance(state, now);
-            // The clock may have been set back, or the scheduled time may be beyond the end of time. The advanced state
-            // decides then.
+            // The clock may have been set back, or the scheduled time may be beyond the clock's range. Then the
+            // advanced state decides.
             if self.until(state, cost.min(self.burst())) > 0 {
                 return None;
             }

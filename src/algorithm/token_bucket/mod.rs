@@ -17,13 +17,13 @@ use crate::quota::Quota;
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
 /// paced, and further calls are denied.
 ///
-/// The capacity is the quota's burst, which is its limit unless set. The bucket of a fresh key is full, except with
+/// The capacity is the quota's burst, which is its limit unless set. The bucket of a new key is full, except with
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass. The
 /// arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
 /// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
-/// late. So in any span `t` at most `burst + (t + 5 ms) * limit / period` of them are admitted. After a longer stall of
-/// the runtime, the bucket is at most full.
+/// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. After a
+/// longer stall of the runtime, the bucket is at most full.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -66,8 +66,8 @@ use crate::quota::Quota;
 ///           four at once, then one per period / limit
 /// ```
 ///
-/// The state is what is *missing*: `used` whole tokens and `part` grains of one more. A fresh key misses nothing, so
-/// the state of an idle key is zero and may be removed.
+/// The state is what is *missing*: `used` whole tokens and `part` grains of one more. A full bucket misses nothing, so
+/// the state of a key that was idle for long enough is zero, and may be removed.
 ///
 /// **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
 /// period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
@@ -122,7 +122,7 @@ impl TokenBucket {
 
     /// Makes the bucket empty when the limiter is built.
     ///
-    /// A fresh key counts as idle since then, so its bucket is filled for the time until its first call. While the
+    /// A new key counts as idle since that time, so its bucket has been filling until the key's first call. While the
     /// bucket is not full, a refund cannot distinguish tokens that were charged from those that were missing at the
     /// start.
     ///
@@ -161,7 +161,7 @@ impl TokenBucket {
         }
         let grains = grains - u128::from(state.part);
         let period = u128::from(self.rate.period);
-        // Below one token, the quotient is 0 without a division.
+        // With less than one token, the quotient is 0, and no division is needed.
         let (whole, rest) =
             if grains < period { (0, grains as u64) } else { div_rem(grains, self.rate.period) };
         match u64::try_from(whole) {
@@ -219,7 +219,7 @@ impl TokenBucket {
         let owed = self.missing(state) + self.rate.units(cost);
         let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
         let (used, part) = div_rem(missing, self.rate.period);
-        // After that, it can overflow only at the end of time.
+        // After that, the debt can overflow only at the end of the clock's range.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
         state.last = ready_at;
     }

@@ -5,10 +5,12 @@ use super::predicate::RequestPredicate;
 /// A predicate for calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
 ///
 /// A client whose `Watch` is rejected considers the server unhealthy. Anyone can call these methods and keep a `Watch`
-/// open, so limit the streams of a connection, or the concurrent calls.
+/// open, so bound the streams of a connection in the server's configuration, or limit the calls in progress in another
+/// layer.
 ///
-/// The path is compared as this layer receives it. Inside axum's `nest`, that is the path without the prefix, so put
-/// the limit around gRPC services only.
+/// The predicate compares the path that the layer receives. Inside axum's `nest`, the layer receives the path without
+/// the prefix, so any service nested there could use the name of the health service. Put the layer around gRPC services
+/// only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};
@@ -22,8 +24,8 @@ pub struct GrpcHealth;
 /// A predicate for calls of the gRPC reflection service, `grpc.reflection.v1.ServerReflection` or its version
 /// `v1alpha`.
 ///
-/// Anyone can make these calls, and their responses are large: use it only where reflection is not public. The path is
-/// compared as described at [`GrpcHealth`].
+/// Anyone can make these calls, and their responses are large. So use this predicate only on a server that the public
+/// cannot reach. The path is compared as described at [`GrpcHealth`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 

@@ -9,9 +9,10 @@ use super::predicate::RequestPredicate;
 /// The path is compared byte by byte, as it was sent: nothing is decoded, and no slash is added or removed. Anyone can
 /// request these paths, so their handlers should be cheap.
 ///
-/// In axum (feature `axum`), `/login` matches that path only, wherever the layer is, even inside `Router::nest("/api",
-/// ..)`: axum keeps the path as it was sent in its `OriginalUri`. The changed path is compared in two cases: if it is
-/// rewritten before the outermost router is called, or if a router other than axum's strips a prefix.
+/// In axum (feature `axum`), `/login` matches only the path `/login` as the client sent it, even if the layer is inside
+/// `Router::nest("/api", ..)`: axum keeps the path that was sent in its `OriginalUri`. In two cases the predicate
+/// compares a changed path: if the path is rewritten before the outermost router is called, or if a router other than
+/// axum's strips a prefix.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,

@@ -5,7 +5,7 @@ use http_body::Body;
 use super::predicate::RequestPredicate;
 
 /// A predicate for CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard,
-/// section 4.8), and without a body or an `X-HTTP-Method-Override`.
+/// section 4.8), and without a body, a `Content-Type` or an `X-HTTP-Method-Override`.
 ///
 /// A browser sends a preflight, without credentials, before a cross-origin request, and reports its rejection as a
 /// network error. A `CorsLayer` outside the limiter answers preflights before they are counted; this predicate is for

@@ -3,8 +3,8 @@ use std::fmt;
 use super::predicate::RequestPredicate;
 use crate::key::{KeyError, KeyExtractor};
 
-/// An extractor with exceptions: requests that match a predicate are not limited. It is made by
-/// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless).
+/// An extractor with exceptions: requests that match a predicate are not limited.
+/// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless) creates it.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Unless<K, C> {

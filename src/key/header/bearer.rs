@@ -11,9 +11,9 @@ use crate::store::KeySecret;
 
 /// The bearer token in the `Authorization` header (RFC 6750), as a fingerprint.
 ///
-/// Callers without a token share one key, so omitting it does not bypass the limit; [`or`](Bearer::or) uses another
-/// extractor for them instead. Two `Authorization` headers are an error of the client (400), and so is a token longer
-/// than 8,192 bytes, unless [`max_len`](Bearer::max_len) is set.
+/// Callers without a token share one key, so a caller does not bypass the limit by omitting the token;
+/// [`or`](Bearer::or) uses another extractor for such callers. Two `Authorization` headers are an error of the client
+/// (400), and so is a token longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well; or,
 /// where an outer layer checks tokens, let it insert the user as an extension, and limit by that
@@ -37,10 +37,11 @@ impl Bearer {
         Self { max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed }
     }
 
-    /// Hashes tokens with a secret that all processes know, so that they share limits in a store on another machine.
+    /// Hashes tokens with a secret that all processes know, so that the processes share limits in a store on another
+    /// machine.
     ///
-    /// Without a secret, tokens are hashed with a random number of the process, and a limiter with such a store does
-    /// not compile.
+    /// Without a secret, each process hashes tokens with a random number of its own. A limiter whose store is on
+    /// another machine then does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Bearer;
@@ -59,7 +60,7 @@ impl Bearer {
 }
 
 impl<S> Bearer<S> {
-    /// Sets the maximum length of a token, in bytes; 8,192 by default. A longer one is an error of the client (400).
+    /// Sets the maximum length of a token, in bytes; 8,192 by default. A longer token is an error of the client (400).
     #[must_use]
     pub const fn max_len(mut self, bytes: usize) -> Self
     where
@@ -74,7 +75,8 @@ impl<S> Bearer<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that token, to peek at, refund or reset their usage.
+    /// Returns the key of callers with that token, to peek at, refund or reset their usage. It is always `Some`: `None`
+    /// is the key of callers without a token.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

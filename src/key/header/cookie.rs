@@ -14,16 +14,16 @@ use crate::store::KeySecret;
 
 /// The value of a cookie, as a fingerprint.
 ///
-/// Callers without the cookie share one key, so omitting it does not bypass the limit; [`or`](Cookie::or) uses another
-/// extractor for them instead. Two cookies of that name count as none, because the inner service might read either.
-/// They are not an error, since a sibling subdomain can set one of them. A value longer than 8,192 bytes is an error of
-/// the client (400), unless [`max_len`](Cookie::max_len) is set. All `Cookie` headers are read, because HTTP/2 may send
-/// each cookie in a header of its own.
+/// Callers without the cookie share one key, so a caller does not bypass the limit by omitting the cookie;
+/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name counts as one
+/// without the cookie, because the inner service might read either. It is not an error, since a sibling subdomain can
+/// set one of the two. A value longer than [`max_len`](Cookie::max_len), 8,192 bytes unless set, is an error of the
+/// client (400). All `Cookie` headers are read, because HTTP/2 may send each cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
-/// compare. So one session has one budget, even if a caller encodes it in different ways. The value is not checked: a
-/// caller that invents sessions gets a new budget for each. Where an outer layer checks sessions, let it insert the
-/// user as an extension, and limit by that [`Extension`](crate::key::Extension).
+/// compare cookies. So one session has one budget, even if a caller encodes the value in different ways. The value is
+/// not checked: a caller that invents sessions gets a new budget for each. Where an outer layer checks sessions, let
+/// that layer insert the user as an extension, and limit by that [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};
@@ -43,7 +43,7 @@ impl Cookie {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a cookie name: it may contain the characters of a header name (RFC 6265,
+    /// Returns an error if `name` is not a cookie name. A name consists of the characters of a header name (RFC 6265,
     /// section 4.1.1), except `%`.
     pub fn new(name: &str) -> Result<Self, HeaderNameError> {
         let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
@@ -53,10 +53,11 @@ impl Cookie {
         Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }
 
-    /// Hashes sessions with a secret that all processes know, so that they share limits in a store on another machine.
+    /// Hashes sessions with a secret that all processes know, so that the processes share limits in a store on another
+    /// machine.
     ///
-    /// Without a secret, sessions are hashed with a random number of the process, and a limiter with such a store does
-    /// not compile.
+    /// Without a secret, each process hashes sessions with a random number of its own. A limiter whose store is on
+    /// another machine then does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Cookie;
@@ -75,7 +76,7 @@ impl Cookie {
 }
 
 impl<S> Cookie<S> {
-    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer one is an error of the client (400).
+    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer value is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;
@@ -87,7 +88,8 @@ impl<S> Cookie<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that value, to peek at, refund or reset their usage.
+    /// Returns the key of callers with that value, to peek at, refund or reset their usage. It is always `Some`: `None`
+    /// is the key of callers without the cookie.
     #[must_use]
     pub fn key(&self, value: &str) -> Option<S::Hash>
     where
@@ -107,8 +109,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            // A sibling subdomain can set the second cookie. A key made of both would give a caller a new budget for
-            // each value of the second.
+            // A sibling subdomain can set the second cookie. A key made of both values would give a caller a new budget
+            // for each value of the second cookie.
             (None, _) | (_, Some(_)) => Ok(None),
             (Some(value), None) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))
@@ -118,7 +120,7 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
     }
 }
 
-/// Trims white space at both ends: all white space of Unicode, as some frameworks do.
+/// Trims all white space of Unicode at both ends, as some frameworks do.
 fn trimmed(text: &[u8]) -> &[u8] {
     str::from_utf8(text).map_or_else(|_| text.trim_ascii(), |text| text.trim().as_bytes())
 }

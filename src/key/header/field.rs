@@ -13,14 +13,14 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// The value of a header.
 ///
-/// Callers without the header share one key, so omitting it does not bypass the limit; [`or`](Header::or) uses another
-/// extractor for them instead. Two headers of that name are an error of the client (400), because the inner service
-/// might read either.
+/// Callers without the header share one key, so a caller does not bypass the limit by omitting the header;
+/// [`or`](Header::or) uses another extractor for such callers. Two headers of that name are an error of the client
+/// (400), because the inner service might read either.
 ///
 /// The value is compared byte by byte. It is not checked: a caller that invents values gets a new budget for each.
-/// Limit by address as well; or, where an outer layer checks the value, let it insert the user as an extension, and
-/// limit by that [`Extension`](crate::key::Extension). A value longer than [`max_len`](Header::max_len) is an error
-/// and is not truncated: truncated values that begin alike would share a budget.
+/// Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as an extension,
+/// and limit by that [`Extension`](crate::key::Extension). A value longer than [`max_len`](Header::max_len) is an error
+/// of the client. It is not truncated, because long values with the same beginning would then share a budget.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};
@@ -35,7 +35,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates an extractor for the header of that name, which is case-insensitive.
+    /// Creates an extractor for the header of that name. The name is case-insensitive.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Header {
         HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, max_len: DEFAULT_MAX_LEN })
     }
 
-    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer one is an error of the client (400).
+    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer value is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;

@@ -7,8 +7,8 @@ use siphasher::sip128::SipHasher13;
 use crate::random::random_u64;
 use crate::store::{KeySecret, KeyedHash};
 
-/// A 128-bit keyed fingerprint of a token or a session, from which the value cannot be recovered. The hash key is
-/// random and lasts as long as the process.
+/// A 128-bit keyed fingerprint of a token or a session, from which the token or session cannot be recovered. The hash
+/// key is random and lasts as long as the process.
 ///
 /// It is not a [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is hashed with a
 /// [configured secret](crate::store::KeySecret).
@@ -22,7 +22,8 @@ pub struct SecretHash(u128);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessSeed;
 
-/// Hashes the secrets that an extractor finds. Only this crate implements it: its module is private.
+/// Hashes the tokens and sessions that an extractor finds. Only this crate implements the trait, since its module is
+/// private.
 pub trait HashSecret {
     /// The hash of a secret.
     type Hash: Hash + Clone;

@@ -24,7 +24,8 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     specified(address)
 }
 
-/// Returns the address before the last colon, if a port follows that colon. An IPv6 address has no brackets here.
+/// Returns the address before the last colon, if a port follows that colon. An IPv6 address must be written without
+/// brackets.
 pub(super) fn before_port(element: &[u8]) -> Option<IpAddr> {
     let (address, port) = str::from_utf8(element).ok()?.rsplit_once(':')?;
     specified(v4(address).or_else(|| v6(address)).filter(|_| is_port(port))?)

@@ -31,8 +31,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// proxies.
 ///
 /// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is
-///   trusted, the client is the first address from the right that is not trusted. If all addresses are trusted, it is
-///   the leftmost address. If there is no header, it is the peer.
+///   trusted, the client is the first address from the right that is not trusted. If all addresses are trusted, the
+///   client is the leftmost address. If there is no header, the client is the peer.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. The zone of an address is dropped, and an IPv4 address
@@ -41,15 +41,15 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// # Deployment caveat
 ///
 /// A header is only as trustworthy as the proxy that writes it, and only if every request comes through that proxy.
-/// Callers can choose their address if the proxy passes on a single-address header instead of setting it, or if hops
-/// are trusted on a server that can be reached without going through the proxy. Trusted networks, and
-/// [`only_from`](ClientIp::only_from), check the peer.
+/// Callers can choose their address in two cases: if the proxy passes on a single-address header instead of setting it,
+/// or if hops are trusted and callers can reach the server without going through the proxy. Trusted networks and
+/// [`only_from`](ClientIp::only_from) exclude the second case, because they check the peer's address.
 ///
 /// # Errors
 ///
 /// It is an error of the client (400) if the client's entry is not an address (`unknown`, an obfuscated name, an empty
-/// entry), if there are fewer entries than hops, or if a single-address header occurs twice. No entry further left and
-/// no other header is used instead. The first list that has fewer entries than hops is logged as a warning, since a
+/// entry), if there are fewer entries than hops, or if a single-address header occurs twice. No other entry and no
+/// other header is used instead. Each layer logs the first list that has fewer entries than hops as a warning, since a
 /// wrong number of hops causes the same error.
 ///
 /// It is an error of the configuration if a required header, or a required peer address, is missing. The layer's
@@ -87,7 +87,7 @@ impl ClientIp {
         Self::new(Source::List(List::XForwardedFor, proxies))
     }
 
-    /// Creates an extractor that reads `Forwarded` (RFC 7239), whose elements may have at most 16 pairs each; the
+    /// Creates an extractor that reads `Forwarded` (RFC 7239). An element of that header may have at most 16 pairs; the
     /// standard defines four.
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
@@ -97,8 +97,8 @@ impl ClientIp {
     /// Creates an extractor that reads a header with a single address, such as `cf-connecting-ip`, `x-real-ip` or
     /// `fly-client-ip`.
     ///
-    /// The proxy must set it, overwriting whatever the caller sent, and the server must not be reachable without going
-    /// through the proxy; see [`only_from`](ClientIp::only_from).
+    /// The proxy must set the header, overwriting whatever the caller sent, and callers must not be able to reach the
+    /// server without going through the proxy; see [`only_from`](ClientIp::only_from).
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl ClientIp {
         Self { source, only_from: None, peer_source: PeerSource::of_server(), options: IpOptions::new() }
     }
 
-    /// Reads the header only if the peer is in these networks. Any other peer is the client itself: its request did not
-    /// come through the proxies.
+    /// Reads the header only if the peer is in these networks. Any other peer counts as the client, because its request
+    /// did not come through the proxies.
     ///
     /// ```
     /// use tower_throttle::key::{ClientIp, Networks};
@@ -177,8 +177,8 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // The peer is read before the list is locked, since the user's `peer_from` function might replace the
-                // list.
+                // The peer is read before the list is locked: `peer_from` is a function of the user's, and might
+                // replace the list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
                     Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),

@@ -33,7 +33,7 @@ pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns the address in the element's `for` pair, or `None` if it has none or is not a valid element.
+/// Returns the address in the element's `for` pair. Returns `None` if the element has no such pair or is not valid.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let mut names = SmallVec::<[&[u8]; MAX_PAIRS]>::new();
     let mut node = None;

@@ -43,8 +43,8 @@ impl List {
     }
 }
 
-/// The iterator of [`List::elements`]. It is lazy: it does not parse the elements further left, which a caller wrote,
-/// unless they are reached.
+/// The iterator of [`List::elements`]. It is lazy: elements further left, which a caller may have written, are parsed
+/// only if the search reaches them.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The unread rest of the current header value.

@@ -19,7 +19,7 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks. It lists callers that are not limited, callers that are not served, or trusted proxies.
+/// A set of networks: of callers that are not limited, of callers that are denied service, or of trusted proxies.
 ///
 /// Clones share the set: [`replace`](Networks::replace) changes it for all of them, while requests are being served. A
 /// lookup takes logarithmic time in the number of networks.
@@ -51,11 +51,11 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Creates a set of the listed networks; an empty list contains no address.
+    /// Creates the set of the listed networks. An empty list makes an empty set.
     ///
     /// # Errors
     ///
-    /// Returns an error if an entry is not valid. The error names it, and says what to write.
+    /// Returns an error if an entry is not valid. The error names the entry, and says what to write.
     pub fn new<I>(entries: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -180,7 +180,7 @@ impl NetworkSet {
 
     /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
     pub(super) fn whole_family(&self) -> Option<IpNet> {
-        // The networks are merged, so two halves of the address space are one network here.
+        // Adjacent networks are merged, so two halves of the address space are one network here.
         let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
         v4.or_else(|| self.v6.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V6))
     }
@@ -252,8 +252,8 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
     Ok(Network::V6(network))
 }
 
-/// Returns the error for host bits. If they were ignored, `10.0.0.1/8` would trust 16 million addresses where one was
-/// meant.
+/// Returns the error for bits beyond the prefix. If such bits were ignored, `10.0.0.1/8` would trust 16 million
+/// addresses where a single address was meant.
 fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
     format!(
         "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"

@@ -84,17 +84,17 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Exempts callers in these networks from the limit; as a part of a tuple, it exempts them from the whole
-            /// tuple. If it is called twice, callers in either list are exempt.
+            /// Exempts callers in these networks from the limit. In a tuple of extractors, such callers are exempt from
+            /// the limit of the whole tuple. If the method is called twice, callers in either list are exempt.
             #[must_use]
             pub fn allow(mut self, networks: Networks) -> Self {
                 self.options.allow.push(networks);
                 self
             }
 
-            /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before anything is
-            /// counted by this layer, or by one that it is [joined](crate::RateLimitLayer::and) with. If it is called
-            /// twice, callers in either list are denied. It takes precedence over [`allow`](Self::allow).
+            /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before this layer or a
+            /// layer [joined](crate::RateLimitLayer::and) with it counts anything. If the method is called twice,
+            /// callers in either list are denied. A deny list takes precedence over [`allow`](Self::allow).
             ///
             /// ```
             /// use tower_throttle::key::{Networks, PeerIp};
@@ -109,7 +109,7 @@ macro_rules! ip_extractor {
             }
 
             /// Reads the peer's address from the extension of type `T`, and from nothing else: for example from your
-            /// own `Connected` type, or from what an earlier layer has inserted.
+            /// own `Connected` type, or from an extension that an earlier layer has inserted.
             ///
             /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted proxies,
             /// the entry `unix` means such peers. A request without the extension has no key.

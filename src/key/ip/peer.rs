@@ -10,11 +10,11 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// The address is read from the request's extensions: from axum's `ConnectInfo<SocketAddr>` (feature `axum`), from
-/// tonic's `TcpConnectInfo` (feature `tonic`), which tonic inserts for its own TLS too, or from a bare `SocketAddr` or
-/// `IpAddr`, in this order. [`peer_from`](PeerIp::peer_from) reads it from another extension, for example from the
-/// `TlsConnectInfo<TcpConnectInfo>` of TLS streams that were given to tonic. No header is read, so the key cannot be
-/// forged.
+/// The address is read from the first of these extensions of the request that is present: axum's
+/// `ConnectInfo<SocketAddr>` (feature `axum`); tonic's `TcpConnectInfo` (feature `tonic`), which tonic also inserts for
+/// its own TLS; a bare `SocketAddr`; a bare `IpAddr`. [`peer_from`](PeerIp::peer_from) reads another extension, for
+/// example the `TlsConnectInfo<TcpConnectInfo>` of TLS streams that were given to tonic. No header is read, so the key
+/// cannot be forged.
 ///
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
 /// subscriber has at least a /64 of IPv6, so by default a /64 is one key; each IPv4 address is one key.
@@ -79,14 +79,15 @@ impl PeerIp {
     ///
     /// # Errors
     ///
-    /// Returns an error if the extensions contain no peer address, or if the peer has none.
+    /// Returns an error if the extensions contain no peer address, or if the peer has no address, as over a unix
+    /// socket.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.peer_source.peer(request.extensions())?.address()
     }
 
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
-        // `peer_from` may read a client's address that an outer layer has found, so it causes no warning.
+        // `peer_from` may read a client's address that an outer layer has found, so no warning is logged with it.
         if self.peer_source.is_server() {
             self.warning.warn_if_forwarded(peer, request.headers());
         }

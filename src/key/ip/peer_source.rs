@@ -88,7 +88,7 @@ fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
-    // axum's own extractor falls back to this extension, which is for tests.
+    // axum's own `ConnectInfo` extractor falls back to this extension, which is for tests.
     connected
         .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
         .map(|address| Peer::of(Some(address.ip())))

@@ -31,7 +31,7 @@ impl ProxyWarning {
 
     /// Warns if the peer is on this machine or in a private network, and the request has been forwarded.
     ///
-    /// For clients on the internet it costs two comparisons, and does not read the headers.
+    /// For clients on the internet, the check costs two comparisons and reads no headers.
     #[inline]
     pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
         if cfg!(feature = "tracing")

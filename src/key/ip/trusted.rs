@@ -6,12 +6,12 @@ use crate::error::NetworkError;
 
 /// The proxies that are trusted to report the address of the client.
 ///
-/// Each of them must append its peer to the header, on every route: a proxy that passes the header on unchanged lets
-/// callers choose their address.
+/// Each trusted proxy must append the address of its peer to the header, on every route: a proxy that passes the header
+/// on unchanged lets callers choose their address.
 ///
-/// Trust proxies by their networks, if possible: then the peer is checked as well, and a caller that reaches the server
+/// If possible, trust proxies by their networks: the peer is then checked as well, and a caller that reaches the server
 /// without going through the proxies is limited by its own address. A number of hops is for proxies whose addresses are
-/// unknown; it is only correct if every request comes through exactly that many proxies.
+/// unknown. It is correct only if every request comes through exactly that many proxies.
 ///
 /// Clones share the list: [`replace`](TrustedProxies::replace) changes it for all of them, while requests are being
 /// served.
@@ -45,9 +45,9 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// Returns an error if an entry is not a network; the error names it, and says what to write. Returns an error if
-    /// the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any address. So
-    /// [`replace`](TrustedProxies::replace) cannot receive such a list, either.
+    /// Returns an error if an entry is not a network; the error names the entry, and says what to write. Returns an
+    /// error if the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any
+    /// address. So such a list cannot be given to [`replace`](TrustedProxies::replace) either.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -59,7 +59,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Trusts the last `count` proxies, without a check of their addresses: each request must come through exactly
+    /// Trusts the last `count` proxies, without checking their addresses: each request must come through exactly
     /// `count` proxies.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl TrustedProxies {
     }
 
     /// Trusts proxies in networks that are not routed on the internet; see
-    /// [`Networks::private`](super::Networks::private). Do not use it if callers are in such a network, too.
+    /// [`Networks::private`](super::Networks::private). Do not use this if callers are in such a network, too.
     #[must_use]
     pub fn private() -> Self {
         Self::of(Trust::Networks(NetworkSet::private()))

@@ -7,8 +7,8 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The gRPC service that is called: one key for each known service, and one for all others.
 ///
-/// Callers can invent services, so a name that is not in the list has no budget of its own. The path is read as this
-/// layer receives it; inside axum's `nest`, that is the path without the prefix. The name of a generated service is
+/// Callers can invent services, so a name that is not in the list has no budget of its own. The layer reads the path
+/// that it receives: inside axum's `nest`, the path without the prefix. The name of a generated service is
 /// `GreeterServer::<Greeter>::NAME`, from tonic's trait `NamedService`.
 ///
 /// ```
@@ -44,8 +44,8 @@ impl GrpcService {
         Self { known: KnownNames::new(services.into_iter().map(service)) }
     }
 
-    /// Returns the key of calls to that service, to peek at, refund or reset their usage. All unknown services have one
-    /// key.
+    /// Returns the key of calls to that service, to peek at, refund or reset their usage. It is `None` for all unknown
+    /// services, which share that key.
     #[must_use]
     pub fn key(&self, service: &str) -> Option<Arc<str>> {
         self.known.name(service)
@@ -98,8 +98,8 @@ impl GrpcMethod {
         Self { known: KnownNames::new(methods.into_iter().map(method)) }
     }
 
-    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. All
-    /// unknown methods have one key.
+    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. It
+    /// is `None` for all unknown methods, which share that key.
     #[must_use]
     pub fn key(&self, method: &str) -> Option<Arc<str>> {
         method.strip_prefix('/').and_then(|method| self.known.name(method))

@@ -10,8 +10,9 @@ use crate::store::{KeyWriter, SharedKey};
 /// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///
 /// The requested path is never the key, because callers can vary it without end (`//login`, `/login/`, `/%6cogin`).
-/// Requests that matched no route share one key: fallbacks, services in `nest_service`, and everything in a layer
-/// around a whole router, which runs before the router has matched. Several routes to one handler have a key each.
+/// Requests that matched no route share one key: requests to fallbacks and to services in `nest_service`, and all
+/// requests if the layer is around a whole router, where it runs before the router has matched. If several routes have
+/// one handler, each route has its own key.
 ///
 /// ```
 /// use axum::{Router, routing::get};

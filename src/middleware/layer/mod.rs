@@ -44,7 +44,7 @@ use crate::store::{MemoryStore, Store};
 /// |---|---|
 /// | a limit per IP address of the TCP peer | [`per_ip`](RateLimitLayer::per_ip) |
 /// | a limit per user, header, route, or any other [key](crate::key), or another [algorithm](crate::algorithm) | [`new`](RateLimitLayer::new) |
-/// | one limiter for several layers, or to call it directly | [`with_limiter`](RateLimitLayer::with_limiter), [`limiter`](RateLimitLayer::limiter) |
+/// | to share one limiter among several layers, or to call the limiter directly | [`with_limiter`](RateLimitLayer::with_limiter), [`limiter`](RateLimitLayer::limiter) |
 /// | some requests to cost more than others | [`cost`](RateLimitLayer::cost) |
 /// | different limits for different callers or requests | [`tier`](RateLimitLayer::tier) |
 /// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
@@ -60,23 +60,25 @@ use crate::store::{MemoryStore, Store};
 /// | who is denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
-/// | to count admitted and denied requests, and those without a key | [`stats`](RateLimitLayer::stats) |
+/// | the number of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle` and `priority`, and call `and` after all methods that configure one of the
-/// joined layers; only `and` and `responder` can follow it. The other methods can be called in any order.
+/// Call `cost` before `tier`, `settle` and `priority`. Call `and` after all methods that configure one of the joined
+/// layers: only `and`, `responder`, `on_reject` and the methods that read counts can follow `and`. The other methods
+/// can be called in any order.
 ///
 /// # Shared state
 ///
-/// State lives in the layer and is shared by its clones and by all services it is applied to. axum applies a layer once
-/// per route, and all these routes share one budget per key. For a budget per route, apply a layer of its own to each
-/// route.
+/// A layer contains the state of its keys. The layer's clones share this state, and so do all services to which the
+/// layer is applied. axum applies a layer once per route, and all these routes share one budget per key. For a budget
+/// per route, apply a separate layer to each route.
 ///
 /// # Type parameters
 ///
-/// The type can be named: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` is what a request
-/// [costs](RateLimitLayer::cost), `R` makes the [responses](RateLimitLayer::responder), `S` stores the state.
+/// The type can be named: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
+/// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
+/// [responses](RateLimitLayer::responder), and `S` stores the state.
 pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
     pub(super) policies: Arc<Policies<Policy<K, A, C, S>>>,
     pub(super) responder: R,
@@ -99,7 +101,8 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
 }
 
 impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
-    /// Creates a layer from `key` and a limiter, which other layers, or code that calls it directly, can share.
+    /// Creates a layer from `key` and a limiter. Other layers, and code that calls the limiter directly, can share the
+    /// limiter.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -131,14 +134,15 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         Self { policies: Arc::new(policies), responder: self.responder }
     }
 
-    /// Decides and counts, but admits every call, to show what the limit would do. nginx calls it dry run.
+    /// Decides and counts, but admits every call, to show what the limit would do. nginx calls this mode dry run.
     ///
-    /// A call that would be denied or queued is admitted at once: it is [counted](Shadow::denied), its request has the
+    /// A call that would be denied or queued is admitted at once. It is [counted](Shadow::denied), its request has the
     /// extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted (feature
-    /// `tracing`). Nothing is reported to callers. Such a call is charged no more than a denied one. Once shadow mode
-    /// is turned [off](Shadow::set), the limit is enforced, and the units used until then count. If the layer is joined
-    /// with others, it neither denies nor delays a call, and decides after the others have admitted it. Requests
-    /// without a valid key and forbidden callers are still rejected. If the store fails, the call is admitted.
+    /// `tracing`). Such a call charges nothing, like a denied call. Nothing is reported to callers. When shadow mode is
+    /// turned [off](Shadow::set), the limit is enforced, and the units used until then count. If the layer is joined
+    /// with others, this layer neither denies nor delays a call, and decides after the others have admitted the call.
+    /// Requests without a valid key, and requests of forbidden callers, are still rejected. If the store fails, the
+    /// call is admitted.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
@@ -175,16 +179,16 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.timeline = Some(timeline.clone()))
     }
 
-    /// Hides this policy from callers: it has no header fields, and no name in bodies and gRPC details.
+    /// Hides this policy from callers: the policy is in no header fields, and is not named in bodies and gRPC details.
     ///
-    /// Use it for limits whose state callers must not see, such as one limit for all callers together. The time to wait
-    /// is still reported.
+    /// Use this for limits whose state callers must not see, such as one limit for all callers together. The time to
+    /// wait is still reported.
     #[must_use]
     pub fn hidden(self) -> Self {
         self.with_info(|info| info.names.hide())
     }
 
-    /// Sets what happens to requests whose key is not available because of a configuration mistake. The default is to
+    /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. A request in which the client made the key
     /// [invalid](crate::key::KeyError::invalid) is always rejected with 400.
     ///
@@ -201,9 +205,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject) them.
     ///
-    /// The first of them is logged (feature `tracing`), and so is the first request that the store decides again. For a store
-    /// that keeps changing between the two, a change is logged ever more rarely. The option has no effect with state in
-    /// memory, which never fails; so it needs no call in layers that are joined.
+    /// The first such request is logged (feature `tracing`), and so is the first request after it that the store
+    /// decides again. If a store keeps changing between failing and deciding, ever fewer of the changes are logged. The
+    /// option has no effect with state in memory, which never fails. So it is not needed for layers that are joined
+    /// with [`and`](RateLimitLayer::and).
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)
@@ -213,8 +218,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// # Panics
     ///
-    /// Panics if `name` is not 1 to 256 printable ASCII characters, since header fields carry it. For a name from outside
-    /// the program, use [`try_name`](RateLimitLayer::try_name).
+    /// Panics if `name` is not 1 to 256 printable ASCII characters, because header fields contain the name. For a name
+    /// from outside the program, use [`try_name`](RateLimitLayer::try_name).
     ///
     /// # Examples
     ///
@@ -245,8 +250,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 }
 
 impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is [`HttpResponder`]; use
-    /// [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
+    /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is
+    /// [`HttpResponder`]. Use [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
     ///
     /// ```
     /// use tower_throttle::middleware::BodyFormat;
@@ -260,11 +265,11 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder }
     }
 
-    /// Sets a function that is called with each rejection and its request, before the response is made. It only observes:
-    /// use it for a counter, a log line or an alert of your own. It works for HTTP, gRPC and all other services. Call it
-    /// after [`responder`](RateLimitLayer::responder).
+    /// Sets a function that is called with each rejection and its request, before the response is made. The function
+    /// cannot change the response: use it for a counter, a log line or an alert of your own. It works for HTTP, gRPC
+    /// and all other services. Call `on_reject` after [`responder`](RateLimitLayer::responder).
     ///
-    /// It is called where the request is decided, so it must not block.
+    /// The function runs in the task that calls the service, so it must not block.
     ///
     /// ```
     /// use http::Request;
@@ -288,11 +293,11 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
     }
 
-    /// Returns what this policy has counted, over all clones of this layer: its requests by what became of them, those
-    /// without a valid key, and the events of its store. Reading it stops no request.
+    /// Returns what this policy has counted, over all clones of this layer: its requests by outcome, its requests
+    /// without a valid key, and the events of its store. Reading the counts blocks no request.
     ///
-    /// A [joined](RateLimitLayer::and) layer [has](crate::middleware::Layers::stats) the counts of all its policies, and
-    /// shares those of the layers it was made of.
+    /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
+    /// policies, and shares these counts with the layers from which it was made.
     ///
     /// ```
     /// use tower_throttle::{Quota, RateLimitLayer};
@@ -308,18 +313,19 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         self.policies.infos[0].stats(self.limiter().store().stats())
     }
 
-    /// Gives what this policy has counted to the recorder of the `metrics` facade, if one is installed. Call it before each
-    /// scrape, or every few seconds. [In production](crate::guide::production) has the names and the labels.
+    /// Gives what this policy has counted to the recorder of the `metrics` facade, if a recorder is installed. Call
+    /// this before each scrape, or every few seconds. [In production](crate::guide::production) lists the names and the
+    /// labels.
     ///
-    /// Counters are set and not added to, so call it for one clone of a layer only, and give each policy a
-    /// [name](RateLimitLayer::name) of its own. A call of the service does no work for it, but one that was queued, whose
-    /// wait is recorded in a histogram.
+    /// The recorder's counters are set to the counts of the layer, and not added to. So call this for one clone of a
+    /// layer only, and give each policy a [name](RateLimitLayer::name) of its own. The wait of a queued request is
+    /// recorded in a histogram when the request is admitted; for all other requests, the service records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         metrics::record(&self.stats());
     }
 
-    /// Returns the limiter, to call it directly.
+    /// Returns the limiter of this layer, to call it directly.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter<A, S> {
         &self.policies.set.limiter

@@ -1,4 +1,4 @@
-//! The methods of a layer that choose by the request or by its response.
+//! The methods of a layer that set functions of the request or of its response.
 
 use super::RateLimitLayer;
 use crate::algorithm::{Algorithm, HasPriority, Tiered};
@@ -31,12 +31,12 @@ impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S
 impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     RateLimitLayer<K, Tiered<A>, C, R, S>
 {
-    /// Sets the function that chooses the algorithm for a request: one limit for free users and another for paying
-    /// users, or one for logins and another for searches.
+    /// Sets the function that returns the algorithm for a request: for example one limit for free users and another for
+    /// paying users, or one for logins and another for searches.
     ///
-    /// Units that a key uses in one tier count in all tiers: moving a user to another tier neither resets the usage nor
-    /// locks the user out. See [`Tiered`]. The quota that is reported to clients is that of the chosen algorithm. Set a
-    /// [`cost`](RateLimitLayer::cost) first.
+    /// Units that a key uses in one tier count in all tiers: if a user moves to another tier, the usage is not reset,
+    /// and the user is not locked out. See [`Tiered`]. The quota that is reported to clients is that of the chosen
+    /// algorithm. If you also set a [`cost`](RateLimitLayer::cost), set it first.
     ///
     /// ```
     /// use http::Request;
@@ -72,20 +72,20 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Sets the function that returns the actual cost of a call from its response, in units of the quota; `None` leaves
+    /// Sets the function that returns the actual cost of a call from its response, in units of the quota. `None` leaves
     /// the charge unchanged.
     ///
-    /// A call is charged its [`cost`](RateLimitLayer::cost) before it is admitted. If the actual cost is lower, the
-    /// difference is refunded to the window it was charged to, as far as the charge still counts. A bucket refunds the
-    /// difference without what has been refilled meanwhile, and `Smooth::warming_up` refunds it at the rate of a warm
-    /// limiter. If the actual cost is higher, the difference is charged as far as units are available; a key never goes
-    /// negative. A call that fails, or whose client disconnects, keeps its charge. Do not use this method with limits
-    /// of calls in progress, which release their units when calls end.
+    /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
+    /// difference is refunded to the window in which it was charged, as far as the charge still counts. A bucket
+    /// refunds the difference less the units that have been refilled since, and `Smooth::warming_up` refunds it at the
+    /// rate of a warm limiter. If the actual cost is higher, the difference is charged as far as units are available;
+    /// the remaining units never become negative. A call that fails, or whose client disconnects, keeps its charge. Do
+    /// not use this method with limits of calls in progress, which release their units when calls end.
     ///
     /// The header fields of a settled response describe the state after settling, if the store settles at once, as
     /// [`MemoryStore`](crate::store::MemoryStore) does. If a call is not settled, because the function returned `None`
-    /// or the call was rejected, they describe the state at the decision. The [`Decision`](crate::Decision) in the
-    /// request's extensions always describes the state at the decision.
+    /// or the call was rejected, the header fields describe the state at the decision. The
+    /// [`Decision`](crate::Decision) in the request's extensions always describes the state at the decision.
     ///
     /// ```
     /// use axum::response::Response;
@@ -99,8 +99,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// # let _: axum::Router = axum::Router::new().layer(logins);
     /// ```
     ///
-    /// Each call counts with its whole charge until its response is ready, so callers cannot exceed the limit with many
-    /// calls at once.
+    /// Until its response is ready, each call counts with its whole charge, so callers cannot exceed the limit with
+    /// many calls at once.
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
     where
@@ -120,9 +120,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// The condition is a closure that names its argument's type, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) or
-    /// [`GrpcReflection`](crate::key::GrpcReflection). If it is called twice, requests that match either condition are
-    /// exempt. They need no key, but a caller that is [on a deny list](crate::key::PeerIp::deny) is still rejected. To
-    /// switch a limit off by configuration, use [`shadow`](RateLimitLayer::shadow).
+    /// [`GrpcReflection`](crate::key::GrpcReflection). If `unless` is called twice, requests that match either
+    /// condition are exempt. Exempt requests need no key, but a caller that is [on a deny
+    /// list](crate::key::PeerIp::deny) is still rejected. To switch a limit off by configuration, use
+    /// [`shadow`](RateLimitLayer::shadow).
     ///
     /// ```
     /// use http::Request;
@@ -188,9 +189,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Sets the function that returns whether a request has priority. If the algorithm is a
-    /// [window that lends](crate::algorithm::Priority), requests with priority can wait for the next window instead of
-    /// being rejected. Set a [`cost`](RateLimitLayer::cost) first.
+    /// Sets the function that returns whether a request has priority. If the algorithm is a [window that
+    /// lends](crate::algorithm::Priority), requests with priority can wait for the next window instead of being
+    /// rejected. If you also set a [`cost`](RateLimitLayer::cost), set it first.
     ///
     /// ```
     /// use http::Request;

@@ -1,4 +1,4 @@
-//! Several policies, each with its own key, of which a request is charged all or none.
+//! Several policies, each with its own key: a request is charged by all of them or by none.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, Joint
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
-/// A request is admitted if both policies allow it, and is then charged by both. If one denies it, neither charges it.
+/// A request is admitted if both policies allow it, and is then charged by both. If one policy denies the request,
+/// neither policy charges it.
 #[derive(Clone, Debug)]
 pub struct And<P, Q>(P, Q);
 
@@ -50,7 +51,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second always runs: its 403 for a forbidden caller takes precedence over a missing key.
+        // The second policy always runs: its error for a forbidden caller takes precedence over a missing key.
         match self.1.gather(others, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),

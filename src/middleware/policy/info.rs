@@ -21,7 +21,7 @@ pub struct PolicyInfo {
     pub(in crate::middleware) missing: MissingKey,
     pub(in crate::middleware) on_store_error: OnStoreError,
     pub(in crate::middleware) shadow: Option<Shadow>,
-    /// `true` if requests can use another algorithm than the limiter's.
+    /// `true` if the algorithm is chosen for each request, so that it can differ from the limiter's own.
     pub(in crate::middleware) is_tiered: bool,
     /// The counters, shared by all clones of the layer: of calls, of keys, and of errors of the store.
     pub(in crate::middleware) calls: Arc<CallCounts>,
@@ -65,8 +65,8 @@ impl PolicyInfo {
         self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
     }
 
-    /// Counts and logs a request without a valid key. Returns the key to which the request is charged instead, or
-    /// `None` if the request is not limited.
+    /// Counts and logs a request without a valid key. Returns the shared key if the request is charged to it, `None` if
+    /// the request is not limited, or the error if the request is rejected.
     #[cold]
     pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
@@ -110,7 +110,7 @@ impl PolicyInfo {
         self.count(decision, self.is_in_shadow());
     }
 
-    /// Returns what was counted. `store` is what the store has counted of itself.
+    /// Returns what this policy has counted. `store` has the counts of its store.
     pub(in crate::middleware) fn stats(&self, store: StoreStats) -> PolicyStats {
         PolicyStats {
             name: self.name().to_owned(),
@@ -145,14 +145,14 @@ impl PolicyInfo {
         self.observer.store_error(self.name(), error, self.admits_on_store_error());
     }
 
-    /// Logs a decision of the store, if it failed before.
+    /// Logs that the store decides again, if it failed before.
     #[inline]
     pub(super) fn log_store_decided(&self) {
         self.observer.store_decided(self.name());
     }
 }
 
-/// A clone logs each kind of mistake again.
+/// A clone has an observer of its own, so it logs each kind of mistake again.
 impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {

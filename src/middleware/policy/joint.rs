@@ -1,4 +1,4 @@
-//! The part of a policy in a joint decision.
+//! The part that a single policy has in a joint decision.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// Returns the key as [`key`](Self::key) does, but does not count and log errors a second time.
+    /// Returns the same key as [`key`](Self::key), but does not count and log errors a second time.
     pub(super) fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,

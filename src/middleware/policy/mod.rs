@@ -1,5 +1,5 @@
-//! The policies of a layer. Each has a key, a limiter and options, whose types are generic, and a [`PolicyInfo`](info)
-//! for what is reported, logged and counted, whose type is the same for all policies.
+//! The policies of a layer. Each policy has a key, a limiter and options, whose types are generic, and a
+//! [`PolicyInfo`](info), whose type is the same for all policies, with what is reported, logged and counted.
 
 pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
@@ -44,7 +44,7 @@ impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
 }
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
-    /// Returns the key that the request is charged to, or `None` if it is not limited.
+    /// Returns the key that the request is charged to, or `None` if the request is not limited.
     #[inline]
     fn key<Req>(&self, info: &PolicyInfo, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
@@ -56,7 +56,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         }
     }
 
-    /// Returns the attempt of a request, which waits at most `max_wait` if the algorithm queues it.
+    /// Returns the attempt of a request. If the algorithm queues the request, it waits at most `max_wait`.
     #[inline]
     fn attempt<'a>(
         &self,
@@ -74,7 +74,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if options.is_settled { attempt.with_reservation() } else { attempt }
     }
 
-    /// Returns the outcome of a decision by `algorithm`, or by the limiter's own algorithm.
+    /// Returns the outcome of a decision that `algorithm` made, or, if it is `None`, that the limiter's own algorithm
+    /// made.
     #[inline]
     fn outcome(
         &self,
@@ -89,7 +90,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         Outcome { is_tiered: algorithm.is_some(), reservation, ..Outcome::new(decision, quotas) }
     }
 
-    /// Returns the quotas of the limiter's algorithm, if it was replaced.
+    /// Returns the quotas of the limiter's present algorithm, if the algorithm was replaced.
     #[inline]
     fn replaced_quotas(&self) -> Option<Box<[QuotaPolicy]>> {
         match self.limiter.algorithm() {

@@ -1,7 +1,7 @@
-/// The treatment of requests that the store could not decide, since it failed or did not answer in time.
+/// The treatment of requests that the store could not decide, because it failed or did not answer in time.
 ///
-/// State in memory never fails. A store in Redis may also have a limiter in memory that decides instead: its
-/// [fallback](crate::guide::many_machines).
+/// A store in memory never fails. A store in Redis can have a [fallback](crate::guide::many_machines), a limiter in
+/// memory that decides while Redis fails; this treatment does not apply to requests that the fallback decides.
 ///
 /// ```no_run
 /// use tower_throttle::middleware::OnStoreError;
@@ -21,11 +21,11 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default: while the store fails, no request is admitted
-    /// that it would have denied.
+    /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default: while the store fails, no request is
+    /// admitted that the limit would have denied.
     #[default]
     Reject,
-    /// Admits the request without a limit, and reports none to the caller. Use this for limits that protect nothing which
-    /// breaks while they are off.
+    /// Admits the request without a limit, and reports no limit to the caller. Use this only if what the limit protects
+    /// can do without it for a while.
     Allow,
 }

@@ -11,7 +11,7 @@ use crate::store::Reservation;
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    /// The quotas of the algorithm, if they can differ from the quotas that the policy was created with.
+    /// The quotas of the algorithm that decided. `None` if they are those that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
     /// `true` if the algorithm was chosen for the request.
     pub(in crate::middleware) is_tiered: bool,
@@ -24,8 +24,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if these
-    /// cannot differ from the quotas that the policy was created with.
+    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if they are
+    /// those that the policy was created with.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
         Self { decision, quotas, is_tiered: false, is_shadow: false, borrowed: 0, reservation: None }
@@ -97,8 +97,8 @@ pub(in crate::middleware) fn record_end(
     }
 }
 
-/// Returns what was decided of a request, in a word: the first denial of those that count, or else whether it was
-/// queued. `None` if nothing limited it.
+/// Returns a word for the outcome of a request: the denial, if a policy denied it; or else whether it was denied in
+/// shadow mode, queued or admitted. Returns `None` if no policy limited the request.
 pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
         decision if decision.is_allowed() && !decision.delay().is_zero() => CallOutcome::Queued,

@@ -1,4 +1,4 @@
-//! The name of a policy and the parts of responses that contain it: built once, sent many times.
+//! The name of a policy, and the parts of responses that contain the name. They are built once and sent many times.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::middleware::response::structured_field;
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
 
-/// The labels of a policy: one for each of its limits, in the order of the limits.
+/// The labels of a policy: one label for each of its limits, in the order of the limits.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyNames {
     names: Box<[PolicyName]>,
@@ -74,7 +74,7 @@ impl PolicyNames {
     }
 }
 
-/// A policy's name, and the parts of responses that depend only on it and the quota.
+/// The label of one limit: its name, and the parts of responses that depend only on the name and the quota.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: Arc<str>,
@@ -85,9 +85,9 @@ pub(in crate::middleware) struct PolicyName {
     pub(in crate::middleware) policy_field: HeaderValue,
     /// The item of `RateLimit`, up to the number of remaining units.
     pub(in crate::middleware) item: String,
-    /// The body of a 429.
+    /// The body of a rejection with status 429.
     pub(in crate::middleware) exceeded: Bytes,
-    /// The body of a 503.
+    /// The body of a rejection with status 503, sent if the limiter is closed or its key table is full.
     pub(in crate::middleware) reduced: Bytes,
 }
 

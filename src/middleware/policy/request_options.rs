@@ -1,12 +1,13 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// A trait that returns the options of each request. [`UnitCost`] is the default, which the layer's methods wrap.
+/// Returns the options of each request. [`UnitCost`] is the default; methods of the layer wrap it, such as `cost` and
+/// `tier`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
 )]
 pub trait RequestOptions<Req, Key, A> {
-    /// Returns the options of `request`, whose key may be missing.
+    /// Returns the options of `request`. `key` is `None` if the request has no key of its own.
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
 }
 
@@ -18,7 +19,7 @@ pub struct Options<A> {
     /// The algorithm, if it is not the limiter's own.
     pub(super) algorithm: Option<A>,
     pub(super) has_priority: bool,
-    /// `true` if the response settles the cost.
+    /// `true` if the cost is settled by the response.
     pub(super) is_settled: bool,
 }
 

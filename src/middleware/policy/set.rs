@@ -10,8 +10,8 @@ use crate::key::KeyError;
 use crate::stats::{PolicyStats, StoreStats};
 use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
-/// The policies of a layer: the infos of all policies, in order, and the set of keys, limiters and options, which
-/// decides.
+/// The policies of a layer. `infos` has the part of each policy whose type is the same for all policies, in order.
+/// `set` has the keys, the limiters and the options, and decides.
 #[derive(Clone, Debug)]
 pub struct Policies<P> {
     pub(in crate::middleware) infos: Box<[PolicyInfo]>,
@@ -60,27 +60,27 @@ impl<P> Policies<P> {
     }
 }
 
-/// Policies whose number is known.
+/// Policies whose number is a constant.
 pub trait PolicyCount {
     const COUNT: usize;
 
     /// Returns whether a request can be queued, so that its maximum wait matters.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
-    /// Adds what the store of each policy has counted.
+    /// Appends the counts of the store of each policy.
     fn store_stats(&self, all: &mut Vec<StoreStats>);
 }
 
-/// Policies that decide requests of type `Req`. Implemented by this crate only.
+/// Policies that decide requests of type `Req`. Only this crate implements the trait.
 ///
-/// Each method takes the [`PolicyInfo`] of each policy, in order.
+/// `infos` has the [`PolicyInfo`] of each policy, in order.
 pub trait PolicySet<Req>: PolicyCount {
-    /// The outcome of each policy; `None` for a policy that did not limit the request. The default has no outcomes.
+    /// The outcome of each policy: `None` for a policy that did not limit the request. The default has no elements.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
 
     type Wait: Future;
 
-    /// Decides a request, which waits at most `max_wait` if it is queued.
+    /// Decides a request. If the request is queued, it waits at most `max_wait`.
     fn decide(
         &self,
         infos: &[PolicyInfo],
@@ -88,7 +88,7 @@ pub trait PolicySet<Req>: PolicyCount {
         max_wait: Option<Duration>,
     ) -> Progress<Self::Outcomes, Self::Wait>;
 
-    /// Returns the verdict on a request that has waited.
+    /// Returns the verdict on a request that was queued, from the result of its wait.
     fn waited(
         &self,
         infos: &[PolicyInfo],
@@ -100,7 +100,7 @@ pub trait PolicySet<Req>: PolicyCount {
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
-/// Policies that can settle the cost of a request by its response, of type `Res`. Implemented by this crate only.
+/// Policies that can settle the cost of a request by its response, of type `Res`. Only this crate implements the trait.
 #[diagnostic::on_unimplemented(
     message = "a call limited by `{Self}` cannot be settled by a response of type `{Res}`",
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
@@ -110,14 +110,16 @@ pub trait SettlePolicies<Res>: PolicyCount {
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// Policies that can be decided together with others. Implemented by this crate only, for policies with state in memory.
+/// Policies that can be decided together with others. Only this crate implements the trait, for policies with state in
+/// memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
     note = "the key extractor must know the requests, and the limiter must have its state in memory; in Redis, several limits on one \
             key are a tuple of algorithms"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
-    /// Adds each policy's part of the joint decision; `None` if it does not limit the request or is in shadow mode.
+    /// Appends each policy's part of the joint decision: `None` if the policy does not limit the request or is in
+    /// shadow mode.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
@@ -126,10 +128,11 @@ pub trait JointPolicy<Req>: PolicyCount {
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError>;
 
-    /// Adds the outcome of each policy, made from its decision.
+    /// Appends the outcome of each policy, made from its decision.
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>);
 
-    /// Lets each policy in shadow mode decide, on its own, a request that the other policies have admitted.
+    /// Lets each policy in shadow mode decide a request that the other policies have admitted. Each policy decides
+    /// alone.
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::decision::Decision;
 
-/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), with a count of the calls that would have been
-/// denied.
+/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow). It counts the calls that would have been
+/// denied or queued.
 ///
 /// Clones share the switch and the count. Keep a clone to turn shadow mode off while the server runs.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl Shadow {
         Self { inner: Arc::new(Inner { on: AtomicBool::new(true), denied: AtomicU64::new(0) }) }
     }
 
-    /// Turns shadow mode on or off. The limit is enforced when it is off.
+    /// Turns shadow mode on or off. While it is off, the limit is enforced.
     pub fn set(&self, on: bool) {
         self.inner.on.store(on, Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Shadow {
         self.inner.on.load(Ordering::Relaxed)
     }
 
-    /// Returns how many calls were admitted that would have been denied or queued.
+    /// Returns the number of calls that were admitted in shadow mode and would otherwise have been denied or queued.
     #[must_use]
     pub fn denied(&self) -> u64 {
         self.inner.denied.load(Ordering::Relaxed)
@@ -60,6 +60,6 @@ impl fmt::Debug for Shadow {
 }
 
 /// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied
-/// or queued. If there are several such limits, it contains the decision of the last one.
+/// or queued: the decision of that limit. If there are several such limits, it is the decision of the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowDenied(pub Decision);

@@ -1,4 +1,4 @@
-//! A policy that decides a request alone.
+//! A policy that is not joined with others.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     {
         let options = self.options.options(request, key.key());
         let in_shadow = info.is_in_shadow();
-        // In shadow mode a request is admitted in any case, so it must not wait.
+        // In shadow mode every request is admitted at once, so a request must not wait.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         let decided = match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => (decision, reservation),
@@ -44,7 +44,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         Progress::Ready(self.verdict(info, in_shadow, options.algorithm.as_ref(), decided))
     }
 
-    /// Returns the verdict on a request. In shadow mode, a denial is counted, and the request is admitted.
+    /// Returns the verdict on a decided request. In shadow mode, a denial is counted, and the request is admitted.
     #[inline]
     fn verdict(
         &self,
@@ -54,7 +54,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         (decision, reservation): (Decision, Reservation),
     ) -> Verdict<[Option<Outcome>; 1]> {
         let is_allowed = decision.is_allowed();
-        // A permit is kept with the response. Any other reservation is kept with the outcome, to be settled.
+        // A permit is kept with the response. Any other reservation is kept with the outcome, until the response
+        // settles the cost.
         let (permit, reservation) = match reservation.is_empty() {
             true => (Permit::default(), None),
             false if reservation.is_permit() => (Permit::new(reservation), None),

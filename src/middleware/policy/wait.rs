@@ -11,7 +11,7 @@ use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store::{BoxError, Reservation};
 
-/// The result of a wait.
+/// The decision on a queued call.
 #[derive(Debug)]
 pub struct WaitResult<A> {
     pub(super) decision: Decision,
@@ -41,7 +41,8 @@ impl<W, A> PolicyWait<W, A> {
     }
 }
 
-/// A call that is not decided yet, of a store that does not count calls. It is counted as cancelled when dropped.
+/// A call that is not decided yet. If the store does not count calls itself, the call is counted as cancelled when it
+/// is dropped before its decision.
 #[derive(Debug)]
 struct Undecided(Option<Arc<CallCounts>>);
 

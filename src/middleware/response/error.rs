@@ -26,11 +26,11 @@ pub struct ErrorResponder;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E> {
-    /// A policy denied the call, the limiter was [closed](Decision::is_closed), or its [table is
-    /// full](Decision::is_table_full) and has no room for the key.
+    /// A policy denied the call, the limiter was [closed](Decision::is_closed), or its [key table is
+    /// full](Decision::is_table_full).
     Limited(Decision),
-    /// The call's key is not available because of a configuration mistake, the [client](KeyError::is_invalid) made it
-    /// invalid, or the caller is [forbidden](KeyError::is_forbidden).
+    /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
+    /// or the caller is [forbidden](KeyError::is_forbidden).
     Key(KeyError),
     /// The store failed to decide.
     Store(BoxError),
@@ -53,8 +53,8 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// An inner error is displayed in place of this error, and is not returned as its source. So the inner error need not
-/// implement [`std::error::Error`], which the boxed errors of tower's own middleware do not implement.
+/// The inner error is displayed in place of this error, and is not returned as its source. So the inner error need not
+/// implement [`std::error::Error`]: the boxed errors of tower's own middleware do not.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -82,8 +82,8 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
             Rejection::Limited(reports) => {
                 let denials =
                     reports.iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed());
-                // `None` means that waiting does not help, and counts as the longest wait. A closed limiter takes
-                // precedence.
+                // `None` means that waiting does not help or that the wait is unknown, and counts as the longest wait.
+                // A denial by a closed limiter takes precedence.
                 let wait =
                     |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
                 let denial =

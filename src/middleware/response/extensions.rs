@@ -1,4 +1,4 @@
-//! What handlers and outer layers find in the extensions of a request or of a response.
+//! Extensions of a request for handlers, and of a response for outer layers.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::decision::Decision;
 /// The decisions of all policies that admitted a request, by name: an extension of the request, if
 /// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
 ///
-/// If several layers limit a request, those of the outer layers come first. In axum, a handler takes it as an argument.
-/// Policies that are hidden from callers are included.
+/// If several layers limit a request, the decisions of the outer layers come first. In axum, a handler takes
+/// `Extension<Decisions>` as an argument. The decisions of policies that are hidden from callers are included.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions(SmallVec<[(Arc<str>, Decision); 2]>);
 
@@ -22,7 +22,7 @@ impl Decisions {
         self.iter().find(|(name, _)| *name == policy).map(|(_, decision)| decision)
     }
 
-    /// Returns each policy's name and decision.
+    /// Returns an iterator over the name and the decision of each policy.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Decision)> {
         self.0.iter().map(|(name, decision)| (&**name, decision))
     }
@@ -32,11 +32,12 @@ impl Decisions {
     }
 }
 
-/// The mark of a response to a request that a policy denied: an extension of the response, if
+/// The policy that denied a request: an extension of the response, if
 /// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
 ///
-/// It is for outer layers, such as one that records metrics. No part of it is sent. It is there for policies that are
-/// hidden from callers, too. If several policies denied the request, it is the one with the longest wait.
+/// The extension is for outer layers, such as a layer that records metrics. No part of it is sent to the caller, so it
+/// also names policies that are hidden from callers. If several policies denied the request, it is the policy with the
+/// longest wait.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     policy: Arc<str>,
@@ -44,7 +45,7 @@ pub struct Rejected {
 }
 
 impl Rejected {
-    /// Creates the mark of the policy with the longest wait, of those that denied the request.
+    /// Returns the denial with the longest wait, or `None` if no policy denied the request.
     pub(super) fn new(reports: &[PolicyReport<'_>]) -> Option<Self> {
         let denials = reports.iter().filter(|report| !report.decision().is_allowed());
         let wait = |denial: &Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
@@ -52,13 +53,13 @@ impl Rejected {
         Some(Self { policy: report.shared_name(), decision: *report.decision() })
     }
 
-    /// Returns the name of the policy.
+    /// Returns the name of the policy that denied the request.
     #[must_use]
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// Returns the decision, a denial.
+    /// Returns the decision of that policy, which is a denial.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }

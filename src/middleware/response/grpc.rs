@@ -21,8 +21,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The maximum wait after which clients are made to retry automatically. They wait exactly as long as the response says
-/// (gRFC A6).
+/// The maximum wait after which clients are asked to retry automatically. Such a client waits for exactly the time in
+/// the response (gRFC A6).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ enum Code {
     Unavailable = 14,
 }
 
-/// Returns the content type that the response must have, if the request is a gRPC request.
+/// Returns the content type of the response to a gRPC request, or `None` if the request is not a gRPC request.
 pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
     let requested = headers.get(CONTENT_TYPE)?;
     let kind = requested.as_bytes().to_ascii_lowercase();
@@ -59,7 +59,7 @@ pub(in crate::middleware) fn response_content_type(
     }
 }
 
-/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. An invalid value is ignored.
+/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. Returns `None` if the value is invalid.
 pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -120,7 +120,8 @@ fn key_code(error: &KeyError) -> Code {
 }
 
 /// Returns the value of `grpc-retry-pushback-ms`: the time after which a client retries automatically, in milliseconds,
-/// or -1 if it must not retry. Without the field, a client would make all the retries of its policy within a second.
+/// or -1 if the client must not retry. Without the field, a client would make all the retries that its own retry policy
+/// allows, within a second.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= MAX_PUSHBACK => {
@@ -132,7 +133,7 @@ fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     }
 }
 
-/// Percent-encodes a `grpc-message`, as the protocol requires: all but printable ASCII, and `%` itself.
+/// Percent-encodes a `grpc-message`, as the protocol requires: all bytes except printable ASCII, and `%` itself.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -11,8 +11,8 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 /// The maximum of `google.protobuf.Duration`: 10,000 years.
 const MAX_DURATION: Duration = Duration::new(315_576_000_000, 999_999_999);
 
-/// Returns the value of `grpc-status-details-bin`: a status with that code and message, with a `RetryInfo` if there is a
-/// wait, and a `QuotaFailure` if there are limits to name.
+/// Returns the value of `grpc-status-details-bin`: a status with that code and message. The status has a `RetryInfo` if
+/// the wait is known, and a `QuotaFailure` if `limits` names any.
 pub(in crate::middleware) fn details(
     code: u16,
     message: &str,
@@ -37,7 +37,8 @@ fn retry_info(wait: Duration) -> Vec<u8> {
     number(&mut duration, 1, wait.as_secs());
     number(&mut duration, 2, wait.subsec_nanos().into());
     let mut info = Vec::new();
-    // The field is written even if it is empty: then it is a duration of zero, and not a missing duration.
+    // The field is written even if it is empty: an empty field is a duration of zero, and an absent field is no
+    // duration.
     bytes(&mut info, 1, &duration);
     info
 }
@@ -46,14 +47,14 @@ fn quota_failure(limits: &[&str]) -> Vec<u8> {
     let mut failure = Vec::new();
     for limit in limits {
         let mut violation = Vec::new();
-        // The subject is left out, since it would be the caller's key.
+        // The field `subject` is left out, since it would contain the caller's key.
         text(&mut violation, 2, limit.as_bytes());
         bytes(&mut failure, 1, &violation);
     }
     failure
 }
 
-/// Appends an item of `details`.
+/// Appends an item to the field `details`.
 fn any(status: &mut Vec<u8>, kind: &str, value: &[u8]) {
     let mut any = Vec::new();
     text(&mut any, 1, kind.as_bytes());
@@ -61,7 +62,7 @@ fn any(status: &mut Vec<u8>, kind: &str, value: &[u8]) {
     bytes(status, 3, &any);
 }
 
-/// Appends a number. Zero is the default and is left out.
+/// Appends a number. Zero is left out, because it is the default.
 fn number(to: &mut Vec<u8>, field: u8, value: u64) {
     if value > 0 {
         to.push(field << 3);
@@ -69,7 +70,7 @@ fn number(to: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// Appends a string. The empty string is the default and is left out.
+/// Appends a string. The empty string is left out, because it is the default.
 fn text(to: &mut Vec<u8>, field: u8, value: &[u8]) {
     if !value.is_empty() {
         bytes(to, field, value);

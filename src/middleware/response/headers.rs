@@ -1,5 +1,5 @@
-//! The `RateLimit` and `RateLimit-Policy` fields (draft-ietf-httpapi-ratelimit-headers-11), and the choice of the older
-//! forms.
+//! Adds `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11), or calls `formats` for the older
+//! and custom fields that were chosen.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use super::{retry_after, structured_field};
 use crate::middleware::formats::{self, Draft, RATELIMIT, RATELIMIT_POLICY};
 use crate::middleware::policy::policy_name::PolicyName;
 
-/// The waits that a rejection reports.
+/// What a rejection reports of its waits.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::middleware) struct Waits {
-    /// The time until the caller can retry, as in `Retry-After`; `None` if it is unknown.
+    /// The time until the caller can retry, as in `Retry-After`. `None` if the time is unknown or waiting does not
+    /// help.
     pub(in crate::middleware) wait: Option<Duration>,
     /// The jitter that is added to the wait of each policy.
     pub(in crate::middleware) extra: Duration,
@@ -22,10 +23,10 @@ pub(in crate::middleware) struct Waits {
     pub(in crate::middleware) max: Duration,
 }
 
-/// Adds the fields of each report that is not hidden. Fields that the inner service or an inner limiter has set are
-/// kept.
+/// Adds the configured fields for each report whose policy is not hidden. Fields that the inner service or an inner
+/// layer has set are kept.
 ///
-/// On a rejection, `refused` has the waits to report.
+/// `refused` has the waits to report if the response is a rejection, and is `None` otherwise.
 #[inline]
 pub(in crate::middleware) fn add_fields(
     headers: &mut HeaderMap,
@@ -49,7 +50,7 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // The existing fields are collected before any are added here.
+    // The existing fields are collected before this function adds any.
     let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
     let others: Vec<HeaderValue> = lines.cloned().collect();
     let is_present = |label: &PolicyName| {
@@ -79,8 +80,8 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
     }
 }
 
-/// Returns whether a field value has an item with the serialized name `name_item`. A field must not contain a name
-/// twice.
+/// Returns whether a field value has an item with the serialized name `name_item`, since a field must not contain a
+/// name twice.
 fn has_item(line: &[u8], name_item: &[u8]) -> bool {
     let (mut begins, mut inside, mut escaped) = (true, false, false);
     for (at, byte) in line.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Random extra time on reported waits, so that clients that were rejected together do not retry together.
+//! Random extra time for reported waits, so that clients that were rejected together do not retry together.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,7 +19,8 @@ pub(in crate::middleware) fn jitter(max: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(spread).unwrap_or(nanos))
 }
 
-/// Returns a random number of xorshift64* (Vigna, 2016): uniform enough, and not for secrets.
+/// Returns a random number, computed by xorshift64* (Vigna, 2016). It is uniform, but can be predicted: use it for no
+/// secrets.
 fn random() -> u64 {
     STATE.with(|state| {
         let mut word = state.get();

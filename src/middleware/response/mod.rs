@@ -27,9 +27,9 @@ use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::store::{BoxError, Permit};
 
-/// A trait that makes the responses, both to admitted and to rejected calls.
+/// Makes the responses, both to admitted and to rejected calls.
 ///
-/// [`HttpResponder`](super::HttpResponder) answers rejected HTTP requests and leaves the error type unchanged;
+/// [`HttpResponder`](super::HttpResponder) answers rejected HTTP requests and leaves the error type unchanged.
 /// [`ErrorResponder`](super::ErrorResponder) returns an error, for services that are not HTTP.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer requests of type `{Req}` with responses of type `{Res}`",
@@ -41,21 +41,22 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call can be queued; with `None`, the algorithm determines it. The method is
-    /// called before the call is decided, and only if calls can be queued.
+    /// Returns the maximum time that the call may be queued. If it returns `None`, only the algorithm's own maximum
+    /// applies. The method is called before the call is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
     }
 
-    /// Prepares an admitted request before it is passed on, for example by inserting extensions. The default does nothing.
+    /// Prepares an admitted request before it is passed to the inner service, for example by inserting extensions. The
+    /// default does nothing.
     fn on_admit(&self, _request: &mut Req, _reports: &[PolicyReport<'_>]) {}
 
-    /// Marks an admitted request that a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied or queued,
-    /// before it is passed on. The default does nothing.
+    /// Marks a request that a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied or queued, before
+    /// the request is passed to the inner service. The default does nothing.
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
-    /// Holds the permit of a call until its response has ended. The default drops it, so the call ends as soon as there
-    /// is a response. A responder that delegates to another responder must delegate this method, too.
+    /// Holds the permit of a call until its response has ended. The default drops the permit, so the call ends as soon
+    /// as there is a response. A responder that delegates to another responder must delegate this method, too.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
@@ -67,16 +68,17 @@ pub trait Responder<Req, Res, Err> {
     /// Maps an error of the inner service.
     fn map_error(&self, error: Err) -> Self::Error;
 
-    /// Returns the response to a rejected call, whose body has not been read.
+    /// Returns the response to a rejected call. The body of the call's request has not been read.
     ///
     /// # Errors
     ///
     /// Returns an error if rejections are errors for this kind of service.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Reads the rest of a rejected request, after [`reject`](Self::reject) and before that response is returned. The
-    /// default returns `None`: the request is dropped and the response is returned at once. A responder that delegates to
-    /// another must delegate this method and [`drained`](Self::drained), too.
+    /// Reads the rest of a rejected request, after [`reject`](Self::reject) and before the response that `reject`
+    /// returned is passed on. The default returns `None`: the request is dropped, and the response is passed on at
+    /// once. A responder that delegates to another responder must delegate this method and [`drained`](Self::drained),
+    /// too.
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
@@ -85,15 +87,15 @@ pub trait Responder<Req, Res, Err> {
     fn drained(&self, _answer: &mut Self::Response) {}
 }
 
-/// The reason for which a call was rejected.
+/// The reason why a call was rejected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejection<'a> {
     /// A policy denied the call. There is a report of each policy that decided.
     Limited(&'a [PolicyReport<'a>]),
-    /// The call's key is not available because of a configuration mistake, the [client](KeyError::is_invalid) made it
-    /// invalid, or the caller is [forbidden](KeyError::is_forbidden). The error's text is for the log: it names headers
-    /// and types.
+    /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
+    /// or the caller is [forbidden](KeyError::is_forbidden). The error's text is for the log: it names headers and
+    /// types.
     Key(KeyError),
     /// The store failed to decide.
     Store(StoreError<'a>),
@@ -101,9 +103,9 @@ pub enum Rejection<'a> {
 
 impl<'a> Rejection<'a> {
     /// Returns the status of this rejection: 429 if a policy denied the call, 403 if the caller is
-    /// [forbidden](KeyError::is_forbidden), 400 if the [client](KeyError::is_invalid) made the key invalid, 500 if the
-    /// key is not available because of a configuration mistake, 503 if the store failed, the limiter was closed, or its
-    /// key table is full.
+    /// [forbidden](KeyError::is_forbidden), 400 if the [client](KeyError::is_invalid) made the key invalid, 500 if
+    /// there is no key because of a configuration mistake, 503 if the store failed, the limiter was closed, or its key
+    /// table is full.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -116,8 +118,8 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the exact time until all policies that denied the call would allow it. `None` if waiting does not help, or
-    /// if the wait is unknown.
+    /// Returns the exact time until all policies that denied the call would allow it. Returns `None` if waiting does
+    /// not help, or if the wait of one of these policies is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let mut max = None;
@@ -129,7 +131,7 @@ impl<'a> Rejection<'a> {
         max
     }
 
-    /// Returns the report of each policy that decided; none if there is no valid key or the store failed.
+    /// Returns the report of each policy that decided. The list is empty if there is no valid key or the store failed.
     #[must_use]
     pub fn policies(&self) -> &'a [PolicyReport<'a>] {
         match self {
@@ -144,8 +146,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if another wait is
-    /// unknown.
+    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if the wait of one of
+    /// these policies is unknown.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }
@@ -160,7 +162,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// A failure of a policy's store, which could not decide.
+/// The error of a policy's store, which could not decide a call.
 #[derive(Debug)]
 pub struct StoreError<'a> {
     pub(super) info: &'a PolicyInfo,

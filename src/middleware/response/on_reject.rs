@@ -1,4 +1,4 @@
-//! A responder that shows its rejections to a function.
+//! A responder that calls a function with each rejection.
 
 use std::fmt;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ pub enum HeaderFormat {
     /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11: each policy with its name.
     Draft11,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most: the policy
-    /// that denied with the longest wait, or else the policy with the fewest remaining units.
+    /// that denied with the longest wait or, if no policy denied, the policy with the fewest remaining units.
     XRateLimit(ResetFormat),
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
     /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. It cannot be combined
@@ -26,12 +26,12 @@ pub enum HeaderFormat {
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
-    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up, which the SDKs of
-    /// OpenAI, Anthropic and Azure read.
+    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up. The SDKs of
+    /// OpenAI, Anthropic and Azure read this field.
     RetryAfterMs,
 }
 
-/// The responses that carry header fields. Redirects (3xx except 304) never do.
+/// The responses that carry the header fields that report limits. Redirects (3xx except 304) never carry them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
     /// All responses.
@@ -49,7 +49,7 @@ pub enum SendHeaders {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFormat {
     /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page;
-    /// [problem details](Self::ProblemJson) for all others.
+    /// [problem details](Self::ProblemJson) for all other clients.
     #[default]
     ByAccept,
     /// Problem details (RFC 9457), with the types that the RateLimit draft registers.
@@ -81,11 +81,11 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) retry_after_ms: bool,
     pub(in crate::middleware) send_headers: SendHeaders,
     pub(in crate::middleware) retry_after: bool,
-    /// The `Retry-After` if the wait is unknown.
+    /// The value of `Retry-After` if the wait is unknown.
     pub(in crate::middleware) retry_after_unknown: Option<Duration>,
     /// The maximum wait that is reported.
     pub(in crate::middleware) max_reported_wait: Duration,
-    /// The status of a rejection where waiting does not help; `never_fits_body` is its body.
+    /// The status of a rejection where waiting does not help. `never_fits_body` is the format of its body.
     pub(in crate::middleware) never_fits_status: StatusCode,
     pub(in crate::middleware) never_fits_body: Option<BodyFormat>,
     pub(in crate::middleware) jitter: Duration,
@@ -121,6 +121,7 @@ impl Options {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub(in crate::middleware) status: StatusCode,
-    /// The format of the body; never `ByAccept`, which is resolved before.
+    /// The format of the body. It is never `ByAccept`, which was already replaced by the format that the client
+    /// prefers.
     pub(in crate::middleware) format: BodyFormat,
 }

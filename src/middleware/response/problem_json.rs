@@ -35,7 +35,7 @@ fn of_type(name: &str, title: &str, status: StatusCode, policies: &[&str]) -> By
     .into()
 }
 
-/// Returns problem details of the type `about:blank`, which have only the status and `detail`.
+/// Returns problem details of the type `about:blank`, which contain only the status, its title and `detail`.
 pub(in crate::middleware) fn plain(status: StatusCode, detail: &str) -> Bytes {
     let title = status.canonical_reason().unwrap_or_default();
     let (status, detail) = (status.as_u16(), escaped(detail));

@@ -1,4 +1,4 @@
-//! The response to a rejected HTTP request: the default response, or the response of a function of the user.
+//! The response to a rejected HTTP request: the default response, or the response of a function that the user sets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,17 +13,16 @@ use super::request_head::RequestHead;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::response::{PolicyReport, Rejection};
 
-/// A trait that makes the response to a rejected request, for services with the body type `B`. Implemented by this crate
-/// only.
+/// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
-    /// Returns the response, and the length of its body, if it is known.
+    /// Returns the response, and the length of its body, if that is known.
     #[doc(hidden)]
     fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, shape: Shape) -> Answered<B>;
 }
 
 type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
 
-/// The default responses, which [`HttpResponder`](crate::middleware::HttpResponder) describes.
+/// Makes the default responses, which [`HttpResponder`](crate::middleware::HttpResponder) describes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultRejection;
 
@@ -126,7 +125,8 @@ impl<F> fmt::Debug for RejectionFn<F> {
     }
 }
 
-/// A body that a rejection can have, for services with the body type `B`. Implemented by this crate only.
+/// A type that the body of a rejection can have, for services with the body type `B`. Only this crate implements the
+/// trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the body of a rejection, if the service's body type is `{B}`",
     note = "give text, bytes or `()`; or with the feature `axum`, axum's body in an axum app"

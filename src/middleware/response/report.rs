@@ -1,4 +1,4 @@
-//! The reports of policies: what responses report of their decisions.
+//! Reports: the decision of each policy, as responses report it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ impl<'a> PolicyReport<'a> {
         self.info.names.is_hidden()
     }
 
-    /// Returns all limits of the policy, each with its current quota. `None` means the quota of the label.
+    /// Returns all limits of the policy, each with its current quota. `None` means the quota that the label was made
+    /// for.
     pub(in crate::middleware) fn limits(
         &self,
     ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
@@ -55,7 +56,7 @@ impl<'a> PolicyReport<'a> {
         self.label().shared_name()
     }
 
-    /// Returns the quota and window, as reported to clients.
+    /// Returns the quota and window that are reported to clients.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
         let quotas = self.outcome.quotas.as_deref();
@@ -74,14 +75,15 @@ impl<'a> PolicyReport<'a> {
         &self.outcome.decision
     }
 
-    /// Returns the time over which the client should spread the remaining units; `None` if waiting does not help.
+    /// Returns the time over which the client should spread the remaining units. Returns `None` if waiting does not
+    /// help, or if the time is not known.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         let (policy, decision) = (self.policy(), self.decision());
         if policy.unit == QuotaUnit::ConcurrentRequests {
             return None;
         }
-        // With nothing remaining, a window of zero means that the time of the next unit is not known.
+        // If nothing remains, a window of zero means that the time of the next unit is not known.
         policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 }

@@ -1,4 +1,4 @@
-//! Serialization of the structured fields (RFC 9651) that the `RateLimit` fields consist of.
+//! Serialization of the structured fields (RFC 9651) `RateLimit` and `RateLimit-Policy`.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderVa
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
     let text = match policy.unit {
         QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
-        // A concurrency limit has no window: its units are released when calls end.
+        // A concurrency limit has no window: a unit is released when its call ends.
         QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
     value(text.into_bytes())
@@ -47,7 +47,7 @@ pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Du
     let remaining = Digits::new(remaining.min(MAX_INTEGER));
     let window = window.map(|window| Digits::new(seconds(window).min(MAX_INTEGER)));
     let length = start.len() + remaining.len() + window.as_ref().map_or(0, |window| 3 + window.len());
-    // The capacity is exact, so that the bytes become the header value without another copy.
+    // The capacity is exact, so that the vector becomes the header value without another copy.
     let mut text = Vec::with_capacity(length);
     text.extend_from_slice(start.as_bytes());
     text.extend_from_slice(&remaining);

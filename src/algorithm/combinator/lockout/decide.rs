@@ -127,7 +127,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    /// Returns the queue of the inner algorithm, closed to keys that are locked out.
+    /// Returns the queue configuration of the inner algorithm. Calls of a key that is locked out are not queued.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
@@ -137,7 +137,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.ready_at(&mut state.state, now, cost)
     }
 
-    /// Admits calls during a lockout as well, if they were queued before it began.
+    /// Admits calls during a lockout as well, if they were queued before the lockout began.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
     }

@@ -28,11 +28,12 @@ pub struct LockoutBuilder<A> {
 impl<A: Algorithm> LockoutBuilder<A> {
     pub(in crate::algorithm) fn new(algorithm: A, duration: Duration) -> Self {
         assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
-        // As long as the longest period: 292 years.
+        // A lockout lasts at most 292 years, like a period.
         Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
     }
 
-    /// Locks a key out for the duration once it was denied `refusals` times within the algorithm's window.
+    /// Locks a key out, for the duration given to `block_for`, when it has been denied `refusals` times within one
+    /// window: the longest of the algorithm's windows, or that duration if the algorithm has no window.
     ///
     /// # Panics
     ///
@@ -54,16 +55,16 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// An algorithm that locks a key out for a time after too many denials.
 ///
 /// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
-/// begins with the first denial. The window is as long as that of the inner algorithm
-/// ([`QuotaPolicy::window`](crate::algorithm::QuotaPolicy::window)), or, for
-/// [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th denial in a window begins the
-/// lockout, and already reports it. During a lockout every call is denied, and `retry_after` is the rest of the
-/// lockout. Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set.
-/// Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the
-/// lockout; a refund does not.
+/// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
+/// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
+/// denial in a window begins the lockout, and already reports it. During a lockout every call is denied, unless its
+/// cost is 0. Its `retry_after` is the rest of the lockout, or the wait of the inner algorithm if that is longer.
+/// Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set. Calls that
+/// are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A
+/// refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: it is counted. Do not nest lockouts: the `retry_after` of
-/// the inner one can then be too long.
+/// the inner lockout can be too long.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,7 +91,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// **Problem.** A caller that is denied again and again is guessing passwords, or is broken. It should be locked out
 /// for a time.
 ///
-/// **Naive answer.** Lock it out for an hour at the first denial, or restart the lockout at each denial.
+/// **Naive answer.** Lock the caller out for an hour at the first denial, or restart the lockout at each denial.
 ///
 /// **Where it breaks.** One call too many locks a customer out for an hour. If each denial restarts the lockout, a
 /// client that retries in a loop is locked out for ever.
@@ -107,8 +108,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///             1st ──┘ 3rd: "try again in 5 s"
 /// ```
 ///
-/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. Without a lockout, every
-/// decision is that of the inner algorithm.
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. While a key is not locked out, the
+/// inner algorithm decides whether a call passes.
 ///
 /// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]
@@ -133,7 +134,7 @@ struct RejectionCount {
     last: Nanos,
     /// The rest of the lockout, at `last`.
     left: u64,
-    /// The number of denials in the window, which began `age` before `last`; or [`SHARED`].
+    /// The number of denials in the window, which began `age` before `last`, or [`SHARED`].
     refusals: u64,
     age: u64,
 }
@@ -160,8 +161,8 @@ impl<A: Algorithm> Lockout<A> {
         self.refusals
     }
 
-    /// Restarts the lockout with each call that is denied during it. So a client that retries in a loop stays locked
-    /// out.
+    /// Makes each call that is denied during a lockout restart the lockout. So a client that retries in a loop stays
+    /// locked out.
     ///
     /// ```
     /// use std::time::Duration;
@@ -177,7 +178,7 @@ impl<A: Algorithm> Lockout<A> {
         Self { extends: true, ..self }
     }
 
-    /// Advances the count to `now`. Returns how far the clock is behind the count's time.
+    /// Advances the count to `now`. Returns the time by which the clock is behind the count's time.
     #[inline]
     fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
         let step = step(count.last, now, self.window);
@@ -210,8 +211,8 @@ impl<A: Algorithm> Lockout<A> {
         }
     }
 
-    /// Applies the lockout to the inner algorithm's `decision`. Its `reset_after` then includes the lockout, or the
-    /// time until the counted denials expire.
+    /// Applies the lockout to the inner algorithm's `decision`. The `reset_after` of the result includes the lockout,
+    /// or the time until the counted denials expire.
     fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.refusals) {
             (0, 0 | SHARED) => return decision,

@@ -1,4 +1,4 @@
-//! The decisions of [`Tiered`] algorithms, as one.
+//! The decisions of a [`Tiered`], as an algorithm.
 
 use super::{Keep, MAX_TIERS, Tiered, TieredState};
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
@@ -134,7 +134,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    /// Keeps the state of the tier. If the tier is new to the key, its state is refilled at its own rate from now on.
+    /// Keeps the state of the tier. If the tier is new to the key, its state is from now on refilled at the tier's own
+    /// rate.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
         self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
     }
@@ -156,7 +157,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let at = self.ask(state, now, |own| {
-            // The next call may have a tier that would admit it earlier. It must not overtake this call.
+            // The tier of the next call may admit that call earlier. The next call must not overtake this call.
             let ready_at = self.algorithm.ready_at(own, now, cost).unwrap_or(now);
             (self.algorithm.project(own, now, arrived, cost).max(ready_at), Keep::Tier)
         });
@@ -186,7 +187,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.reserve(cost)
     }
 
-    /// Restores the state of each tier in `before`. Tiers that were added since then stay.
+    /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.
     fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
         for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
             let mut all = state.tiers_mut();

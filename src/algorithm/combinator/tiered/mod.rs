@@ -13,17 +13,17 @@ use crate::decision::Decision;
 
 /// One kind of algorithm, configured differently for each tier. Each call may choose its tier.
 ///
-/// The algorithm given to [`new`](Tiered::new) is for calls that choose no tier. A layer chooses the tier of a request
-/// by [`tier`](crate::middleware::RateLimitLayer::tier), and code chooses that of a call by
-/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier).
+/// The algorithm given to [`new`](Tiered::new) is for calls that choose no tier.
+/// [`RateLimitLayer::tier`](crate::middleware::RateLimitLayer::tier) chooses the tier of a request, and
+/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier) that of a call in code.
 ///
 /// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from that of
 /// another tier, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, each
-/// admitted call is charged to all tiers of the key, as far as they have units left. Units beyond that are not owed. So
-/// a user who moves to another tier is neither reset nor locked out, and alternating between tiers gains nothing. A key
-/// keeps at most 32 tiers; the one that becomes fresh first is evicted. A refund goes to the tier of the last admitted
-/// call. Calls of all tiers wait in one queue, in the order of arrival. Each call is released when its own tier admits
-/// it.
+/// admitted call is charged to all tiers of the key, as far as they have units left. Units beyond what a tier has left
+/// are not owed to it. So a user who moves to another tier keeps the charged units, and alternating between tiers gains
+/// nothing. A key keeps at most 32 tiers. If it would have more, the tier that becomes fresh first is evicted. A refund
+/// goes to the tier of the last admitted call. Calls of all tiers wait in one queue, in the order of arrival. Each call
+/// is released when its own tier admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -50,23 +50,22 @@ use crate::decision::Decision;
 ///
 /// **Naive answer.** A limiter for each tier.
 ///
-/// **Where it breaks.** A user who moves to another tier has an unused limit there, and another one after each further
-/// move.
+/// **Where it breaks.** A user who moves to another tier has an unused limit there.
 ///
 /// **The idea.** A user has a state for each tier that its calls have chosen, and each admitted call is charged to all
-/// of them. When a call chooses a tier for the first time, the new state is converted from an existing one, as when the
-/// algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). Of all conversions, the one with the
-/// fewest remaining units is used.
+/// these states. When a call chooses a tier for the first time, the new state is converted from an existing one, as
+/// when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). Of all conversions, the one
+/// with the fewest remaining units is used.
 ///
 /// A single state is not enough. If it were converted to a small limit and back to a large one, it would lose the
 /// charged units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
-/// **Invariant.** The limit of each tier holds on its own, for all units that were charged with any tier since the key
-/// first chose this tier. No call waits longer than the longest wait of its own tier.
+/// **Invariant.** A call passes only if its own tier has room. The units of every admitted call count there, whichever
+/// tier it chose, since the key's first call with this tier. Units beyond what a tier has left are not owed to it.
 ///
 /// **Cost.** Per key, the size of the algorithm (40 to 72 bytes) and 24 bytes more. A key whose recent calls chose
-/// several tiers has a state and an algorithm for each of them, up to 32, and a call takes time in proportion to their
-/// number.
+/// several tiers has a state and an algorithm for each of them, up to 32, and a call takes time in proportion to the
+/// number of these tiers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -103,16 +102,16 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 /// What happens to the state of a tier after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// Drop it if the tier is new to the key, since it has not changed.
+    /// The state of a tier that is new to the key is dropped, since it has not changed.
     Nothing,
-    /// Keep it if the key has room for another tier.
+    /// The state is kept if the key has room for another tier.
     State,
-    /// Keep it, and make its tier the current one.
+    /// The state is kept, and its tier becomes the current one.
     Tier,
 }
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Converts a copy of the state of the tier `by` to this tier. Returns it with its remaining units.
+    /// Converts a copy of the state of the tier `by` to this tier. Returns the converted state and its remaining units.
     fn migrated(&self, by: &A, state: &A::State, now: Nanos) -> (A::State, u64) {
         let mut converted = state.clone();
         self.algorithm.migrate(&mut converted, by, now);
@@ -120,8 +119,9 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         (converted, left)
     }
 
-    /// Returns the state for a tier that is new to the key. Of the states converted from each other tier, it is the one
-    /// with the fewest remaining units, since a small limit cannot hold all units that a large one has charged.
+    /// Returns the state for a tier that is new to the key. The state of each other tier is converted, and the result
+    /// with the fewest remaining units is returned, since a small limit cannot hold all units that a large limit has
+    /// charged.
     #[cold]
     fn new_tier(&self, state: &TieredState<A>, now: Nanos) -> A::State {
         let mut fewest = self.migrated(&state.by, &state.state, now);
@@ -188,7 +188,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         })
     }
 
-    /// Calls `look`, which must not change the state in effect, with the state of this tier.
+    /// Calls `look` with the state of this tier. `look` must not change any later decision.
     fn look<R>(&self, state: &mut TieredState<A>, now: Nanos, look: impl FnOnce(&mut A::State) -> R) -> R {
         self.ask(state, now, |own| (look(own), Keep::Nothing))
     }

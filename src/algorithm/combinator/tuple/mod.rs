@@ -24,8 +24,8 @@ struct Combined {
 }
 
 impl Combined {
-    /// Adds the `decision` of one more member. `limits` is the number of its limits, and `window` that of the reported
-    /// one.
+    /// Adds the `decision` of one more member, which has `limits` limits. `window` is the window of the limit that
+    /// `decision` reports.
     fn and(mut self, decision: Decision, (limits, window): (usize, Option<Duration>)) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
@@ -57,8 +57,8 @@ impl Combined {
 }
 
 /// Returns how urgent a decision is, for choosing the one that is reported. The most urgent decision is the denial with
-/// the longest wait. Without a denial, it is the admission with the fewest units left, and of equal admissions the one
-/// whose units must last longer.
+/// the longest wait. Without a denial, it is the admission with the fewest units left. Of admissions with equally many
+/// units left, it is the one with the longest window.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -67,12 +67,13 @@ fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     }
 }
 
-/// Converts a duration of a decision to nanoseconds. It fits into a `u64`, since it was computed as one.
+/// Converts a duration of a decision to nanoseconds. The result fits into a `u64`, since the duration was computed as
+/// one.
 fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
 
-/// Returns how many limits a member has, and the window of the one that `decision` reports.
+/// Returns how many limits a member has, and the window of the limit that `decision` reports.
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
     let (mut limits, mut window) = (0, None);
     algorithm.for_each_policy(&mut |policy| {
@@ -90,10 +91,10 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
 /// `remaining` is the lowest of all members, and `retry_after` and `reset_after` are the longest. `limit` and
 /// [`limit_index`](Decision::limit_index) are those of the most urgent limit.
 ///
-/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it; the shortest of
-/// their queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to queue
-/// them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` denies calls that arrive
-/// before their slot. No call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a
+/// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it. The shortest of
+/// the members' queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to
+/// queue them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` denies calls that
+/// arrive before their slot. No call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a
 /// [`Priority`](crate::algorithm::Priority) or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues
 /// calls as the tuple does.
 macro_rules! tuple {
@@ -129,7 +130,7 @@ macro_rules! tuple {
                 let together = Combined::default();
                 $(
                     let is_checked = $part.is_none() && (passes || !peeked.$at.is_allowed());
-                    // Denying members are checked as well: one of them may count its denials.
+                    // Denying members are checked as well, because a member may count its denials.
                     let decision = is_checked.then(|| self.$at.check(&mut state.$at, now, cost));
                     let is_charged = decision.map_or($part == Some(true), |decision| decision.is_allowed());
                     let decision = decision.filter(|_| passes || !is_charged).unwrap_or(peeked.$at);
@@ -205,8 +206,9 @@ macro_rules! tuple {
                 $(self.$at.set_shared(&mut state.$at, shared);)+
             }
 
-            /// Returns the combined queue configuration of all members. Returns `None` if a member has none, or if they
-            /// cannot be combined. Waiters are released once all members admit them.
+            /// Returns the combined queue configuration of all members. Returns `None` if a member has no queue
+            /// configuration, or if the configurations cannot be combined. A waiter is released once all members admit
+            /// it.
             fn queue_config(&self) -> Option<QueueConfig> {
                 let members = [$(self.$at.queue_config()?),+];
                 let [first, others @ ..] = members;
@@ -219,7 +221,7 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits the call at the time at which all members admit it, but at most a few ticks in the past.
+            /// Admits the call at the time at which all members admit it, but at most 5 ms in the past.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,

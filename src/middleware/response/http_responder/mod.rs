@@ -25,25 +25,26 @@ use crate::middleware::response::Rejection;
 /// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close), or its [key table is full](crate::Decision::is_table_full) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
 /// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
-/// that names the policies). `grpc-retry-pushback-ms` contains the wait too, if the wait is at most a minute. If the
-/// wait is longer, or if waiting does not help, the field is -1, so that clients do not use up their attempts. The
-/// response is one frame of headers (trailers-only), because clients obey the pushback only then.
+/// that names the policies). `grpc-retry-pushback-ms` also contains the wait, if the wait is at most a minute. If the
+/// wait is longer, or if waiting does not help, `grpc-retry-pushback-ms` is -1, so that clients do not use up their
+/// retries. The response is one frame of headers (trailers-only), because clients obey the pushback only in such a
+/// response.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
 /// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are
-/// several policies, the extension is the decision of the policy that delayed the call longest, or else of the policy
-/// nearest to exhaustion.
+/// several policies, this is the decision of the policy that delayed the call longest or, if none delayed it, of the
+/// policy with the fewest remaining units.
 ///
 /// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11, except redirects (3xx except 304). The fields are added to existing fields,
-/// and never replace them. A policy that the inner service already reports with the same name is left out. A rejection
-/// of a `HEAD` request has no body.
+/// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not carry them. Fields that the response
+/// already has are kept. If the inner service already reports a policy of the same name, this layer does not report its
+/// own policy of that name. A rejection of a `HEAD` request has no body.
 ///
-/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another value. If the wait is unknown
-/// (calls in progress, a limiter that was closed or whose key table is full, a store that failed), `Retry-After` is
-/// [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one line of text
-/// instead of JSON. The body of a rejected request is not read: over HTTP/1.x, the response then has
-/// `Connection: close`, unless the body is [drained](Self::drain).
+/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another value. If the wait is
+/// unknown (calls in progress, a limiter that was closed or whose key table is full, a store that failed),
+/// `Retry-After` is [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one
+/// line of text instead of JSON. The body of a rejected request is not read. So, over HTTP/1.x, the response to a
+/// request with a body has `Connection: close`, unless the body is [drained](Self::drain).
 ///
 /// All of this is configurable:
 ///
@@ -89,7 +90,8 @@ impl Default for HttpResponder {
 
 impl<F, D> HttpResponder<F, D> {
     /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
-    /// If the list has several drafts, the last one is used; likewise the last [custom](HeaderFormat::Custom) names.
+    /// If the list has several drafts, only the last draft is used. If it has several [custom](HeaderFormat::Custom)
+    /// names, only the last are used.
     #[must_use]
     pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
@@ -107,8 +109,8 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets which responses carry these header fields. The default is [all](SendHeaders::Always). `Retry-After` has its own
-    /// [switch](Self::retry_after).
+    /// Sets which responses carry the header fields that report limits. The default is [all](SendHeaders::Always).
+    /// `Retry-After` has its own [switch](Self::retry_after).
     ///
     /// ```
     /// use tower_throttle::HttpResponder;
@@ -129,9 +131,9 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets the maximum random time that is added to the wait reported to each rejected caller, so that clients that
-    /// were rejected together do not retry together. The reported wait is the same in all fields of the response. It is
-    /// never less than the true wait, unless it is [bounded](Self::max_reported_wait). The default is zero.
+    /// Sets the maximum of a random time that is added to the wait reported to each rejected caller. So clients that
+    /// were rejected together do not retry together. All fields of the response report the same wait. The reported wait
+    /// is never less than the true wait, unless it is [bounded](Self::max_reported_wait). The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -154,7 +156,7 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets which requests are rejected with a gRPC response. The default is to detect them by their [content
+    /// Sets which requests are rejected with a gRPC response. By default these are the requests with a gRPC [content
     /// type](GrpcMode::ByContentType).
     #[must_use]
     pub const fn grpc(mut self, grpc: GrpcMode) -> Self {
@@ -163,16 +165,17 @@ impl<F, D> HttpResponder<F, D> {
     }
 
     /// Sets whether the [`Decision`](crate::Decision) is inserted into the request's extensions, for handlers. The
-    /// default is `true`. It costs an allocation.
+    /// default is `true`. Each insertion costs an allocation.
     #[must_use]
     pub const fn insert_extension(mut self, enabled: bool) -> Self {
         self.options.insert_extension = enabled;
         self
     }
 
-    /// Sets whether more is inserted into extensions: the [`Decisions`](crate::middleware::Decisions) of all policies, by
-    /// name, into those of an admitted request; and [`Rejected`](crate::middleware::Rejected) into those of the response
-    /// to a denied one, for outer layers. The default is `false`, since each costs up to three allocations.
+    /// Sets whether these extensions are inserted, too: [`Decisions`](crate::middleware::Decisions), with the decisions
+    /// of all policies by name, into an admitted request; and [`Rejected`](crate::middleware::Rejected), for outer
+    /// layers, into the response to a denied request. The default is `false`, since each extension costs up to three
+    /// allocations.
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -198,9 +201,10 @@ impl<F, D> HttpResponder<F, D> {
 
     /// Sets the function that makes the responses to rejected calls. Its arguments are the rejection, and the request
     /// without its body. `Retry-After` and the header fields are added to the response, unless they are switched off.
-    /// Fields that the function sets itself are kept. gRPC callers still get the standard gRPC responses.
+    /// Fields that the function sets are kept. gRPC callers still get the standard gRPC responses.
     ///
-    /// The response's body is text, bytes or `()`; with the feature `axum`, also axum's body, if the service uses it.
+    /// The response's body is text, bytes or `()`. With the feature `axum`, it can also be axum's body, if the service
+    /// uses that type.
     #[must_use]
     pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D>
     where
@@ -212,8 +216,8 @@ impl<F, D> HttpResponder<F, D> {
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Returns whether clients follow the response at once to another URI, where another limit may apply. They do not
-/// follow a 304.
+/// Returns whether clients at once follow a response with this status to another URI, where another limit may apply.
+/// This is true for redirects, but not for 304.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }

@@ -47,7 +47,8 @@ where
         }
     }
 
-    /// Inserts the decision that matters most, among all policies of this layer and of outer layers.
+    /// Inserts one decision: the decision of the policy that delayed the request longest, or else that with the fewest
+    /// remaining units, of all policies of this layer and of outer layers.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if self.options.insert_details {
@@ -98,9 +99,10 @@ where
         };
         let is_followed = is_followed(answer.status());
         let headers = answer.headers_mut();
-        // A cache that stored the rejection would return it to other callers, and to the same caller later.
+        // A cache that stored the rejection would return it to other callers, and to the same caller after the wait.
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their retry policy.
+        // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their own retry
+        // policy.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
             if options.retry_after {
                 headers.entry(RETRY_AFTER).or_insert_with(|| retry_after::retry_after(wait));
