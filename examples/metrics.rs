@@ -12,7 +12,7 @@ use axum::{Router, routing::get};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tower_throttle::algorithm::SlidingWindow;
-use tower_throttle::key::{Global, PeerIp};
+use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
 /// Returns an app with two limits, and a page for Prometheus.

@@ -339,7 +339,7 @@ mod tests {
             };
             thread::scope(|scope| {
                 let threads = [(); 8].map(|()| scope.spawn(each));
-                threads.map(|thread| thread.join().unwrap());
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
             });
             let total = timeline.total();
             assert_eq!((total.admitted, total.successes), (8 * EACH * round, 8 * EACH * round));

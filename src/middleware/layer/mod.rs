@@ -1,3 +1,4 @@
+mod observe;
 mod requests;
 
 use std::fmt;
@@ -9,19 +10,14 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::error::PolicyNameError;
 use crate::key::{MissingKey, PeerIp};
 use crate::limiter::RateLimiter;
-#[cfg(feature = "metrics")]
-use crate::metrics;
 use crate::middleware::policy::Policy;
 use crate::middleware::policy::info::PolicyInfo;
 use crate::middleware::policy::request_options::UnitCost;
 use crate::middleware::policy::set::Policies;
 use crate::middleware::policy::shadow::Shadow;
-use crate::middleware::response::Rejection;
 use crate::middleware::response::http_responder::HttpResponder;
-use crate::middleware::response::on_reject::OnReject;
 use crate::middleware::service::RateLimit;
 use crate::quota::Quota;
-use crate::stats::{PolicyStats, Timeline};
 use crate::store::{MemoryStore, Store};
 
 /// A tower layer that limits requests: per key, which `K` extracts from the request, with the algorithm `A`.
@@ -153,25 +149,6 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.shadow = Some(shadow.clone()))
     }
 
-    /// Counts what this policy does, second by second, in `timeline`: also the response times of the inner service. One
-    /// timeline may be given to several policies, which are then counted together.
-    ///
-    /// ```
-    /// use tower_throttle::stats::Timeline;
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let last_minute = Timeline::new();
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).timeline(&last_minute);
-    /// for (start, second) in last_minute.recent() {
-    ///     println!("{start:?}: {} admitted, {} denied", second.admitted, second.denied);
-    /// }
-    /// # let _: axum::Router = axum::Router::new().layer(layer);
-    /// ```
-    #[must_use]
-    pub fn timeline(self, timeline: &Timeline) -> Self {
-        self.with_info(|info| info.timeline = Some(timeline.clone()))
-    }
-
     /// Hides this policy from callers: it has no header fields, and no name in bodies and gRPC details.
     ///
     /// Use it for limits whose state callers must not see, such as one limit for all callers together. The time to wait
@@ -245,65 +222,6 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     #[must_use]
     pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
         RateLimitLayer { policies: self.policies, responder }
-    }
-
-    /// Sets a function that is called with each rejection and its request, before the response is made. It only observes:
-    /// use it for a counter, a log line or an alert of your own. It works for HTTP, gRPC and all other services. Call it
-    /// after [`responder`](RateLimitLayer::responder).
-    ///
-    /// It is called where the request is decided, so it must not block.
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tower_throttle::middleware::Rejection;
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).on_reject(
-    ///     |rejection: &Rejection<'_>, request: &Request<axum::body::Body>| {
-    ///         for report in rejection.policies().iter().filter(|report| !report.decision().is_allowed()) {
-    ///             eprintln!("{} denied {}: {}", report.name(), request.uri().path(), report.decision());
-    ///         }
-    ///     },
-    /// );
-    /// # let _: axum::Router = axum::Router::new().layer(layer);
-    /// ```
-    #[must_use]
-    pub fn on_reject<F, Req>(self, observe: F) -> RateLimitLayer<K, A, C, OnReject<R, F>, S>
-    where
-        F: Fn(&Rejection<'_>, &Req),
-    {
-        RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
-    }
-
-    /// Returns what this policy has counted, over all clones of this layer: its requests by what became of them, those
-    /// without a valid key, and the events of its store. Reading it stops no request.
-    ///
-    /// A [joined](RateLimitLayer::and) layer [has](crate::middleware::Layers::stats) the counts of all its policies, and
-    /// shares those of the layers it was made of.
-    ///
-    /// ```
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
-    /// let app: axum::Router = axum::Router::new().layer(layer.clone());
-    /// let stats = layer.stats();
-    /// println!("{}: {} admitted, {} denied", stats.name, stats.calls.admitted, stats.calls.denied);
-    /// assert_eq!(stats.keys.rejected, 0, "requests without a peer address");
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> PolicyStats {
-        self.policies.infos[0].stats(self.limiter().store().stats())
-    }
-
-    /// Gives what this policy has counted to the recorder of the `metrics` facade, if one is installed. Call it before each
-    /// scrape, or every few seconds. [In production](crate::guide::production) has the names and the labels.
-    ///
-    /// Counters are set and not added to, so call it for one clone of a layer only, and give each policy a
-    /// [name](RateLimitLayer::name) of its own. A call of the service does no work for it, but one that was queued, whose
-    /// wait is recorded in a histogram.
-    #[cfg(feature = "metrics")]
-    pub fn record_metrics(&self) {
-        metrics::record(&self.stats());
     }
 
     /// Returns the limiter, to call it directly.

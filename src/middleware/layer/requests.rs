@@ -2,10 +2,9 @@
 
 use super::RateLimitLayer;
 use crate::algorithm::{Algorithm, HasPriority, Tiered};
-use crate::key::{HashLabel, KeyExtractor, LabelFn, Unless, Watched};
+use crate::key::{KeyExtractor, Unless};
 use crate::middleware::policy::Policy;
 use crate::middleware::policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
-use crate::stats::TopKeys;
 use crate::store::{SettleStore, Store};
 
 impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S> {
@@ -144,46 +143,6 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
             key: Unless::new(key, condition),
             limiter,
             options,
-        })
-    }
-
-    /// Counts the keys that this policy denies most often in `top`, each labelled by a random number. See [`TopKeys`].
-    ///
-    /// Call it before [`tier`](RateLimitLayer::tier). Denials in shadow mode count.
-    #[must_use]
-    pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, S> {
-        self.watched(top, HashLabel)
-    }
-
-    /// Counts the keys that this policy denies most often in `top`, each with the label that the function returns.
-    ///
-    /// A label is shown as it is: leave out what must not be seen by those who read it, such as an API key.
-    ///
-    /// ```
-    /// use std::net::IpAddr;
-    /// use tower_throttle::stats::TopKeys;
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let top = TopKeys::new();
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).top_keys_by(&top, |ip: &IpAddr| ip.to_string());
-    /// # let _: axum::Router = axum::Router::new().layer(layer);
-    /// ```
-    #[must_use]
-    pub fn top_keys_by<F, Key, T>(
-        self,
-        top: &TopKeys,
-        label: F,
-    ) -> RateLimitLayer<Watched<K, LabelFn<F>>, A, C, R, S>
-    where
-        F: Fn(&Key) -> T,
-        T: Into<String>,
-    {
-        self.watched(top, LabelFn(label))
-    }
-
-    fn watched<L>(self, top: &TopKeys, label: L) -> RateLimitLayer<Watched<K, L>, A, C, R, S> {
-        self.with_info(|info| info.watches_keys = true).map_policy(|Policy { key, limiter, options }| {
-            Policy { key: Watched::new(key, top, label), limiter, options }
         })
     }
 

@@ -11,7 +11,6 @@
 
 use std::collections::hash_map::Entry;
 use std::mem;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::config::StoreConfig;
@@ -24,7 +23,7 @@ use super::sweep::{SweepQueue, retention};
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::stats::{CELLS, CallCounts, CallOutcome};
+use crate::stats::CELLS;
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -80,7 +79,7 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Locks a known key without a queue while `change` decides a call: the common case, and short.
+    /// Locks a known key without a queue while `change` decides a call, and counts it: the common case, and short.
     ///
     /// The clock is read before, while the processor has nothing else to wait for. A thread that was delayed
     /// since must not look like a clock that was set back: if the key knows of a later reading, the clock is
@@ -101,24 +100,11 @@ impl<A: Algorithm> Table<A> {
         }
         let late = now < algorithm.last_update(state);
         let now = if late { self.clock.now() } else { now };
-        // Not taken apart: the decision would be copied.
         let decision = change(algorithm, state, now);
         if let Some(decision) = &decision {
             self.count(key, call, decision);
         }
         decision
-    }
-
-    /// Counts a call that was decided. The shard of its key is locked.
-    #[inline]
-    pub(super) fn count(&self, key: Fingerprint, call: &Attempt<'_, A>, decision: &Decision) {
-        self.counts(call).add_locked(key.shard(SHARDS), CallOutcome::of(decision, call.in_shadow));
-    }
-
-    /// Returns the counters of a call: those of its policy, or of the calls that are made directly.
-    #[inline]
-    pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
-        call.counts.unwrap_or(&self.counters.calls.direct)
     }
 
     /// Locks the key while `change` runs, and creates it first if need be. The algorithm is `algorithm`, or

@@ -9,7 +9,9 @@
 //! it waits, the charges to the other keys are undone.
 
 mod commit;
+mod count;
 mod few;
+mod group;
 mod locked;
 mod wait;
 
@@ -18,16 +20,17 @@ use std::ptr;
 use std::sync::Arc;
 
 use self::commit::Commit;
+use self::count::count;
+use self::group::group_by_state;
 use self::locked::{AnyAlgorithm, Ask, ErasedLimiter, ErasedShard};
 use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::placement::Settled;
 use super::preview::Preview;
-use super::table::SHARDS;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::stats::{CallCounts, CallOutcome, Counted};
+use crate::stats::{CallCounts, Counted};
 use crate::store;
 use crate::sync::wake_all;
 
@@ -220,23 +223,6 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     }
 }
 
-/// Counts the calls, whose shards are locked: those that were decided, and those that wait in a queue.
-fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
-    let outcome = |at: usize| match &wait.decisions[at] {
-        Some(decision) if denied => match CallOutcome::of(decision, false) {
-            CallOutcome::Admitted => Some(CallOutcome::DeniedByOthers),
-            outcome => Some(outcome),
-        },
-        _ if wait.may_wait.iter().any(|(waiting, _)| *waiting == at) => Some(CallOutcome::Queued),
-        _ => wait.may_wait.is_empty().then_some(CallOutcome::Admitted),
-    };
-    for (at, call) in calls.iter().enumerate() {
-        if let Some(outcome) = outcome(at) {
-            call.part.counts.add_locked(call.part.key.shard(SHARDS), outcome);
-        }
-    }
-}
-
 /// The maximum number of attempts to make room for keys that other calls have evicted since they were looked
 /// at.
 const ATTEMPTS: usize = 3;
@@ -307,14 +293,4 @@ fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -
         let _ = shards.of(call).insert_if_absent(call.location, false);
     }
     all
-}
-
-/// Groups the calls that draw on one state: they are admitted together or not at all, each with its algorithm.
-fn group_by_state(calls: &mut [Participant<'_, '_>]) {
-    for at in 0..calls.len() {
-        let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));
-        let total = alike().fold(0_u64, |total, (_, other)| total.saturating_add(other.part.cost));
-        let leader = alike().map(|(leader, _)| leader).next().unwrap_or(at);
-        (calls[at].total, calls[at].leader) = (total, leader);
-    }
 }
