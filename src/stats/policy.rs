@@ -19,8 +19,7 @@ pub struct PolicyStats {
     pub store: StoreStats,
 }
 
-/// Counts of a policy's requests without a key and of its forbidden callers, in
-/// [`PolicyStats::keys`](PolicyStats::keys).
+/// Counts of a policy's requests without a key and of its forbidden callers, in [`PolicyStats::keys`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {

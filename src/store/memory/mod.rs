@@ -5,6 +5,7 @@ mod buckets;
 mod charge;
 mod config;
 mod context;
+mod count;
 mod entry;
 mod fingerprint;
 mod location;

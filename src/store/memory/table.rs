@@ -10,7 +10,6 @@
 
 use std::collections::hash_map::Entry;
 use std::mem;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::config::StoreConfig;
@@ -24,7 +23,7 @@ use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::stats::{CELLS, CallCounts, CallOutcome};
+use crate::stats::CELLS;
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -107,18 +106,6 @@ impl<A: Algorithm> Table<A> {
             self.count(key, call, decision);
         }
         decision
-    }
-
-    /// Counts a call that was decided. The shard of its key is locked.
-    #[inline]
-    pub(super) fn count(&self, key: Fingerprint, call: &Attempt<'_, A>, decision: &Decision) {
-        self.counts(call).add_locked(key.shard(SHARDS), CallOutcome::of(decision, call.in_shadow));
-    }
-
-    /// Returns the counters of a call: those of its policy, or of the calls that are made directly.
-    #[inline]
-    pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
-        call.counts.unwrap_or(&self.counters.calls.direct)
     }
 
     /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of

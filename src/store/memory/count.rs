@@ -1,0 +1,24 @@
+//! Where the table counts its calls.
+
+use std::sync::Arc;
+
+use super::fingerprint::Fingerprint;
+use super::table::{SHARDS, Table};
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::stats::{CallCounts, CallOutcome};
+use crate::store::Attempt;
+
+impl<A: Algorithm> Table<A> {
+    /// Counts a call that was decided. The shard of its key is locked.
+    #[inline]
+    pub(super) fn count(&self, key: Fingerprint, call: &Attempt<'_, A>, decision: &Decision) {
+        self.counts(call).add_locked(key.shard(SHARDS), CallOutcome::of(decision, call.in_shadow));
+    }
+
+    /// Returns the counters of a call: those of its policy, or of the calls that are made directly.
+    #[inline]
+    pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
+        call.counts.unwrap_or(&self.counters.calls.direct)
+    }
+}
