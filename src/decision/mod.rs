@@ -260,8 +260,8 @@ impl Decision {
     }
 
     /// Returns how many calls of cost 1 the same method would admit now, one after another. With `acquire` on a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls that would be
-    /// queued count as well.
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with priority, calls
+    /// that would be queued count as well.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
