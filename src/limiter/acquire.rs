@@ -72,11 +72,12 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes one unit, waiting for it at most `max_wait`.
     ///
-    /// A call that would have to wait longer is denied at once, without having waited. Its `retry_after` is the time
-    /// until the same call would be queued. With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known
-    /// beforehand, so the call is denied after it has waited for `max_wait`. If the algorithm has a shorter `max_wait`,
-    /// that applies. If the call is decided at once, `remaining` counts calls with the same `max_wait`. Otherwise the
-    /// same as [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
+    /// A call that would have to wait longer is denied at once, without having waited. The `retry_after` of the denial
+    /// is the time until the same call would be admitted or queued. With
+    /// [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied after it
+    /// has waited for `max_wait`. If the algorithm has a shorter `max_wait`, that applies. If the call is decided at
+    /// once, `remaining` counts calls with the same `max_wait`. Otherwise the same as
+    /// [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -111,9 +112,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes `cost` units with priority: the call may wait for the next window instead of being denied. Otherwise the same
     /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
     ///
-    /// This is only for algorithms that [have calls with priority](HasPriority): a window with
+    /// This method is only for algorithms that [have calls with priority](HasPriority): a window with
     /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`](crate::algorithm::Tiered) and
-    /// with a [lockout](crate::algorithm::Lockout). With other algorithms it does not compile:
+    /// with a [lockout](crate::algorithm::Lockout). With other algorithms, a call of this method does not compile:
     ///
     /// ```compile_fail,E0277
     /// # use tower_throttle::algorithm::FixedWindow;

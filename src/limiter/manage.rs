@@ -68,10 +68,10 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// Releases `cost` units of calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted:
     /// of one call, or of several together.
     ///
-    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others. Never
-    /// releases more units than calls in progress hold for the key. Uses the current algorithm of the limiter. Do not
-    /// release calls that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is dropped,
-    /// and uses the algorithm with which it was taken. So use permits if an algorithm with a total may be
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others.
+    /// Never releases more units than calls in progress hold for the key. Uses the current algorithm of the limiter. Do
+    /// not release calls that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is
+    /// dropped, and uses the algorithm with which it was taken. So use permits if an algorithm with a total may be
     /// [replaced](RateLimiter::replace).
     ///
     /// ```
@@ -95,9 +95,9 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
 impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls are made.
     ///
-    /// Calls that are made before this returns are decided by the old algorithm or by the new one. Later calls are
-    /// decided by the new one. Charged units stay charged, up to the most that the new algorithm can charge to a key.
-    /// Queued calls keep their order, and are released at the new rate.
+    /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
+    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
+    /// charge to a key. Queued calls keep their order, and are released at the new rate.
     ///
     /// | what changes | effect on a key |
     /// |---|---|

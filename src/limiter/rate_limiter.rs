@@ -9,9 +9,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as
-/// that of derived and standard types is: two keys that write the same bytes to the hasher count as one key. Costs are
-/// in units of the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as it
+/// is for derived and standard types: two keys that write the same bytes to the hasher count as one key. Costs are in
+/// units of the quota. A cost of 0 is always allowed and takes nothing. A denial takes nothing.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -25,7 +25,7 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Memory
 ///
-/// At most [`max_keys`](Builder::max_keys) keys are kept; see [`MemoryStore`].
+/// At most [`max_keys`](Builder::max_keys) keys are kept. See [`MemoryStore`].
 ///
 /// # Other stores
 ///
@@ -143,7 +143,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes a permit. The call ends when the permit is dropped. Never waits.
     ///
-    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
     /// [`Concurrency`](crate::algorithm::Concurrency), and algorithms that contain it. With other algorithms, the
     /// permit is empty.
     ///
@@ -174,8 +174,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
     ///
     /// Never refunds more than was taken: units that are available again because time has passed, or because their
-    /// window has ended, are not refunded. It is not recorded which call took which units, so refund only units that
-    /// you took, and refund them soon.
+    /// window has ended, are not refunded. The limiter does not record which call took which units. So refund only
+    /// units that your own calls took, and refund them soon.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

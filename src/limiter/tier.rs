@@ -8,7 +8,7 @@ use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit,
 
 /// A limiter with the algorithm of one tier. Created by [`RateLimiter::tier`].
 ///
-/// Units that a key uses in one tier count in all its tiers. See [`Tiered`].
+/// Units that a key uses in one tier count in all tiers of the key. See [`Tiered`].
 pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
     limiter: &'a RateLimiter<Tiered<A>, S>,
     algorithm: Tiered<A>,

@@ -3,7 +3,7 @@ use super::{CallStats, StoreStats};
 /// What one policy of a layer has counted, over all clones of the layer. Returned by
 /// [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats).
 ///
-/// It contains no key.
+/// No field contains a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyStats {

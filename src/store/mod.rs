@@ -5,7 +5,7 @@
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
 //! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
-//!    the store is full, a documented policy may drop other state as well: for the [`MemoryStore`], that is [`OnFull`].
+//!    the store is full, a documented policy may drop other state: for the [`MemoryStore`], this policy is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
 //!
 //! # A store of your own
@@ -23,9 +23,9 @@
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
-//! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
-//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`]
-//! creates the texts.
+//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines also requires a stable
+//! text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] creates
+//! the texts.
 
 mod attempt;
 pub(crate) mod memory;

@@ -50,8 +50,8 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Examines a few keys if `key` is not in the table, and removes those that are fresh. So a peek at a new key
-    /// sweeps as well, although it inserts nothing. The caller must not hold a lock.
+    /// Examines a few keys if `key` is not in the table, and removes those that are fresh. So even a peek at a new key,
+    /// which inserts nothing, sweeps. The caller must not hold a lock.
     pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared();

@@ -117,8 +117,8 @@ impl<A: Algorithm> Table<A> {
         call.counts.unwrap_or(&self.counters.calls.direct)
     }
 
-    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of
-    /// the limiter if it is `None`. Returns `None` if there is no room for a new key.
+    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or the
+    /// limiter's algorithm if `algorithm` is `None`. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
         key: Fingerprint,
@@ -199,7 +199,7 @@ impl<A: Algorithm> Table<A> {
                     }
                     (result, kept)
                 }
-                // The shard stays locked meanwhile, so that the key cannot get its own place in between.
+                // The shard of the key stays locked, so that the key cannot get its own place in between.
                 (Entry::Vacant(_), None) if self.config.on_full == OnFull::ShareBuckets => {
                     (self.with_shared(key, algorithm, wake, change), false)
                 }
@@ -242,7 +242,8 @@ impl<A: Algorithm> Table<A> {
         look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// Returns the entry of a locked key. The call uses `algorithm`, or that of the limiter if it is `None`.
+    /// Returns the entry of a locked key. The call uses `algorithm`, or the limiter's algorithm if `algorithm` is
+    /// `None`.
     pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,

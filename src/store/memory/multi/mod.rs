@@ -5,7 +5,7 @@
 //! deadlock. If no call is queued, all calls are decided immediately.
 //!
 //! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their limits
-//! count arrivals. It is charged to the key with the queue when it is released from there. If the call is cancelled
+//! count arrivals. The call is charged to the key with the queue when that queue releases it. If the call is cancelled
 //! while it waits, the charges to the other keys are undone.
 
 mod commit;
@@ -152,8 +152,7 @@ impl<'a> LockedShards<'a> {
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters, which must not be done under a
-    /// lock.
+    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters. Both must be done without a lock.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
