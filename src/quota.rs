@@ -16,7 +16,7 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// A limit per period, and a burst.
 ///
 /// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. The limit and the period set the rate. The
-/// burst sets how many units may arrive at once. It is the capacity of a
+/// burst sets how many units may arrive at once. The burst is the capacity of a
 /// [`TokenBucket`](crate::algorithm::TokenBucket), and the default length of the queue of a
 /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or a [`Smooth`](crate::algorithm::Smooth). Windows use only the
 /// limit. Unless [`burst`](Quota::burst) is called, the burst equals the limit.

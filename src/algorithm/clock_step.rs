@@ -22,7 +22,7 @@ pub(super) struct ClockStep {
     pub(super) elapsed: u64,
     /// The time by which the clock is behind the key's time. The key's time stands still until the clock has caught up.
     pub(super) behind: u64,
-    /// The time by which the clock was set back, if the key's time continues from the new reading; 0 otherwise.
+    /// The time by which the clock was set back, if the key's time continues from the new reading. Otherwise 0.
     pub(super) set_back: u64,
 }
 

@@ -18,9 +18,9 @@ use crate::decision::Decision;
 ///
 /// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. The wait is not known in
 /// advance: a call that has waited for [`max_wait`](Concurrency::max_wait) is denied then. A free permit goes to the
-/// first waiter. If that waiter is never polled again, and not dropped either, it blocks its key, as in any fair
-/// semaphore. To combine this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or
-/// make it part of a tuple.
+/// first waiter. If that waiter is neither polled nor dropped, it blocks its key, as in any fair semaphore. To combine
+/// this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
+/// tuple.
 ///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
 /// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
@@ -135,11 +135,11 @@ impl Concurrency {
     }
 
     /// Sets the maximum number of calls at a time for all keys of a limiter and its clones together. Calls that wait
-    /// for a permit count as well. So without a [`queue`](Concurrency::queue), calls of
+    /// for a permit count in the total. So without a [`queue`](Concurrency::queue), calls of
     /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may use up the whole total.
     ///
     /// A total below the limit per key limits each key as well. If the algorithm is
-    /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old one, the new
+    /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old value, the new
     /// total continues the count of the old total. Calls that are in progress when a total is first set are not counted
     /// in it.
     ///

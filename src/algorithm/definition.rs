@@ -21,16 +21,16 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// How a store undoes the latest admission of a queued call: with `true`, it [restores](Algorithm::restore) a copy
-    /// of the state; with `false`, it calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy,
-    /// or if a copy is expensive.
+    /// How a store undoes the latest admission of a queued call. With `true`, the store [restores](Algorithm::restore)
+    /// a copy of the state. With `false`, the store calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as
+    /// exact as a copy, or if a copy is expensive.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:
     /// the result is the projection without that call.
     const ADDS_UP: bool = false;
 
-    /// `true` if an admitted call holds units until it ends. If so, [`release`](Algorithm::release) and
+    /// `true` if an admitted call holds units until it ends. If `true`, [`release`](Algorithm::release) and
     /// [`release_total`](Algorithm::release_total) are each called once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
@@ -68,7 +68,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// a key never has more units available than a fresh key.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
 
-    /// Converts `state` at `now` from the configuration `old` to this one.
+    /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
     /// Charged units stay charged, up to the most that this configuration can charge to a key. See [replacing an
     /// algorithm](crate::limiter::RateLimiter::replace).
@@ -116,7 +116,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A full store compares several keys and evicts the one with
+    /// Returns how near the key is to its limit at `now`. A full store compares several keys and evicts the key with
     /// the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
@@ -137,8 +137,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns how calls are queued. If the algorithm cannot queue calls, returns `None`, and a call that cannot pass
     /// now is denied.
     ///
-    /// This method and those below it are for queues. An algorithm that queues calls needs to implement only this one:
-    /// by default, a queued call is tried at the time that [`peek`](Algorithm::peek) reports, and admitted if
+    /// This method and the methods below it are for queues. An algorithm that queues calls needs to implement only this
+    /// method: by default, a queued call is tried at the time that [`peek`](Algorithm::peek) reports, and admitted if
     /// [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
@@ -165,7 +165,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// time at which the charge counts as made, by default `now`. Buckets return the scheduled time of the call: if the
     /// timer was late, this is before `now`.
     ///
-    /// Returns `None` if the call must still wait. That does not count as a denial.
+    /// Returns `None` if the call must still wait. Such a result does not count as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.check(state, now, cost);
         if decision.never_fits() {

@@ -1,9 +1,9 @@
 //! The algorithms: pure arithmetic over plain state.
 //!
-//! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock
-//! and does no I/O; the owner of its state (a [`Store`](crate::store::Store)) guarantees that one call at
-//! a time changes it. So no admission is ever computed from a sum that another thread is changing, and
-//! every algorithm can be tested as a table.
+//! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock and does no I/O.
+//! The owner of the state (a [`Store`](crate::store::Store)) guarantees that one call at a time changes the state. So
+//! no admission is ever computed from a sum that another thread is changing, and every algorithm can be tested as a
+//! table.
 //!
 //! # Which one do I want?
 //!
@@ -61,13 +61,13 @@
 //!
 //! **Problem.** Limit a key to ten calls a second, and to a thousand calls a day.
 //!
-//! **Naive answer.** Two limiters, one after the other.
+//! **Naive answer.** Ask two limiters in turn.
 //!
 //! **Where it breaks.** A call that the first limiter admits and the second denies has been charged by the first. So a
 //! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
 //! Charging and undoing is no better: other calls see the charge in between.
 //!
-//! **The idea.** Peek at all limits first, then charge all of them or none. The key is locked meanwhile, so no other
+//! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked until then, so no other
 //! call gets in between.
 //!
 //! **Invariant.** Each limit holds on its own. A denial changes nothing in any of them.
@@ -82,8 +82,8 @@
 //! limit for two seconds, a pause. The limit is always 4: 4 calls per second, or for [`Concurrency`] 4 calls at a time.
 //! From top to bottom:
 //!
-//! - The calls that arrive, from left to right. A dot is a call that passes, a cross is one that is denied, and a ring
-//!   is one that waits.
+//! - The calls that arrive, from left to right. A dot is a call that passes, a cross is a call that is denied, and a
+//!   ring is a call that waits.
 //! - The calls that pass, in the pictures in which calls wait. A triangle is a call that has waited.
 //! - The state of the algorithm: its count, its tokens or its queue.
 //! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the

@@ -27,7 +27,7 @@ pub struct QueueConfig {
     enabled: bool,
     /// True if `places` was set, and is not a default.
     explicit: bool,
-    /// True if only calls with priority wait; then `places` bounds their total cost.
+    /// True if only calls with priority wait. In this case, `places` bounds their total cost.
     priority_only: bool,
     /// True if queued calls count as admitted.
     counted: bool,
@@ -108,7 +108,7 @@ impl QueueConfig {
     }
 
     /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
-    /// algorithm must include them as well: the quota of its first
+    /// algorithm must also include these places: the quota of its first
     /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
     /// admits or queues at one instant. A decision reports that quota as its `limit`, unless
     /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
@@ -218,9 +218,9 @@ macro_rules! queue_methods {
             /// Sets how many calls may wait, per key. With 0, no call waits.
             /// [`max_queued`](crate::limiter::Builder::max_queued) bounds the waiters of all keys together.
             ///
-            /// Until this, `max_wait` or `overflow` is called, a layer rejects requests that cannot pass now, and only
-            /// `max_queued` bounds how many calls wait in [`acquire`](crate::limiter::RateLimiter::acquire), so the
-            /// waiters of one key may fill it. Once any of the three is called, a layer queues requests as well.
+            /// A layer queues requests only once `queue`, `max_wait` or `overflow` was called. Before that, a layer
+            /// rejects requests that cannot pass now, and only `max_queued` bounds how many calls wait in
+            /// [`acquire`](crate::limiter::RateLimiter::acquire), so the waiters of one key may use up that bound.
             #[doc = concat!("If only `max_wait` or `overflow` is called, ", $default, " may wait per key.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {

@@ -39,7 +39,7 @@ use crate::quota::Quota;
 ///
 /// **Problem.** A window that slides, with two numbers per key.
 ///
-/// **Naive answer.** A fixed window. Its count falls to zero at the edge, and twice the limit passes around the edge.
+/// **Naive answer.** A fixed window, whose count falls to zero at the edge. Around the edge, twice the limit passes.
 ///
 /// **Where it breaks.** Calls that were made just before the edge no longer count just after it.
 ///
@@ -133,7 +133,7 @@ impl SlidingCounter {
         let rest = period - state.into;
         match spare.checked_sub(state.current) {
             Some(spare) => rest - self.time_to_decay(state.previous, spare).min(rest),
-            // It does not fit in this window. In the next one, the current count is the previous count.
+            // The cost does not fit in this window. In the next window, the current count is the previous count.
             None => rest + (period - self.time_to_decay(state.current, spare)),
         }
     }
@@ -223,7 +223,7 @@ impl Algorithm for SlidingCounter {
     fn migrate(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());
-        // Below the new period, since it was below the old one.
+        // The offset is below the new period, since it was below the old period.
         state.into = (u128::from(state.into) * period / u128::from(from.quota.period_nanos())) as u64;
         state.current = state.current.min(limit);
         let spare = u128::from(limit - state.current) * period;

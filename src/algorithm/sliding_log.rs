@@ -14,8 +14,8 @@ use crate::quota::Quota;
 
 /// The exact window: at most the limit passes in any period, and each unit is available again exactly one period later.
 ///
-/// A key takes up to 16 bytes for each unit of the limit; a [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less.
-/// The quota's burst has no effect. A cost above the limit never fits.
+/// A key takes up to 16 bytes for each unit of the limit. A [`SlidingWindow`](crate::algorithm::SlidingWindow) takes
+/// less. The quota's burst has no effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,8 +41,8 @@ use crate::quota::Quota;
 ///
 /// **Naive answer.** Record when each call passed, and count the records of the last period.
 ///
-/// **Where it breaks.** It does not break, but its cost is proportional to the limit: each call counts all records, and
-/// with a limit of a million, one busy key needs 16 MB of them.
+/// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
+/// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
 /// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
 /// old are dropped from the front, each once. The sum within the period is a difference of two totals. A binary search
@@ -54,7 +54,7 @@ use crate::quota::Quota;
 ///             base └── 6 - 1 = 5 units count ┘
 /// ```
 ///
-/// **Invariant.** The records are those of the last period, in order of time; their units add up to at most `limit`.
+/// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`.
 ///
 /// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
 /// bytes a key, and 16 for each instant at which a call passed within the last period. There are at most `limit` such
@@ -232,7 +232,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first. They expire first, so a refund never gives back too much.
+    /// Gives back the oldest units first. These would expire first, so a refund never gives back too much.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);

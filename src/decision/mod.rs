@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// The result of one call.
 ///
-/// A denial is a decision, not an error. All spans are exact to the nanosecond, rounded up; spans
-/// beyond 584 years are reported as 584 years.
+/// A denial is a decision, not an error. All durations are exact to the nanosecond, rounded up. Durations beyond 584
+/// years are reported as 584 years.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -31,7 +31,7 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
-    /// Set if `wait` is the window of an admission. Then it may be 0.
+    /// Set if `wait` is the window of an admission. Such a `wait` may be 0.
     is_window: bool,
     /// Set if a lockout denied the call, so that it must not be queued.
     barred: bool,
@@ -90,7 +90,7 @@ impl Decision {
     }
 
     /// Returns whether the call was denied because the key table is full: the key has used nothing, but there is no
-    /// room for it. It is not known when there will be room, so there is no `retry_after`.
+    /// room for it. When there will be room is not known, so there is no `retry_after`.
     ///
     /// HTTP callers get a 503, gRPC callers `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
     #[must_use]
@@ -123,8 +123,8 @@ impl Decision {
     }
 
     /// Returns how many calls of cost 1 the same method would admit now, one after another. With `acquire` on a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls that would be
-    /// queued count as well.
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with priority, calls
+    /// that would be queued count as well.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining

@@ -9,17 +9,19 @@ use crate::store::{CheckStore, KeyedStore};
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes one unit, waiting for it in the key's queue.
     ///
-    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls:
-    /// in a [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth) they wait for their
-    /// scheduled time, in a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, in a window until it has room,
-    /// in [`Concurrency`](crate::algorithm::Concurrency) for a permit, in a tuple for all its members. (A window with
-    /// [priority](crate::algorithm::Priority) queues only calls with priority.) With an algorithm of your own that has
-    /// no [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
+    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls.
+    /// With a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls wait for
+    /// their scheduled time, with a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, with a window until it
+    /// has room, with [`Concurrency`](crate::algorithm::Concurrency) for a permit, and with a tuple until all its
+    /// members admit them. A window with [priority](crate::algorithm::Priority) queues only calls with priority. A
+    /// tuple with a lockout, priority or tiers among its members queues no calls. With an algorithm of your own that
+    /// has no [`queue_config`](Algorithm::queue_config), the call is decided at once, as by
+    /// [`check`](RateLimiter::check).
     ///
-    /// The number of queued calls, and the length of their wait, is bounded:
+    /// The number of queued calls, and the length of their wait, are bounded:
     ///
     /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call that finds the queue full, or
-    ///   would have to wait longer, is denied at once. With `queue(0)`, no call waits.
+    ///   would have to wait longer than `d`, is denied at once. With `queue(0)`, no call waits.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
     /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One
@@ -28,20 +30,22 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// In a tokio runtime, each call consumes budget of [cooperative
     /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over calls that are
-    /// decided at once lets others run. A call that finds no budget left does not join the queue at that poll.
+    /// decided at once lets other tasks run. If the task has no budget left, the call does not join the queue at that
+    /// poll.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped before its first poll, or while it is queued, has charged nothing, and the calls behind
-    /// it move up. A queued call is charged when it is released. If it is dropped after its release but before its next
-    /// poll, its units are given back, unless another call for the key has been admitted meanwhile. The work of
-    /// cancelling a queued call is linear in the number of queued calls of the key.
+    /// A call whose future is dropped before its first poll, or while the call is queued, has charged nothing, and the
+    /// calls behind it move up. A queued call is charged when it is released. If the future is dropped after the
+    /// release but before its next poll, the units are given back, unless another call for the key has been admitted
+    /// meanwhile. The work of cancelling a queued call is linear in the number of queued calls of the key.
     ///
-    /// A queued call has a timer, so keep polling it, in a task or a `select!`. A queued call that is not polled loses
-    /// at most its own slot, with one exception: the first waiter of a [`Concurrency`](crate::algorithm::Concurrency)
-    /// is given the next free permit, and if it is kept but never polled again, it blocks its key, as in any fair
-    /// semaphore. A call that waits for a window and is polled late is charged to the window in which it is released,
-    /// not to the earlier window in which it could have been released.
+    /// A queued call has a timer, so keep polling its future, in a task or a `select!`. A call whose future is not
+    /// polled loses at most its own slot, with one exception: the first waiter of a
+    /// [`Concurrency`](crate::algorithm::Concurrency) is given the next free permit. If its future is kept but never
+    /// polled again, the waiter blocks its key, as in any fair semaphore. A call that waits for a window and is polled
+    /// late is charged to the window in which it is released, not to the earlier window in which it could have been
+    /// released.
     ///
     /// A runtime that is shut down drops its waiters, with the same effect as dropping each future. A clock that steps
     /// back while calls are queued adds at most one period to their wait.
@@ -68,11 +72,12 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes one unit, waiting for it at most `max_wait`.
     ///
-    /// A call that would have to wait longer is denied at once, without having waited. Its `retry_after` is the time
-    /// until the same call would be queued. With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known
-    /// beforehand, so the call is denied after it has waited for `max_wait`. A shorter `max_wait` of the algorithm
-    /// applies as well. If the call is decided at once, `remaining` counts calls with the same `max_wait`. Otherwise
-    /// the same as [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
+    /// A call that would have to wait longer is denied at once, without having waited. The `retry_after` of the denial
+    /// is the time until the same call would be admitted or queued. With
+    /// [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied after it
+    /// has waited for `max_wait`. If the algorithm has a shorter `max_wait`, that applies. If the call is decided at
+    /// once, `remaining` counts calls with the same `max_wait`. Otherwise the same as
+    /// [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -107,9 +112,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes `cost` units with priority: the call may wait for the next window instead of being denied. Otherwise the same
     /// as [`acquire_n`](RateLimiter::acquire_n), with the same cancel safety and panics.
     ///
-    /// This is only for algorithms that [have calls with priority](HasPriority): a window with
+    /// This method is only for algorithms that [have calls with priority](HasPriority): a window with
     /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), also in [`Tiered`](crate::algorithm::Tiered) and
-    /// with a [lockout](crate::algorithm::Lockout). With other algorithms it does not compile:
+    /// with a [lockout](crate::algorithm::Lockout). With other algorithms, a call of this method does not compile:
     ///
     /// ```compile_fail,E0277
     /// # use tower_throttle::algorithm::FixedWindow;
@@ -134,8 +139,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after it was given a permit, the
-    /// permit goes to the next waiter.
+    /// The same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after its call was given a permit,
+    /// the permit goes to the next waiter.
     ///
     /// # Panics
     ///

@@ -6,8 +6,9 @@ use crate::store::{MakeStore, MemoryOptions, MemoryStore, OnClose, OnFull, Store
 
 /// A builder of a [`RateLimiter`].
 ///
-/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure that store.
-/// After a call of [`store`](Builder::store), these methods do not compile, because they would have no effect.
+/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure the store in
+/// memory. After a call of [`store`](Builder::store), calls of these methods do not compile, because they would have no
+/// effect.
 ///
 /// ```
 /// use tower_throttle::algorithm::LeakyBucket;
@@ -43,10 +44,11 @@ impl<A: Algorithm, M> Builder<A, M> {
         self
     }
 
-    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of a limiter under its
-    /// name; a store in memory does not use it.
+    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of the limiter under
+    /// this name. A store in memory does not use the name.
     ///
-    /// The name of the policy in header fields is that of the [layer](crate::middleware::RateLimitLayer::name).
+    /// The name of the policy in header fields is set by
+    /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -65,7 +67,7 @@ impl<A: Algorithm> Builder<A> {
     }
 
     /// Sets the store that keeps the state of the keys: any type that [makes a store](MakeStore). Options of the store
-    /// in memory that were set before have no effect. Set the options of the new store after this.
+    /// in memory that were set before have no effect.
     ///
     /// After this, the options of the store in memory do not compile:
     ///
@@ -113,15 +115,16 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of queued calls, for all keys together. With 0, no call is queued.
     ///
-    /// A call that would exceed it is denied. Its `retry_after` is the time until the first queued call of its key is
-    /// released. If the key has no queued call, it is the time until the call would be admitted without waiting.
+    /// A call that would exceed this maximum is denied. Its `retry_after` is the time until the first queued call of
+    /// its key is released. If the key has no queued call, `retry_after` is the time until the call would be admitted
+    /// without waiting.
     ///
     /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)` bounds
     /// its queue.
     ///
     /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
-    /// queue. A queue grows by doubling, so count 100 to 200 bytes. Its future, its request and its connection take
-    /// memory as well.
+    /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection
+    /// of the call take memory as well.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.store.max_queued = Some(max_queued);
         self
@@ -133,7 +136,7 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Returns the limiter. A key that has never been used counts as idle since now.
+    /// Returns the limiter. A new key counts as idle since the limiter was built.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_burst(&self.algorithm);

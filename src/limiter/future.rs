@@ -16,7 +16,8 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, MemoryStore, Permit, R
 pin_project! {
     /// A pending [`RateLimiter::acquire`](super::RateLimiter::acquire).
     ///
-    /// Borrows neither the key nor the limiter. Yields the [`Decision`]; with a store that can fail, a `Result` of it.
+    /// Borrows neither the key nor the limiter. Yields the [`Decision`], or a `Result` of the decision if the store can
+    /// fail.
     #[must_use = "futures do nothing unless polled"]
     pub struct Acquire<A, S = MemoryStore<A>>
     where
@@ -51,17 +52,17 @@ impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
         Self { stage: Stage::Start { store, key: Some(key), call } }
     }
 
-    /// Sets the maximum wait. Call it before the first poll.
+    /// Sets the maximum wait. Must be called before the first poll.
     pub(super) fn with_max_wait(self, max_wait: Duration) -> Self {
         self.with(|call| call.max_wait = max_wait)
     }
 
-    /// Gives the call priority. Call it before the first poll.
+    /// Gives the call priority. Must be called before the first poll.
     pub(super) fn with_priority(self) -> Self {
         self.with(|call| call.priority = true)
     }
 
-    /// Sets another algorithm than the limiter's. Call it before the first poll.
+    /// Sets another algorithm than the limiter's. Must be called before the first poll.
     pub(super) fn with_algorithm(self, algorithm: A) -> Self {
         self.with(|call| call.algorithm = Some(algorithm))
     }
@@ -77,8 +78,9 @@ impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(Decision, Reservation), S::Error>> {
-        // This comes before the decision, so a call without budget charges nothing and joins no queue. If the call is
-        // queued, the unit of budget is returned. Outside a tokio runtime, there is always budget.
+        // tokio's budget is checked before the decision, so a call of a task without budget charges nothing and joins
+        // no queue. If the call is queued, the unit of budget is returned. Outside a tokio runtime, there is always
+        // budget.
         let budget = ready!(poll_proceed(cx));
         let mut stage = self.project().stage;
         loop {
@@ -120,8 +122,8 @@ impl<A: Algorithm, S: CheckStore<A>> Future for Acquire<A, S> {
 pin_project! {
     /// A pending [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit).
     ///
-    /// Borrows neither the key nor the limiter. Yields the `Result` of a [`Permit`]; with a store that can fail, a `Result`
-    /// of that.
+    /// Borrows neither the key nor the limiter. Yields the `Result` of a [`Permit`], or a `Result` of that if the store
+    /// can fail.
     #[must_use = "futures do nothing unless polled"]
     pub struct AcquirePermit<A, S = MemoryStore<A>>
     where

@@ -1,4 +1,4 @@
-//! Changes to a limiter as a whole, and what it counts.
+//! Changes to a limiter as a whole, and its counters.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::store::{
 };
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// Returns what the limiter has counted since it was created: its calls, by what became of them, and how often its
-    /// table of keys was full.
+    /// Returns what the limiter has counted since it was created: its calls, by outcome, and the events of its key
+    /// table, such as evictions.
     ///
-    /// The counters of a limiter that no call uses at this moment are exact, however many threads have used it. Reading
-    /// them stops no call.
+    /// While no call uses the limiter, the counters are exact, however many threads have used it. Reading the counters
+    /// stops no call.
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
@@ -32,14 +32,14 @@ impl<A: Algorithm> RateLimiter<A> {
         self.store.limiter_stats()
     }
 
-    /// Returns the number of calls that are queued now, for all keys together. Never above
+    /// Returns the number of calls that are queued now, for all keys together. This is at most
     /// [`max_queued`](super::Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
         self.store.queued()
     }
 
-    /// Returns the number of keys that are kept: those in use, and fresh ones that are not yet removed. Never above
+    /// Returns the number of keys that are kept: those in use, and fresh ones that are not yet removed. This is at most
     /// `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -52,7 +52,8 @@ impl<A: Algorithm> RateLimiter<A> {
         self.len() == 0
     }
 
-    /// Returns a request for `call` that can be decided jointly with requests to other limiters. It is counted in `counts`.
+    /// Returns a request for `call` that can be decided jointly with requests to other limiters. The call is counted in
+    /// `counts`.
     pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         &'a self,
         key: &K,
@@ -64,12 +65,13 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
-    /// Ends calls of cost `cost` that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted.
+    /// Releases `cost` units of calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted:
+    /// of one call, or of several together.
     ///
-    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others. It never
-    /// releases more than the key has in progress. It uses the current algorithm of the limiter. Do not release calls
-    /// that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is dropped, and uses the
-    /// algorithm with which it was taken. So use permits if an algorithm with a total may be
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others.
+    /// Never releases more units than calls in progress hold for the key. Uses the current algorithm of the limiter. Do
+    /// not release calls that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is
+    /// dropped, and uses the algorithm with which it was taken. So use permits if an algorithm with a total may be
     /// [replaced](RateLimiter::replace).
     ///
     /// ```
@@ -93,10 +95,9 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
 impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls are made.
     ///
-    /// Calls that are made before this returns are decided by the old algorithm or by the new one. Later calls are
-    /// decided by the new one. Charged units stay charged, up to the most that the new algorithm can charge to a key.
-    /// So no call waits longer than the longest wait of the new algorithm. Queued calls keep their order, and are
-    /// released at the new rate.
+    /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
+    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
+    /// charge to a key. Queued calls keep their order, and are released at the new rate.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -104,7 +105,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the missing tokens are refilled later |
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning and ends one new period after it, or is aligned to the new period if windows are aligned. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
-    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout lasts no longer than a new one would. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A present lockout lasts at most as long as a new lockout. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
     /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000 keys. One 64th of the
@@ -136,13 +137,13 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
-    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls. With
-    /// [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are admitted uncounted instead.
+    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls.
+    /// With [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are instead admitted without a charge.
     ///
-    /// Use it when a server shuts down, because queued requests would delay the shutdown. A layer rejects requests with
-    /// 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted before stay
-    /// admitted. The denial of a closed limiter [is marked](crate::Decision::is_closed), has no `retry_after`, and is
-    /// not counted.
+    /// Close the limiter when a server shuts down, because queued requests would delay the shutdown. A layer rejects
+    /// requests with 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted
+    /// before stay admitted. The denial of a closed limiter [is marked](crate::Decision::is_closed), and has no
+    /// `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not count it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

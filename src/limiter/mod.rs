@@ -1,7 +1,8 @@
 //! The engine without HTTP: the parts of a [`RateLimiter`].
 //!
 //! A [`RateLimiter`] is an [algorithm](crate::algorithm), a [store](crate::store) and a [clock](crate::clock) together.
-//! [`RateLimiter::new`] creates one in memory, and a [`Builder`] one with other bounds, another clock or another store.
+//! [`RateLimiter::new`] creates a limiter with its state in memory. A [`Builder`] creates a limiter with other bounds,
+//! another clock or another store.
 
 mod acquire;
 mod builder;

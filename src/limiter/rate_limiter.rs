@@ -9,9 +9,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as
-/// that of derived and standard types is: two keys that write the same bytes to the hasher count as one key. Costs are
-/// in units of the quota; a cost of 0 is always allowed and takes nothing. A denial takes nothing either.
+/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as it
+/// is for derived and standard types: two keys that write the same bytes to the hasher count as one key. Costs are in
+/// units of the quota. A cost of 0 is always allowed and takes nothing. A denial takes nothing.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -25,7 +25,7 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Memory
 ///
-/// At most [`max_keys`](Builder::max_keys) keys are kept; see [`MemoryStore`].
+/// At most [`max_keys`](Builder::max_keys) keys are kept. See [`MemoryStore`].
 ///
 /// # Other stores
 ///
@@ -115,8 +115,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Returns what [`check`](RateLimiter::check) would return now, without taking anything.
     ///
-    /// `is_allowed` and `retry_after` are those of a `check`; `remaining` and `reset_after` describe the state as it
-    /// is.
+    /// `is_allowed` and `retry_after` are those that `check` would return. `remaining` and `reset_after` describe the
+    /// state as it is.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -141,10 +141,11 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.peek(self.store.key(key), Attempt::new(cost))
     }
 
-    /// Takes a permit, which ends the call when it is dropped. Never waits.
+    /// Takes a permit. The call ends when the permit is dropped. Never waits.
     ///
-    /// This is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
-    /// [`Concurrency`](crate::algorithm::Concurrency), and those that contain it. For others, the permit is empty.
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
+    /// [`Concurrency`](crate::algorithm::Concurrency), and algorithms that contain it. With other algorithms, the
+    /// permit is empty.
     ///
     /// # Errors
     ///
@@ -172,9 +173,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
     ///
-    /// It never refunds more than was taken: units that are available again because time has passed, or because their
-    /// window has ended, are not refunded. It is not recorded which call took which units, so refund only units that
-    /// you took, and refund them soon.
+    /// Never refunds more than was taken: units that are available again because time has passed, or because their
+    /// window has ended, are not refunded. The limiter does not record which call took which units. So refund only
+    /// units that your own calls took, and refund them soon.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -194,8 +195,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.refund(self.store.key(key), cost)
     }
 
-    /// Resets the key, so that it is fresh. The first of its queued calls may then be released at once, and the others
-    /// after it.
+    /// Makes the key fresh, except that calls in progress stay counted. The first queued call of the key may then be
+    /// released at once, and the others after it.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -232,7 +233,7 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
         self.store.algorithm()
     }
 
-    /// Decides `call` now, or returns a future that decides it later.
+    /// Decides `call` now, or returns a future of the decision.
     #[inline]
     pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
     where

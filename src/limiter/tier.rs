@@ -8,14 +8,14 @@ use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit,
 
 /// A limiter with the algorithm of one tier. Created by [`RateLimiter::tier`].
 ///
-/// Units that a key uses in one tier count in all its tiers. See [`Tiered`].
+/// Units that a key uses in one tier count in all tiers of the key. See [`Tiered`].
 pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
     limiter: &'a RateLimiter<Tiered<A>, S>,
     algorithm: Tiered<A>,
 }
 
 impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> RateLimiter<Tiered<A>, S> {
-    /// Returns the limiter with `algorithm` as the tier of the calls that are made through it.
+    /// Returns the limiter with `algorithm` as the tier of the calls that are made through the returned value.
     ///
     /// ```
     /// use tower_throttle::algorithm::{FixedWindow, Tiered};
@@ -151,8 +151,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
 }
 
 impl<A: Algorithm + PartialEq, S: ReleaseStore<Tiered<A>>> Tier<'_, A, S> {
-    /// Ends calls that [`check`](Tier::check) or [`acquire`](Tier::acquire) admitted in this tier. See
-    /// [`RateLimiter::release`].
+    /// Releases `cost` units of calls that [`check`](Tier::check) or [`acquire`](Tier::acquire) admitted in this tier.
+    /// See [`RateLimiter::release`].
     pub fn release<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
     where
         S: KeyedStore<Tiered<A>, K>,

@@ -15,8 +15,8 @@ pub(crate) struct Arrival {
     pub(crate) may_wait: bool,
     /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
     pub(crate) max_wait: u64,
-    /// Set for a waiter that a newer call has evicted. Its `retry_after` is the time until a place is free, not the
-    /// time until it could evict another waiter.
+    /// Set for a waiter that a newer call has evicted. The `retry_after` of its denial is the time until a place is
+    /// free, not the time until the call could evict another waiter.
     pub(crate) dropped: bool,
 }
 
@@ -48,7 +48,7 @@ impl Arrival {
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. `state` accounts
-/// for all calls ahead, and `at` is the clock reading with which `state` must be used. It may be later than `now`.
+/// for all calls ahead, and `at` is the clock reading with which `state` must be used. `at` may be later than `now`.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

@@ -1,7 +1,7 @@
 //! The queue of one key: the waiters, their order, and their release.
 //!
 //! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the time
-//! as an argument, and return wakers, which the caller wakes after it has released its locks.
+//! as an argument, and return wakers. The caller wakes these after it has released its locks.
 //!
 //! The time at which a waiter is released is computed from the schedule on every access, and not stored. So a waiter
 //! that is removed leaves no gap: the waiters behind it move up. Every access releases all due waiters. So a queue
@@ -10,7 +10,7 @@
 //!
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
 //! waiter is set to the time that was computed when the waiter arrived, so it never fires too early. A waiter that
-//! becomes the first, or that is next behind a cancelled one, is woken once to set its timer again.
+//! becomes the first, or that is next behind a cancelled waiter, is woken once to set its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every waiter
 //! ahead has been admitted at its scheduled time. Adding a new waiter to the projection takes constant time. Some

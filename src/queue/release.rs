@@ -14,8 +14,8 @@ impl<A: Algorithm> Queue<A> {
         if self.is_known_to_wait(base, state, now) {
             return;
         }
-        // The key may have observed the clock since the last access. Only a reading before that one means that the
-        // clock was set back.
+        // The key may have observed the clock since the last access. Only a reading before the key's latest reading
+        // means that the clock was set back.
         self.seen = self.seen.max(base.last_update(state));
         let known = self.released.len();
         let mut remaining = Vec::new();
@@ -50,8 +50,8 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns whether an earlier access has computed that no waiter is due at `now`.
     ///
-    /// If so, only the queue records the reading `now`, and the state is not advanced to it. If the clock is later set
-    /// back to before this reading, the state is first advanced to it.
+    /// If it returns `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If the
+    /// clock is later set back to before this reading, the state is first advanced to the reading.
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
@@ -75,7 +75,7 @@ impl<A: Algorithm> Queue<A> {
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`. If that is late, the waiters behind it are delayed, and the
+    /// Records that the first waiter was released at `at`. If `at` is late, the waiters behind it are delayed, and the
     /// projection is stale.
     fn record_departure(&mut self, base: &A, at: Nanos) {
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
@@ -106,7 +106,8 @@ impl<A: Algorithm> Queue<A> {
         released
     }
 
-    /// Computes when the first waiter is released. Returns its waker if that is before the time of its timer.
+    /// Computes when the first waiter is released. Returns the waker of this waiter if its release is before the time
+    /// of its timer.
     pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
         let first = self.waiting.front()?;
         let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
@@ -132,8 +133,8 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Computes the decisions of the calls that were just released. Each decision describes the queue as it was right
-    /// after the release. Its `reset_after` may come from an approximate projection, because an exact one is not
-    /// recomputed for each released call.
+    /// after the release. The `reset_after` of a decision may come from an approximate projection, because the exact
+    /// projection is not recomputed for each released call.
     fn decide_released(
         &mut self,
         base: &A,
@@ -159,8 +160,8 @@ impl<A: Algorithm> Queue<A> {
 
     /// Polls a waiter. Due waiters must have been [released](Queue::release).
     ///
-    /// Also returns a waker that is no longer needed. It must be dropped while no lock is held, because dropping a
-    /// waker may run any code.
+    /// Also returns a waker that is no longer needed. This waker must be dropped while no lock is held, because
+    /// dropping a waker may run any code.
     pub(crate) fn ask(
         &mut self,
         base: &A,

@@ -1,16 +1,16 @@
-/// Counts of calls by what became of them.
+/// The numbers of calls, by outcome.
 ///
-/// Each call that has ended is counted in exactly one field, `queued` apart: so [`ended`](CallStats::ended) is their
-/// number. A call with several units counts once, and so does one that costs nothing. A peek does not count.
+/// Each call that has ended is counted in exactly one of the fields other than `queued`, whose sum is
+/// [`ended`](CallStats::ended). A call counts once, whatever it costs. A peek does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStats {
     /// Calls that were admitted, at once or out of the queue.
     pub admitted: u64,
-    /// Calls that were denied by the limit; also those whose wait would have been, or was, too long.
+    /// Calls that were denied by the limit, including calls whose wait would have been, or was, too long.
     pub denied: u64,
-    /// Calls that were denied because the queue of their key, or that of all keys together, was full; also waiters
-    /// that had to make room for newer calls.
+    /// Calls that were denied because the queue of their key was full, or because `max_queued` calls waited, and
+    /// waiters that were evicted by newer calls.
     pub queue_full: u64,
     /// Calls that were denied because there was no room for their key: [`OnFull`](crate::store::OnFull).
     pub table_full: u64,
@@ -20,10 +20,10 @@ pub struct CallStats {
     pub denied_by_others: u64,
     /// Calls that were dropped while they were queued.
     pub cancelled: u64,
-    /// Calls that were let through in shadow mode, and would have been denied or queued.
+    /// Calls that were admitted in shadow mode, and would otherwise have been denied or queued.
     pub shadow_denied: u64,
-    /// Calls that joined a queue. Each is counted once more when it ends, so this field is no part of
-    /// [`ended`](CallStats::ended).
+    /// Calls that joined a queue. Each of them is counted in another field when it ends, so [`ended`](CallStats::ended)
+    /// does not include this field.
     pub queued: u64,
 }
 
@@ -43,7 +43,7 @@ impl CallStats {
     }
 }
 
-/// Counts of the events of a store, and its present size. A field that has no meaning for a store is zero.
+/// The numbers of a store's events, and its present size. A field that has no meaning for a store is zero.
 ///
 /// If `evicted` and `shared` are zero, [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +51,7 @@ impl CallStats {
 pub struct StoreStats {
     /// Keys that were evicted to make room for new ones: [`OnFull::EvictLeastUsed`](crate::store::OnFull).
     pub evicted: u64,
-    /// Evicted keys that were at their limits or locked out: such a key gets its quota once more when it
-    /// returns.
+    /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
     pub evicted_at_limit: u64,
     /// Calls that were decided by a bucket that several keys share:
     /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).

@@ -1,7 +1,8 @@
 //! The counters of calls.
 //!
 //! An admission costs no locked operation: a limiter in memory counts it while the key's shard is locked, in a cell of
-//! that shard, by a plain load and a plain store. What is counted elsewhere is added atomically, in a cell of its own.
+//! that shard, by a plain load and a plain store. Calls that are counted without that lock are added atomically, in a
+//! cell of their own.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::CallStats;
 use crate::decision::Decision;
 
-/// The number of cells that are counted in under a lock: one for each shard of a store in memory.
+/// The number of cells in which calls are counted under a lock: one for each shard of a store in memory.
 pub(crate) const CELLS: usize = 64;
 
-/// What became of a call.
+/// The outcome of a call, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
     Admitted,
@@ -31,7 +32,7 @@ pub(crate) enum CallOutcome {
 const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
 
 impl CallOutcome {
-    /// Returns the outcome of a call that was decided so.
+    /// Returns the outcome of a call with this decision.
     #[inline]
     pub(crate) fn of(decision: &Decision, in_shadow: bool) -> Self {
         match decision.is_allowed() {
@@ -40,7 +41,7 @@ impl CallOutcome {
         }
     }
 
-    /// Returns the outcome as it is called in events and metrics.
+    /// Returns the name of the outcome in events and metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -111,7 +112,7 @@ impl CallCounts {
         from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
     }
 
-    /// Adds what `other` has counted.
+    /// Adds the counts of `other`.
     fn absorb(&self, other: &Self) {
         for (counter, more) in self.rest.0.iter().zip(other.totals()) {
             counter.fetch_add(more, Ordering::Relaxed);
@@ -144,7 +145,7 @@ fn stats(totals: [u64; OUTCOMES]) -> CallStats {
     }
 }
 
-/// Where a call is counted that waits.
+/// The counters in which a call that waits is counted.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) counts: Arc<CallCounts>,
@@ -163,7 +164,8 @@ impl Counted {
     }
 }
 
-/// The counters of a limiter: those of the calls that are made to it directly, and those of the policies that use it.
+/// The counters of a limiter: those of the calls that are made directly, and those of the policies that use the
+/// limiter.
 #[derive(Debug)]
 pub(crate) struct CallRegistry {
     pub(crate) direct: Arc<CallCounts>,
@@ -175,7 +177,7 @@ impl CallRegistry {
         Self { direct: Arc::new(CallCounts::by_shard()), policies: Mutex::default() }
     }
 
-    /// Creates the counters of a policy. Those of policies that have been dropped are added to the others.
+    /// Creates the counters of a policy. Adds the counts of dropped policies to those of direct calls.
     pub(crate) fn register(&self) -> Arc<CallCounts> {
         let counts = Arc::new(CallCounts::by_shard());
         let mut policies = self.lock();

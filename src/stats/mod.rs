@@ -1,12 +1,13 @@
-//! What limiters and layers count: read it for a dashboard, a test or an alert.
+//! The counters of limiters and layers, for dashboards, tests and alerts.
 //!
 //! Every limiter and every policy of a layer counts its calls, always and exactly, on any number of threads. A reader
-//! stops no call. The counters begin at zero when the limiter or the layer is created, and only grow.
+//! stops no call. The counters begin at zero when the limiter or the layer is created, and only grow. Only `keys`,
+//! `waiting` and `is_circuit_open` of [`StoreStats`] are present values.
 //!
 //! | read | with |
 //! |---|---|
 //! | the calls of a limiter, and its key table | [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) |
-//! | the requests of a layer, by policy | [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats), and that of [`Layers`](crate::middleware::Layers::stats) |
+//! | the requests of a layer, by policy | [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats), and [`Layers::stats`](crate::middleware::Layers::stats) |
 //! | the last minute of a policy, second by second | a [`Timeline`] |
 //! | the keys that a policy denies most often | [`TopKeys`] |
 
@@ -30,8 +31,8 @@ pub use self::top_keys::{TopKey, TopKeys};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// The calls of the limiter: those of its layers, and those that were made directly.
+    /// The calls of the limiter: those of layers that use it, and those that were made directly.
     pub calls: CallStats,
-    /// The events of its store, such as evictions.
+    /// The events of the limiter's store, such as evictions.
     pub store: StoreStats,
 }

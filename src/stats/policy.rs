@@ -3,19 +3,19 @@ use super::{CallStats, StoreStats};
 /// What one policy of a layer has counted, over all clones of the layer. Returned by
 /// [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats).
 ///
-/// Nothing in it names a key.
+/// No field contains a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PolicyStats {
     /// The name of the policy.
     pub name: String,
-    /// The requests that were decided, by what became of them. Requests that are not limited are not counted.
+    /// The requests that were decided, by outcome. Requests that are not limited are not counted.
     pub calls: CallStats,
     /// The requests without a valid key, and those of forbidden callers.
     pub keys: KeyStats,
     /// The requests that the store failed to decide.
     pub store_errors: u64,
-    /// The events of the store, which other layers and calls may share with this policy.
+    /// The events of the store. If other layers or calls use the same store, their events are included.
     pub store: StoreStats,
 }
 
@@ -25,7 +25,8 @@ pub struct PolicyStats {
 pub struct KeyStats {
     /// The number of requests rejected without a key: [`MissingKey::Reject`](crate::key::MissingKey).
     pub rejected: u64,
-    /// The number of requests without a key that were charged to their shared budget: [`MissingKey::Shared`](crate::key::MissingKey).
+    /// The number of requests without a key that were charged to the budget that they share:
+    /// [`MissingKey::Shared`](crate::key::MissingKey).
     pub shared: u64,
     /// The number of requests without a key that were not limited: [`MissingKey::Pass`](crate::key::MissingKey).
     pub unlimited: u64,

@@ -5,7 +5,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::stats::CallCounts;
 
-/// A call on a key: its cost, and how it may be admitted.
+/// A call as it is passed to a store: its cost, and whether and how long it may wait.
 #[derive(Debug)]
 pub struct Attempt<'a, A> {
     pub(super) cost: u64,
@@ -14,9 +14,9 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
-    /// The counters of the policy that makes the call, if the store counts in them; else the call is made directly.
+    /// The counters of the policy that makes the call. `None` if the call is made directly, or if the layer counts it.
     pub(super) counts: Option<&'a Arc<CallCounts>>,
-    /// `true` if a denial admits the call all the same.
+    /// `true` if the call is admitted even if it is denied.
     pub(super) in_shadow: bool,
 }
 
@@ -40,7 +40,8 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Sets the counters of the policy that makes the call, if it counts by shard, and whether it is in shadow mode.
+    /// Sets the counters of the policy that makes the call, if the store counts in them, and whether the policy is in
+    /// shadow mode.
     #[inline]
     pub(crate) fn counted(self, counts: &'a Arc<CallCounts>, in_shadow: bool) -> Self {
         Self { counts: Some(counts).filter(|counts| counts.is_by_shard()), in_shadow, ..self }
@@ -94,7 +95,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.may_wait
     }
 
-    /// Returns the maximum time that the call waits. Returns `None` if only the algorithm limits it.
+    /// Returns the maximum time that the call waits. Returns `None` if only the algorithm limits the wait.
     #[must_use]
     pub fn max_wait(&self) -> Option<Duration> {
         (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))

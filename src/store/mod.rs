@@ -5,12 +5,12 @@
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
 //! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
-//!    the store is full, a documented policy may drop other state as well: for the [`MemoryStore`], that is [`OnFull`].
+//!    the store is full, a documented policy may drop other state: for the [`MemoryStore`], this policy is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
 //!
 //! # A store of your own
 //!
-//! The traits are small, so that a method that a store does not support does not compile:
+//! The traits are small, so that a call of a method that a store does not support does not compile:
 //!
 //! | trait | what works with it |
 //! |---|---|
@@ -23,9 +23,9 @@
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
-//! requires only `Hash` of a key, which must be [prefix-free](MemoryKey). A store on other machines also requires a
-//! stable text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`]
-//! creates the texts.
+//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines also requires a stable
+//! text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] creates
+//! the texts.
 
 mod attempt;
 pub(crate) mod memory;
@@ -75,13 +75,12 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// have been sent already. A store that decides immediately has not charged them.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
-    /// Returns the current algorithm: borrowed if it is the one that the store was created with, owned if it has been
-    /// replaced.
+    /// Returns the current algorithm: borrowed if the store was created with it, owned if it is a replacement.
     fn algorithm(&self) -> Cow<'_, A>;
 
     /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, the call may
     /// wait, provided that it [asks to wait](Attempt::may_wait) or that the algorithm [holds
-    /// requests](crate::algorithm::QueueConfig::holds_requests). It waits at most for its
+    /// requests](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
     /// [`max_wait`](Attempt::max_wait).
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), an admitted call has a
@@ -99,7 +98,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
         StoreStats::default()
     }
 
-    /// Creates the counters of a policy. By default, the layer counts in them, and not the store.
+    /// Creates the counters of a policy. By default, the layer counts calls in them, and the store does not.
     #[doc(hidden)]
     fn new_counts(&self) -> Arc<CallCounts> {
         Arc::default()
@@ -159,7 +158,7 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
 
 /// A store that can end calls that were admitted without a permit.
 pub trait ReleaseStore<A: Algorithm>: CheckStore<A> {
-    /// Ends calls of the cost of `attempt`. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
+    /// Releases as many units as `attempt` costs. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
     fn release(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<()>;
 }
 
@@ -174,7 +173,7 @@ pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
 
 /// A store that can be closed.
 pub trait CloseStore<A: Algorithm>: Store<A> {
-    /// Denies all queued calls and all later ones. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
+    /// Denies all queued calls and all later calls. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
     fn close(&self);
 }
 
@@ -202,7 +201,7 @@ pub struct StoreSettings<A> {
     pub algorithm: A,
     /// The clock of the limiter.
     pub clock: AnyClock,
-    /// The name of the limiter, if it was given one.
+    /// The name of the limiter, if one was set.
     pub name: Option<String>,
 }
 

@@ -4,10 +4,11 @@ use smallvec::SmallVec;
 
 use crate::decision::Decision;
 
-/// What an admitted call holds or was charged: a permit that is released at its end, or a charge that can be settled.
+/// The permit of an admitted call, which is released at the end of the call, or its charge, which can be settled.
 ///
-/// A store creates it while it decides, so that it knows the clock reading at which the call was charged. It is empty
-/// for most calls. When it is dropped, a permit is released, and a charge stays as it is.
+/// A store creates the reservation while it decides the call, so that the clock reading at which the call was charged
+/// is known. Most calls have an empty reservation. When a reservation is dropped, its permit is released, and its
+/// charge stays as it is.
 ///
 /// ```
 /// use tower_throttle::store::Reservation;
@@ -63,7 +64,7 @@ impl Reservation {
     ///
     /// If the call was charged more, the difference is refunded, as far as it still counts. If it was charged less, the
     /// difference is charged, as far as units are available. Returns an admission that describes the key right after
-    /// that. Returns `None` if the store replies later, or if there is nothing to settle.
+    /// the settlement. Returns `None` if the store replies later, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }

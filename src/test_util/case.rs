@@ -5,10 +5,10 @@ use std::pin::Pin;
 
 use super::tested::Env;
 
-/// The future of a case, which panics if the store breaks the promise.
+/// The future of a case. It panics if the store breaks the promise.
 type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One case.
+/// One promise, with the function that tests it.
 pub(super) struct Case<M> {
     pub(super) name: &'static str,
     pub(super) run: fn(Env<M>) -> CaseFuture,

@@ -46,7 +46,8 @@ impl<M: Subject> Contract<M> {
         self.run_if(|_| true).await
     }
 
-    /// Runs the cases for whose name `is_wanted` returns true: a store may document that it does not keep a promise.
+    /// Runs the cases for whose names `is_wanted` returns `true`, for a store that documents that it does not keep some
+    /// promises.
     ///
     /// # Cancel safety
     ///

@@ -1,12 +1,13 @@
 //! The promises of a store, as tests that run against any store (feature `test-util`).
 //!
-//! A store of your own must keep the same promises as those of this crate, or limits do not hold. [`Contract`] verifies
-//! them: exact counting also under concurrency, denials that charge nothing, exact waits, keys that are kept apart,
-//! refunds, cancelled calls, settling, replaced algorithms, and the layer in front of all of it.
+//! A store of your own must keep the same promises as the stores of this crate; otherwise limits are not enforced
+//! exactly. [`Contract`] verifies these promises: exact counting also under concurrency, denials that charge nothing,
+//! exact waits, keys that are kept apart, refunds, cancelled calls, settling, replaced algorithms, and the layer with
+//! the store.
 //!
-//! The tests use tokio's clock. With `start_paused`, a store that uses the same clock is tested at once and exactly;
-//! other stores take the time that the tests wait, about two seconds. A case fails if it takes more than a minute. No
-//! case sets another upper bound on the time of a reply, so a slow machine causes no failures.
+//! The tests use tokio's clock. With `start_paused`, a store that uses tokio's clock is tested in no time and exactly.
+//! Other stores take as long as the tests wait: about two seconds. A case fails if it takes more than a minute. No case
+//! sets another upper bound on the time of a reply, so a slow machine causes no failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};
@@ -19,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! For a store of your own, implement [`TestedStore`], which awaits the replies of the store:
+//! For a store of your own, implement [`TestedStore`], whose methods await the replies of the store:
 //!
 //! ```
 //! # use std::future::Future;

@@ -32,7 +32,7 @@ pub trait TestedStore<A: Algorithm>:
     fn result<T>(output: Self::Output<T>) -> Result<T, BoxError>;
 }
 
-/// A [`MakeStore`] whose stores can be tested. Implemented for all types that meet these bounds.
+/// A [`MakeStore`] whose stores can be tested. It is implemented for all types that meet these bounds.
 pub trait MakeTested<A: Algorithm>:
     MakeStore<A, Store: TestedStore<A>> + Clone + Send + Sync + 'static
 {
@@ -45,7 +45,7 @@ impl<A: Algorithm, M> MakeTested<A> for M where
 
 macro_rules! subject {
     ($($algorithm:ty),+ $(,)?) => {
-        /// A [`MakeStore`] for all algorithms of the tests. Implemented for all types that meet these bounds.
+        /// A [`MakeStore`] for all algorithms of the tests. It is implemented for all types that meet these bounds.
         pub trait Subject: $(MakeTested<$algorithm> +)+ {}
 
         impl<M> Subject for M where M: $(MakeTested<$algorithm> +)+ {}
@@ -63,7 +63,7 @@ subject![
     Lockout<FixedWindow>,
 ];
 
-/// The argument of a case, which makes stores.
+/// The argument of a case. It makes the stores and limiters of the case.
 #[derive(Clone)]
 pub(super) struct Env<M> {
     pub(super) make: M,
@@ -75,7 +75,7 @@ impl<M> Env<M> {
     where
         M: MakeTested<A>,
     {
-        // Different limiters never share keys, even those of different runs on one server.
+        // Limiters never share keys, not even limiters of different runs on one server.
         let name = format!("contract-{:016x}", random_u64());
         let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
         let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
@@ -142,7 +142,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         decided(S::result(self.limiter.acquire_n_within(key, cost, max_wait).await))
     }
 
-    /// Charges a call that will be settled.
+    /// Charges a call that will be settled. Returns the decision and the reservation.
     pub(super) async fn charge(&self, key: &str, cost: u64) -> (Decision, Reservation) {
         let key = KeyedStore::<A, str>::key(&self.store, key);
         match self.store.acquire(key, Attempt::new(cost).with_reservation()) {
@@ -168,7 +168,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         Timed { before, decision, after: Instant::now() }
     }
 
-    /// Waits until exactly `remaining` units are available, because some stores settle after their reply.
+    /// Waits until exactly `remaining` units are available, because some stores settle a call after their reply.
     pub(super) async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;

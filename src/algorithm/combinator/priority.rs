@@ -14,10 +14,10 @@ use crate::decision::Decision;
 ///
 /// A call without priority is decided by the window itself, except that it is denied while calls with priority are
 /// queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) is queued until the window has
-/// room for it. It is denied if the total cost of the queue would exceed the given percentage of the limit. The wait is
-/// at most about one period, or two periods with a [`SlidingCounter`], whose units count in two windows. The reported
-/// wait assumes that no waiter is released late. The method [`priority`](crate::middleware::RateLimitLayer::priority)
-/// of a layer sets which requests have priority.
+/// room for it. If the total cost of the queue would exceed the given percentage of the limit, the call is denied. The
+/// wait is at most about one period, or two periods with a [`SlidingCounter`], whose units count in two windows. The
+/// reported wait assumes that no waiter is released late. The method
+/// [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -115,7 +115,7 @@ impl<A: Window> Priority<A> {
     }
 }
 
-/// All decisions are those of the window. Only the queue differs.
+/// The window makes all decisions. Only the queue differs.
 impl<A: Window> Algorithm for Priority<A> {
     type State = A::State;
 

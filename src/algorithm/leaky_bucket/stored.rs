@@ -9,7 +9,7 @@ use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, Stor
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum of a number that a script adds to another.
+/// The maximum of a number that is an argument of a script and is added to another there.
 const MAX_ADDED: u128 = 1 << 52;
 
 impl LeakyBucket {
@@ -25,7 +25,7 @@ impl LeakyBucket {
         step.behind
     }
 
-    /// Returns the time of the next slot since the clock's zero, in grains.
+    /// Returns the time of the next slot, in grains since the clock's zero.
     fn mark(&self, state: &LeakyBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(state.next.until())
     }
@@ -77,7 +77,7 @@ impl StoredAlgorithm for LeakyBucket {
         let until = state.next.until();
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        // Each place in the queue is worth one interval of waiting.
+        // Each place in the queue allows one interval of waiting.
         let max = self.rate.units(self.queue_config.places()).min(max.saturating_sub(lag));
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {

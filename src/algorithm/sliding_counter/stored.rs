@@ -1,4 +1,5 @@
-//! The state as text: the time, its offset in the current window, and both counts.
+//! The state as text: the time, its offset in the current window, and the units counted in the previous and in the
+//! current window.
 
 use super::{SlidingCounter, SlidingCounterState};
 use crate::algorithm::rate::div_rem;
@@ -31,7 +32,7 @@ impl StoredAlgorithm for SlidingCounter {
         let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
         // The previous window may have had another quota, with a higher limit.
         let (previous, current) = (numbers.number()?, numbers.at_most(limit)?);
-        // The estimate of a state is at most the limit, but for an offset that was rounded down.
+        // The estimate of a state is at most the limit, except for what rounding the offset down adds.
         let spare = u128::from(limit - current) * u128::from(period);
         let (max, _) = div_rem(spare, period - into);
         let previous = previous.min(u64::try_from(max).unwrap_or(u64::MAX));

@@ -1,11 +1,11 @@
-//! The state as text: the time, and the age and the units of each hit, the oldest first.
+//! The state as text: the time, then the age and the units of each record of the log, the oldest record first.
 
 use super::{Hit, SlidingLog, SlidingLogState};
 use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
 use crate::quota::Quota;
 
-/// The maximum limit of a log that is kept as text, because each call sends all hits.
+/// The maximum limit of a log that is kept as text: each call sends all records of the log.
 const MAX_HITS: u64 = 100;
 
 impl StoredAlgorithm for SlidingLog {

@@ -150,7 +150,8 @@ impl SlidingWindow {
     const fn sliced(quota: Quota, queue_config: QueueConfig, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
-        // There are no more slices than needed to cover the period, so that the oldest slice expires within the open one.
+        // There are no more slices than needed to cover the period, so that the oldest slice expires while the newest
+        // is open.
         let slices = period.div_ceil(width);
         Self {
             quota,

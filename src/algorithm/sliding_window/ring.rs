@@ -46,7 +46,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns the index of the slice that is `age` slices (1 to `slices`) older than the open one.
+    /// Returns the index of the slice that is `age` slices (1 to `slices`) older than the open slice.
     #[inline]
     pub(super) fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
         let back = state.newest_index + self.slices - (age - 1);
@@ -57,7 +57,7 @@ impl SlidingWindow {
     /// 0.
     #[inline]
     pub(super) fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
-        // This is at most two periods of at most 2^63 ns each, so it does not overflow.
+        // The sum is at most two periods of at most 2^63 ns each, so it does not overflow.
         let from_open = self.quota.period_nanos() + self.width - 1 - state.into;
         from_open.saturating_sub(u64::from(age) * self.width)
     }

@@ -63,9 +63,10 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 /// **Naive answer.** Remember when the last call was made. The next call may pass one interval later.
 ///
-/// **Where it breaks.** It ignores idle time. After a quiet minute, the other service is either rested, so that a few
-/// calls at once are fine, or cold, so that the full rate at once overloads it. The naive answer handles neither case.
-/// And a call of cost 100 would have to wait for its own 100 intervals, although no other call is waiting.
+/// **Where it breaks.** The naive answer ignores idle time. After a quiet minute, the called service may be rested, so
+/// that a few calls at once do no harm. Or the service may be cold, so that the full rate overloads it. The naive
+/// answer handles neither case. And a call of cost 100 would have to wait for its own 100 intervals, although no other
+/// call is waiting.
 ///
 /// **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may pass, and admit a call of cost
 /// `n` at that time: the call after it waits for the `n` permits. Unused time is stored as permits, up to a maximum.
@@ -134,8 +135,9 @@ impl Smooth {
         Self::with(quota, StoredPermits::Bursty)
     }
 
-    /// Creates Guava's `SmoothWarmingUp`: after a pause, the interval between calls is at first the normal one times
-    /// the cold factor (3), and decreases to the normal one within `warm_up`. The limiter is cold when it is built.
+    /// Creates Guava's `SmoothWarmingUp`: after a pause, the interval between calls is at first the normal interval
+    /// times the cold factor (3), and decreases to the normal interval within `warm_up`. The limiter is cold when it is
+    /// built.
     ///
     /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
     /// 292 years.
@@ -174,8 +176,8 @@ impl Smooth {
         self
     }
 
-    /// Sets the factor by which the first interval of a cold limiter is longer than the normal one. It has no effect on
-    /// [`bursty`](Smooth::bursty).
+    /// Sets the factor by which the first interval of a cold limiter is longer than the normal interval. Has no effect
+    /// on [`bursty`](Smooth::bursty).
     ///
     /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow over successive starts if the
     /// limiter was idle before each of them, but not long enough to be completely cold. With a factor of 10, about

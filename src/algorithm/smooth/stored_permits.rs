@@ -1,4 +1,4 @@
-//! The store of unused time: how it fills, and the cost of permits taken from it.
+//! The store of unused time, how it fills, and the cost of permits taken from it.
 //!
 //! All times are in fine units, 2^-48 of a nanosecond.
 
@@ -50,7 +50,7 @@ impl StoredPermits {
     }
 
     /// Converts the time `stored` in the store `old`: returns the same fraction of the maximum of this store, rounded
-    /// so that no call is admitted early. If `old` is of the other kind, returns the [initial](Self::initial) time.
+    /// so that no call is admitted early. If `old` is of another kind, returns the [initial](Self::initial) time.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,
@@ -61,7 +61,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the time that is stored when a limiter is built: none, or the maximum, with which the limiter is cold.
+    /// Returns the time that is stored when a limiter is built: none if bursty, the maximum if warming up.
     pub(super) fn initial(self) -> u128 {
         match self {
             Self::Bursty => 0,
@@ -91,7 +91,7 @@ impl StoredPermits {
         }
     }
 
-    /// Takes permits that are worth `time`: stored ones first, and fresh ones for the rest. Returns the time by which
+    /// Takes permits that are worth `time`, first from `stored`, and new ones for the rest. Returns the time by which
     /// they delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;

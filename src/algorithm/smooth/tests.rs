@@ -1,7 +1,7 @@
 use super::*;
 
-/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests: each call arrives a pause
-/// after the one before was admitted.
+/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests. Each call arrives one pause
+/// after the call before it was admitted.
 fn waits(limiter: &Smooth, calls: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
     let mut state = limiter.new_state(now, now);

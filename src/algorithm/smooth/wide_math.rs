@@ -110,7 +110,7 @@ mod tests {
     fn large_products_are_right_too() {
         // 2^100 * 2^90 * 2^20 / (2^50 * 2^60) = 2^100
         assert_eq!(mul_div_ceil(1 << 100, 1 << 90, 1 << 20, &[1 << 50], 60), 1 << 100);
-        // Anything cut off, at either step, rounds up.
+        // Anything that is cut off, by a division or by the shift, rounds up.
         assert_eq!(mul_div_ceil((1 << 100) + 1, 1 << 90, 1 << 20, &[1 << 50], 60), (1 << 100) + 1);
         assert_eq!(mul_div_ceil(1 << 100, 1 << 90, 1 << 20, &[(1 << 50) + 1], 60) >> 60, (1 << 40) - 1);
         assert_eq!(mul_div_ceil(u128::MAX, u128::MAX, u64::MAX, &[1], 0), u128::MAX / 2);

@@ -1,11 +1,11 @@
 use crate::algorithm::StorableError;
 use crate::algorithm::rate::Rate;
 
-/// A rate for the clock of a server, which counts in microseconds: the grains per microsecond and per unit, in lowest
-/// terms.
+/// A rate for the clock of a server, which counts in microseconds: the grains per microsecond and the grains per unit,
+/// in lowest terms.
 ///
-/// One of its grains is `factor` grains of the [`Rate`]. A microsecond is a whole number of both. So a state that was
-/// fresh at a whole microsecond has a whole number of these grains.
+/// One grain of this rate is `factor` grains of the [`Rate`]. A microsecond is a whole number of grains of either rate.
+/// So if a state was fresh at a whole microsecond, its number of grains is whole in this rate, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct MicroRate {
     /// The grains of a microsecond.
@@ -39,7 +39,8 @@ impl MicroRate {
         count.checked_mul(self.factor.into())
     }
 
-    /// Returns an error if the rate is above what the text of a state is made for: 10^6 units per microsecond.
+    /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the text of a state can
+    /// represent.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
         match self.micro <= 1_000_000 * self.unit {
             true => Ok(()),

@@ -1,9 +1,9 @@
 //! States as text, which other machines can keep.
 //!
 //! A state in memory is a few integers, in units that only its algorithm knows: grains of a rate, offsets in a slice.
-//! On another machine a state is text, and the text begins with the *unit* of the state: all that is needed to read its
-//! numbers. So a machine with another quota reads the numbers correctly, and then [migrates](Algorithm::migrate) the
-//! state.
+//! On another machine a state is a text that begins with the *unit of the state*: the settings of the algorithm that
+//! are needed to read the numbers of the text. So a machine with another quota reads the numbers correctly, and then
+//! [migrates](Algorithm::migrate) the state.
 
 mod micro_rate;
 mod script;
@@ -25,12 +25,13 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 
 /// An algorithm whose states can be kept on other machines, as text.
 ///
-/// All algorithms of this crate can, except [`Priority`](crate::algorithm::Priority), and
-/// [`Concurrency`](crate::algorithm::Concurrency), whose calls in progress end with their process. Implement it for your
-/// own algorithm to use it with a [`RedisStore`](crate::store::redis::RedisStore): two methods for the unit and two for the
-/// state.
+/// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority) and
+/// [`Concurrency`](crate::algorithm::Concurrency), whose calls in progress end with their process. Implement the trait
+/// for an algorithm of your own to use it with a [`RedisStore`](crate::store::redis::RedisStore). Two methods handle
+/// the *unit of a state*, which is the settings that are needed to read the numbers of a state, and two methods handle
+/// the state.
 ///
-/// In the text, instants are whole microseconds.
+/// In the text of a state, instants are whole microseconds.
 ///
 /// ```
 /// use tower_throttle::algorithm::{FixedWindow, StateReader, StateWriter, StoredAlgorithm};
@@ -49,23 +50,26 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
             tuples of them, `Tiered` and `Lockout`; implement `StoredAlgorithm` for an algorithm of your own"
 )]
 pub trait StoredAlgorithm: Algorithm {
-    /// Returns the unit of its states: one word of printable ASCII, without a space, a comma or an unpaired parenthesis.
+    /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, a comma or an
+    /// unpaired parenthesis.
     ///
-    /// Two algorithms with the same unit can read each other's states without a conversion.
+    /// Two algorithms of the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
 
-    /// Returns an algorithm that can read and migrate states of `unit`. Settings that this does not need may differ
-    /// from those of the algorithm that wrote the states. Returns `None` if `unit` is not one of this type.
+    /// Returns an algorithm that can read and migrate states of `unit`. Settings that are not needed for this may
+    /// differ from those of the algorithm that wrote the states. Returns `None` if `unit` is not a unit of this type of
+    /// algorithm.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.
     fn write_state(&self, state: &Self::State, numbers: &mut StateWriter);
 
-    /// Reads the numbers that an algorithm of the same unit has written. Returns `None` if they are not a valid state:
-    /// a state that was read must not cause a panic later.
+    /// Reads the numbers that an algorithm of the same unit has written. Returns `None` if the numbers are not a valid
+    /// state. A state that was read must not cause a panic later.
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State>;
 
-    /// Returns an error if this configuration cannot be kept on another machine. The limiter is then not built.
+    /// Returns an error if states of this configuration cannot be kept on another machine. A limiter is then not built,
+    /// and a replacement is ignored.
     ///
     /// # Errors
     ///
@@ -74,36 +78,37 @@ pub trait StoredAlgorithm: Algorithm {
         Ok(())
     }
 
-    /// Returns the steps by which a script on the server decides a check. With `None`, the store reads the state,
-    /// checks it, and writes it unless another process has written it meanwhile. That takes two round trips, and works
-    /// for any arithmetic.
+    /// Returns the steps by which a script on the server decides a check in one round trip. If there are none, the
+    /// store reads the state, decides, and writes the new state unless another process has changed it meanwhile. This
+    /// takes two round trips, and works for any arithmetic.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
 
-    /// Returns whether a denial changes the state, so that it must be written.
+    /// Returns whether a denial changes the state, so that the state must be written after a denial.
     fn counts_denials(&self) -> bool {
         false
     }
 
-    /// Returns whether the clock was set back between two states of a key, so that `after` must be written even if
-    /// nothing was charged, because its time continues from the new reading. Algorithms whose states have several times
-    /// override this method.
+    /// Returns whether the clock was set back between the states `before` and `after` of a key. The time of `after`
+    /// then continues from the new reading, so `after` must be written even if nothing was charged. Algorithms whose
+    /// states have several times override this method.
     fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces each configuration in `state` that has the same unit as `self` by `self`. Only a state of
+    /// Replaces each configuration in `state` whose unit is that of `self` by `self`. Only a state of
     /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges the units by which the actual cost of a call exceeds its charge, as far as they are available.
+    /// Charges `cost` units, or as many of them as are available: the part of a call's actual cost that exceeds its
+    /// charge.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }
 
-    /// Charges a call that may wait, and returns the time of its release. Returns `None` if the algorithm cannot know
-    /// that time in advance: the call then waits and checks again.
+    /// Charges a call that may wait, and returns the decision, whose delay is the time until the release of the call.
+    /// Returns `None` if the algorithm cannot know that time in advance: the call then waits and checks again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,
@@ -115,7 +120,7 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Gives back the charge of a call that was cancelled while it waited, unless another call was charged after it.
-    /// Returns whether it did.
+    /// Returns whether the charge was given back.
     fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
         false
     }
@@ -124,14 +129,14 @@ pub trait StoredAlgorithm: Algorithm {
 /// The result of [`StoredAlgorithm::reserve_slot`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReservedTime {
-    /// The decision. An admission has the wait as its [`delay`](Decision::delay).
+    /// The decision. If the call is admitted, its wait is the [`delay`](Decision::delay) of the decision.
     pub decision: Decision,
     /// A number that identifies the state after the charge. [`give_back`](StoredAlgorithm::give_back) compares it to
     /// detect whether another call was charged since.
     pub mark: u128,
 }
 
-/// The error of a configuration whose states cannot be kept on another machine.
+/// The error of an algorithm whose states cannot be kept on another machine, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorableError(String);
 

@@ -1,7 +1,8 @@
-/// The largest integer up to which a script computes exactly, since its numbers are floating-point.
+/// The largest integer up to which a script computes exactly: the numbers of a script are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
-/// The most local variables of all steps together. The rest of a script, and the blocks of each step, have less than 40.
+/// The maximum number of local variables of all steps together. The rest of a script, and the blocks of each step, have
+/// fewer than 40.
 const MAX_LOCALS: usize = 150;
 
 /// The steps by which a script decides a check: one for each limit. See
@@ -25,10 +26,11 @@ pub(crate) struct Step {
 /// The kind of a limit in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepKind {
-    /// The arguments are the grains of a microsecond, the grains of a unit, the capacity in grains, the grains per unit
-    /// of cost that must be available, the period in microseconds, and the maximum of a state in grains.
+    /// A token bucket or a leaky bucket. The arguments are the grains of a microsecond, the grains of a unit, the
+    /// capacity in grains, the grains per unit of cost that must be available, the period in microseconds, and the
+    /// maximum number of grains in a state.
     Bucket,
-    /// The arguments are the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
+    /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
     FixedWindow,
     /// The arguments are the limit, and the period in microseconds.
     SlidingCounter,
@@ -48,7 +50,8 @@ impl StepKind {
         }
     }
 
-    /// Returns the number of local variables that its part of a script keeps to the end, arguments included.
+    /// Returns the number of local variables, including arguments, that this part of a script keeps until the script
+    /// ends.
     const fn local_count(self) -> usize {
         let own = match self {
             Self::Bucket => 3,
@@ -66,7 +69,7 @@ impl ScriptSteps {
         self.steps.iter().map(|step| step.kind.local_count()).sum::<usize>() <= MAX_LOCALS
     }
 
-    /// Creates a single step. Returns `None` unless each argument can be computed with exactly.
+    /// Creates a single step. Returns `None` if an argument is too large for exact computation in a script.
     pub(in crate::algorithm) fn one<const N: usize>(kind: StepKind, arguments: [u128; N]) -> Option<Self> {
         let mut all = [0; 6];
         for (place, argument) in all.iter_mut().zip(arguments) {

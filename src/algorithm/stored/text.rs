@@ -23,7 +23,7 @@ impl StateWriter {
         self.number(instant.0.div_ceil(1_000));
     }
 
-    /// Writes a word, which has no space.
+    /// Writes a word, which must contain no space.
     pub fn word(&mut self, word: &str) {
         self.0.push(' ');
         self.0.push_str(word);
@@ -36,7 +36,8 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Each method returns `None` if the next word of the text is not what the method reads.
+/// Reads the numbers of a state. Each method returns `None` if the next word of the text is not of the kind that the
+/// method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 
@@ -84,7 +85,7 @@ impl<'a> StateReader<'a> {
     }
 }
 
-/// Splits the numbers of a unit such as `t:10/1000/10` after its tag.
+/// Splits the numbers of a unit after its tag. In the unit `t:10/1000/10`, the tag is `t:`.
 pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) -> Option<[u64; N]> {
     let mut words = unit.strip_prefix(tag)?.split('/');
     let mut numbers = [0; N];
@@ -95,8 +96,8 @@ pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) ->
     words.next().is_none().then_some(numbers)
 }
 
-/// Returns the unit, in nanoseconds, in which spans below a period are written: 1,000 if the period is a whole number
-/// of microseconds, otherwise 1.
+/// Returns the number of nanoseconds in which times shorter than a period are written: 1,000 if the period is a whole
+/// number of microseconds, otherwise 1.
 pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }

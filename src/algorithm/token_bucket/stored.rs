@@ -1,4 +1,4 @@
-//! The state as text: the grains that are missing, and the time.
+//! The state as text: the missing tokens, in grains, and the time.
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::rate::div_rem;
@@ -9,7 +9,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum number of missing tokens of a state, in bursts. Only calls that wait can make it more than one.
+/// The maximum number of missing tokens of a state, in bursts. It is above one burst only because of calls that wait.
 const MAX_DEBT: u64 = 1 << 20;
 
 impl TokenBucket {
@@ -22,7 +22,8 @@ impl TokenBucket {
         self.burst().saturating_mul(MAX_DEBT)
     }
 
-    /// Returns the missing grains, counted from the clock's zero. The number changes with a charge, but not with time.
+    /// Returns the missing grains, plus the grains of the time since the clock's zero. A charge changes the sum, and
+    /// the passing of time does not.
     fn mark(&self, state: &TokenBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(self.missing(state))
     }
@@ -56,8 +57,8 @@ impl StoredAlgorithm for TokenBucket {
         self.micro_rate().check_storable()
     }
 
-    /// A script does not support `start_empty`: to it, a new key has been idle since the clock's zero, so its bucket is
-    /// full.
+    /// A script does not support `start_empty`: for a script, a new key has been idle since the clock's zero, so its
+    /// bucket is full.
     fn script(&self) -> Option<ScriptSteps> {
         let MicroRate { micro, unit, .. } = self.micro_rate();
         let period = u128::from(self.quota.period_nanos() / 1_000);
@@ -68,7 +69,7 @@ impl StoredAlgorithm for TokenBucket {
 
     fn charge_more(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        // Waiting calls may have charged more than the burst. `charge_saturating` would lower that charge.
+        // Calls that wait may have charged more than the burst. `charge_saturating` would lower that charge.
         if state.used <= self.burst() {
             self.charge_saturating(state, now, cost);
         }
@@ -87,7 +88,7 @@ impl StoredAlgorithm for TokenBucket {
         }
         let lag = self.rate.grains(behind);
         let until = self.until(state, cost);
-        // If the units are available, the call does not wait for the clock to catch up.
+        // A call whose units are available does not wait for the clock to catch up.
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
         let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());

@@ -83,8 +83,8 @@ impl<A: Algorithm> MemoryStore<A> {
                     context.table.counts(&call).add_locked(key.shard(SHARDS), CallOutcome::Queued);
                 }
             }
-            // Calls that need a release give back their units when they end, and a closed limiter charges nothing.
-            // Neither is settled.
+            // Calls that need a release give back their units when they end, and calls of a closed limiter are not
+            // charged. Neither kind of call is settled.
             let settles = call.reserves && !A::NEEDS_RELEASE && !entry.closed;
             (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });

@@ -11,7 +11,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::atomic::Ordering;
 
-/// The number of shared buckets that are looked at for each new key.
+/// The number of shared buckets that are examined for each new key.
 const SWEEP_PER_INSERT: usize = 2;
 
 impl<A: Algorithm> Table<A> {
@@ -52,7 +52,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Looks at the next few shared buckets, and drops the states of fresh ones. The caller must not hold a lock.
+    /// Examines the next few shared buckets, and drops the states that are fresh. The caller must not hold a lock.
     pub(super) fn clean_shared(&self) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
@@ -88,7 +88,7 @@ impl<A: Algorithm> Table<A> {
                 let mut state = state.clone();
                 shared.shard_config.algorithm.set_shared(&mut state, false);
                 if shared.shard_config.generation != shard_config.generation {
-                    // The algorithm is being replaced, so far in only one of the two shards.
+                    // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
                     shard_config.algorithm.migrate(&mut state, &shared.shard_config.algorithm, now);
                 }
                 return state;

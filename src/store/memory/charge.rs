@@ -41,9 +41,9 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Settles the call. Returns a decision that describes the key right after that, under the same lock.
+    /// Settles the call. Returns a decision that describes the key right after the settlement, under the same lock.
     ///
-    /// Returns `None` if the key was evicted and has no state any more, so that the call no longer counts.
+    /// Returns `None` if the key was evicted and, for a higher actual cost, the table has no room for it.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {

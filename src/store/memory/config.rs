@@ -27,7 +27,7 @@ pub enum OnClose {
     /// New calls are denied: HTTP callers get a 503.
     #[default]
     Reject,
-    /// New calls are allowed, and nothing is counted.
+    /// New calls are allowed, and are not charged.
     Allow,
 }
 

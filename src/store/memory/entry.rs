@@ -47,7 +47,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.tier.unwrap_or(self.base)
     }
 
-    /// Charges `cost` units if they are available and no call waits for them.
+    /// Charges `cost` units if they are available and no call is queued.
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
@@ -107,7 +107,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.between_releases(now, |entry| {
             let waiting = &entry.config.waiting;
             let Some(queues) = &mut entry.queues else {
-                // Calls are not queued in a shared bucket, because its keys have no common order.
+                // Calls are not queued in a shared bucket, because the calls of its keys have no common order.
                 let arrival = Arrival { may_wait: false, ..arrival };
                 return match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
@@ -183,13 +183,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Undoes a charge of `cost` made at `charged_at`, as far as it still counts.
+    /// Undoes a charge of `cost` made at `charged_at`, as far as its units still count.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
         self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));
     }
 
-    /// Charges up to `cost` units, as far as they are available. Charges nothing if the key has a queue.
+    /// Charges `cost` units, or those that are available. Charges nothing if the key has a queue.
     pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
             let room = self.algorithm().peek(self.state, now, 0).remaining();
@@ -239,8 +239,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Replaces the state by a fresh one, or by that of another algorithm. After that, earlier releases can no longer
-    /// be undone, and due waiters are released.
+    /// Runs `change`, which makes the state fresh or converts it to another algorithm. After that, earlier releases can
+    /// no longer be undone, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);

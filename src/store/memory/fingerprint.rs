@@ -1,8 +1,9 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! Attackers can choose keys. So the hash is keyed, with a security claim ([SipHash-1-3](super::siphash)), and seeded at
-//! random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
-//! One bit tells whether there is a key at all, so the probability that two of `n` keys are one is `n² / 2^64`.
+//! Attackers can choose keys. So the hash is keyed, with a security claim ([SipHash-1-3](super::siphash)), and seeded
+//! at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
+//! One bit says whether there is a key at all. So the probability that two of `n` keys have the same fingerprint is
+//! about `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -14,11 +15,12 @@ use crate::random::random_u64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
-/// The bit that is set only for the missing key. Neither the index within a map nor the tag of a slot contains it.
+/// The bit that is set only for the missing key. Neither the index within a map nor the tag of a slot contains this
+/// bit.
 const KEYLESS: u64 = 1 << 56;
 
-/// A key of the in-memory store: anything that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may
-/// have no key. Implemented by this crate only.
+/// A key of the in-memory store: any type that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may have no
+/// key. Implemented by this crate only.
 ///
 /// Two keys that write the same bytes to the hasher count as one key. So the `Hash` of a key must be prefix-free, as
 /// that of derived and standard types is: parts of variable length must mark where they end.
@@ -43,7 +45,7 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 impl Fingerprint {
     /// Returns the identity of the shared bucket of this key, which is one of `2^bits`.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
-        // From below the bit that is the same for all keys.
+        // The number is taken from the bits below the bit that is the same for all keys.
         Self::numbered(self.0.rotate_left(8) >> (u64::BITS - bits))
     }
 
@@ -117,7 +119,7 @@ pub(super) struct IdentityHasher(u64);
 
 impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Only fingerprints are hashed here, which are words. For other input, folding the bytes is correct, if slow.
+        // Only fingerprints are hashed here, which are words. For other input, folding the bytes is correct but slow.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }

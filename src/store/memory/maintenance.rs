@@ -23,7 +23,7 @@ impl<A: Algorithm> Table<A> {
             let Shard { shard_config, states, queues, .. } = &mut *shard;
             // A key with calls in progress is not evicted, unless the algorithm has panicked.
             if let Some(state) = states.get_mut(&key) {
-                // The call is released by the algorithm that admitted it. Waiters are released by the current one.
+                // The algorithm that admitted the call releases it. The current algorithm releases waiters.
                 algorithm.release(state, now, cost);
                 self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now);
             }
@@ -47,7 +47,7 @@ impl<A: Algorithm> Table<A> {
         wake
     }
 
-    /// Makes the key fresh.
+    /// Makes the key fresh, except that calls in progress stay counted.
     pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {

@@ -52,29 +52,29 @@ pub use wait::QueuedAcquire;
 ///
 /// # Guarantees
 ///
-/// One call at a time changes a key. At most `max_keys` keys are kept. A key that is fresh may be removed at
-/// any time, which changes no decision while there is room.
+/// One call at a time changes the state of a key. At most `max_keys` keys are kept. A fresh key may be removed at any
+/// time. While there is room for new keys, this changes no decision.
 ///
-/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default
-/// the least used of eight sampled keys is evicted, so that new keys are not denied, a key at its limit stays
-/// limited while less used keys can be evicted, and a flood of keys has no effect after it ends. A key with
-/// calls in progress or queued calls is never evicted.
-/// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts how often the table was full.
+/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default the least
+/// used of eight sampled keys is evicted, so that new keys are not denied, a key at its limit stays limited while less
+/// used keys can be evicted, and a flood of keys has no effect after it ends. A key with calls in progress or queued
+/// calls is never evicted. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts evictions and other
+/// effects of a full table.
 ///
 /// # How large `max_keys` should be
 ///
 /// `max_keys` should be larger than the number of distinct keys in the longest window of the algorithm, or in the
-/// duration of a lockout if that is longer. The window of a bucket is the time in which it fills. Then no key is
-/// evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
+/// duration of a lockout if that is longer. The window of a bucket is the time in which it fills. With such a
+/// `max_keys`, no key is evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
 ///
 /// # Memory
 ///
-/// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and it cannot be read back. With a
+/// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and the key cannot be read back. With a
 /// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes, the algorithm's
 /// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
 /// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The table has 64 parts. A
-/// call whose new key makes a part grow moves all keys of that part, and calls for these keys wait meanwhile, so the
-/// cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter exists.
+/// call whose new key makes a part grow moves all keys of that part, and other calls for these keys wait for its lock.
+/// So the cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
@@ -89,8 +89,8 @@ impl<A: Algorithm> MemoryStore<A> {
     /// The maximum number of keys by default.
     pub const DEFAULT_MAX_KEYS: usize = 100_000;
 
-    /// The maximum number of queued calls by default, for all keys together. If a larger capacity was configured for
-    /// the queue of each key, that is the default.
+    /// The maximum number of queued calls by default, for all keys together. If a larger capacity was set for the queue
+    /// of each key, that capacity is the default.
     pub const DEFAULT_MAX_QUEUED: usize = 10_000;
 
     pub(crate) fn with(algorithm: A, clock: AnyClock, options: MemoryOptions) -> Self {
@@ -114,7 +114,7 @@ impl<A: Algorithm> MemoryStore<A> {
         LimiterStats { calls: self.context.table.counters.calls.stats(), store: self.stats() }
     }
 
-    /// Creates a request that can be decided jointly with others, and is counted in `counts`.
+    /// Creates a request that can be decided jointly with others. Its call is counted in `counts`.
     pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         &'a self,
         key: &K,
@@ -193,13 +193,14 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let (context, cost) = (&*self.context, call.cost);
         let released = context.table.with_used(key, call.algorithm, |entry, now| {
-            // No more is released than the key has in flight, so that calls of other keys stay counted in the total.
+            // No more units are released than the key has in flight, so that calls of other keys stay counted in the
+            // total.
             let (algorithm, cost) =
                 (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);
             (algorithm, cost)
         });
-        // A key that is not in the table holds nothing.
+        // A key that is not in the table holds no units.
         if let Some((algorithm, cost)) = released {
             algorithm.release_total(cost);
         }

@@ -1,4 +1,4 @@
-//! The placement of keys, for calls that lock several at once.
+//! The placement of keys, for calls that lock several keys at once.
 
 use std::mem;
 
@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Known,
-    /// The key has a new place, or a bucket that it shares.
+    /// The key has a new place, or its shared bucket has a new state.
     New,
     /// There is no room for the key.
     NoRoom,
@@ -81,7 +81,7 @@ impl<A: Algorithm> Table<A> {
         Settled::New
     }
 
-    /// Removes a new key from its locked shard, if it was not used. Returns whether it stays.
+    /// Removes a new key from its locked shard, if the key was not used. Returns whether the key stays.
     pub(super) fn retain_if_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) -> bool {
         let Shard { shard_config: ShardConfig { algorithm, .. }, states, queues, .. } = shard;
         let stays = states.get(&key).is_some_and(|state| !algorithm.is_fresh(state, now))

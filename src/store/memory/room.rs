@@ -1,4 +1,4 @@
-//! Room for new keys: made by removing fresh keys, or otherwise by the policy for a full table.
+//! Room for new keys: fresh keys are removed, and the policy for a full table may evict others.
 
 use std::collections::hash_map::Entry;
 
@@ -10,11 +10,11 @@ use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of keys that are looked at for each new key.
+/// The number of keys that are examined for each new key.
 const SWEEP_PER_INSERT: usize = 2;
-/// The number of keys that are looked at when there is no room, and the policy evicts no keys.
+/// The number of keys that are examined when there is no room, and the policy evicts no keys.
 const SWEEP_WHEN_FULL: usize = 8;
-/// The maximum number of keys that are looked at before a new key is denied because none of them may be evicted.
+/// The maximum number of keys that are examined before a new key is denied because none of them may be evicted.
 const MAX_LOOKS: usize = 64;
 
 /// Room for one key, released when dropped.
@@ -26,17 +26,17 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The result of looking at a key.
+/// The result of examining a key.
 enum Look {
-    /// It was fresh and has been removed, or it was no longer in the table.
+    /// The key was fresh and has been removed, or it was no longer in the table.
     Removed,
     Kept,
     Evictable(Sampled<Fingerprint>),
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key. Looks at a few keys, and removes those that are fresh. If there is still no room
-    /// and the policy allows it, evicts one of them that is not in `keep`. The caller must not hold a lock.
+    /// Reserves room for a new key. Examines a few keys, and removes those that are fresh. If there is still no room,
+    /// and the policy evicts keys, evicts an examined key that is not in `keep`. The caller must not hold a lock.
     pub(super) fn make_room(&self, keep: &[Fingerprint]) -> Option<Place<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         let mut sweep_queue = self.sweep_queue();
@@ -50,8 +50,8 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Looks at a few keys if `key` is not in the table, and removes those that are fresh. So a peek at a new key
-    /// sweeps as well, although it inserts nothing. The caller must not hold a lock.
+    /// Examines a few keys if `key` is not in the table, and removes those that are fresh. So even a peek at a new key,
+    /// which inserts nothing, sweeps. The caller must not hold a lock.
     pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared();
@@ -63,7 +63,7 @@ impl<A: Algorithm> Table<A> {
         self.keys.lock(&key).states.contains_key(&key)
     }
 
-    /// Looks at a few keys, removes those that are fresh, and samples those that may be evicted.
+    /// Examines a few keys, removes those that are fresh, and samples those that may be evicted.
     fn sweep(
         &self,
         sweep_queue: &mut SweepQueue,
@@ -82,9 +82,9 @@ impl<A: Algorithm> Table<A> {
             if enough {
                 break;
             }
-            // A key that was looked at goes to the end, so the first `keys - look` keys were not looked at yet. The
-            // first keys of a sample are those that were looked at longest ago. The others are random, so that keys
-            // that arrive together cannot decide which of them is evicted.
+            // An examined key goes to the end, so the first `keys - look` keys were not examined yet. The first keys of
+            // a sample are those that were examined longest ago. The others are random, so that keys that arrive
+            // together cannot decide which of them is evicted.
             let next = if evicts && look >= SWEEP_PER_INSERT {
                 sweep_queue.any_of(keys - look)
             } else {
@@ -147,7 +147,7 @@ impl<A: Algorithm> Table<A> {
         Some(Place(&self.len))
     }
 
-    /// Releases room that was reserved, and is not needed.
+    /// Releases room that was reserved and is not needed.
     pub(super) fn unreserve(&self) {
         drop(Place(&self.len));
     }
@@ -155,7 +155,7 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
-        // With `then_some`, a place would always be created, and released when it is dropped.
+        // `then_some` would create a place even if no room was reserved, and dropping that place would release room.
         reserved.then(|| Place(&self.len))
     }
 }

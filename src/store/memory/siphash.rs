@@ -8,7 +8,7 @@
 
 use std::hash::Hasher;
 
-/// Discriminants and lengths below this are hashed as one byte; of others, this byte comes first.
+/// Discriminants and lengths below this are hashed as one byte. Others are hashed as this byte and eight more.
 const WIDE: u64 = 0xff;
 
 /// A hasher with a secret key.
@@ -70,14 +70,14 @@ impl SipHasher {
             return;
         }
         self.block(self.tail);
-        // The bytes of `word` that are in the block. If these are all, a shift by 64 would be an overflow.
+        // The bytes of `word` that are in the block. If all bytes are, a shift by 64 would be an overflow.
         let used = 8 - self.tail_len;
         self.tail = if used < 8 { word >> (8 * used) } else { 0 };
         self.tail_len = filled - 8;
     }
 
-    /// Adds a discriminant or a length: one byte if it is small, else nine. The first byte tells which, so two
-    /// sequences of calls that differ in a value never add the same bytes.
+    /// Adds a discriminant or a length: one byte if it is small, else nine. The first byte says whether more follow, so
+    /// two sequences of calls that differ in a value never add the same bytes.
     #[inline(always)]
     fn push_small(&mut self, number: u64) {
         match number < WIDE {

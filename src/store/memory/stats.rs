@@ -35,7 +35,7 @@ impl Counters {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the table was found full. Logs that the first time, so no lock may be held by the caller.
+    /// Records that the table was found full. Logs a warning the first time, so the caller must hold no lock.
     pub(super) fn full(&self, max_keys: usize) {
         let known = self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed);
         if !known {

@@ -8,10 +8,10 @@ use crate::random::random_u64;
 /// The maximum time that a fresh key is kept while there is room: ten seconds, in nanoseconds.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
-/// The keys in the order in which they are looked at.
+/// The list of keys to sweep, in the order in which they will be examined.
 #[derive(Debug)]
 pub(super) struct SweepQueue {
-    /// Each key once, in the order of their last looks, the oldest first. Also contains keys that were removed.
+    /// Each key once. The key that was examined longest ago is the first. Also contains keys that were removed.
     order: VecDeque<Fingerprint>,
     /// The keys in `order` that were reset and removed from the table.
     gone: HashSet<Fingerprint, IdentityBuildHasher>,
@@ -32,7 +32,7 @@ impl SweepQueue {
         }
     }
 
-    /// Marks a key that was removed from the table before it was looked at.
+    /// Marks a key that was removed from the table before it was examined.
     pub(super) fn mark_removed(&mut self, key: Fingerprint) {
         self.gone.insert(key);
     }
@@ -41,8 +41,8 @@ impl SweepQueue {
         self.order.len()
     }
 
-    /// Returns the next key, and moves it to the end. Returns `None` if that key was removed from the table. This
-    /// counts as a look as well, so that the work per look is constant.
+    /// Returns the next key, and moves it to the end. Returns `None` if that key was removed from the table. The caller
+    /// counts this as an examined key, so that the work per examined key is constant.
     pub(super) fn next(&mut self) -> Option<Fingerprint> {
         let key = self.order.pop_front()?;
         if self.gone.remove(&key) {
@@ -52,7 +52,7 @@ impl SweepQueue {
         Some(key)
     }
 
-    /// Returns a random one of the first `count` keys, and moves it to the end. Returns `None` if that key was removed
+    /// Returns a random key of the first `count` keys, and moves it to the end. Returns `None` if that key was removed
     /// from the table.
     pub(super) fn any_of(&mut self, count: usize) -> Option<Fingerprint> {
         // xorshift64*, whose state is never 0.
@@ -75,7 +75,7 @@ impl SweepQueue {
         self.order.pop_back();
     }
 
-    /// Removes a key that was moved to the end a few looks ago.
+    /// Removes a key that was moved to the end recently.
     pub(super) fn forget_recent(&mut self, key: Fingerprint) {
         if let Some(back) = self.order.iter().rev().position(|other| *other == key) {
             self.order.swap_remove_back(self.order.len() - 1 - back);

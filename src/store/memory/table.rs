@@ -1,11 +1,11 @@
 //! A bounded map that removes fresh keys.
 //!
-//! When a key is inserted, the two keys that were looked at longest ago are looked at again. They are removed if they
-//! are fresh and have been idle for a window of the quota, at most ten seconds. So a busy key that never uses much is
-//! not inserted again at each call. There is no thread and no timer. Work per call is constant, except for the growth
+//! When a key is inserted, the two keys that were examined longest ago are examined. They are removed if they are fresh
+//! and have been idle for a window of the quota, at most ten seconds. So a busy key that is often fresh is not removed
+//! and inserted again at each call. There is no thread and no timer. Work per call is constant, except for the growth
 //! of the map, which is amortised: the call that makes a shard grow moves all its keys.
 //!
-//! When the table is full, more keys are looked at, and fresh ones are removed even if they have not been idle. If none
+//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
 //! can be removed, [`OnFull`](super::OnFull) defines what happens to the new key.
 
 use std::collections::hash_map::Entry;
@@ -39,7 +39,7 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) shared: Shards<A>,
     /// The number of shared buckets in use. Changed while the bucket is locked.
     pub(super) buckets: AtomicUsize,
-    /// The shared bucket that is looked at next.
+    /// The shared bucket that is examined next.
     pub(super) next_bucket: AtomicUsize,
     pub(super) sweep_queue: Mutex<SweepQueue>,
     pub(super) len: AtomicUsize,
@@ -83,7 +83,7 @@ impl<A: Algorithm> Table<A> {
     ///
     /// The clock is read before the lock is taken, which is faster. A thread that is delayed in between must not look
     /// like a clock that was set back. So if the key has observed a later reading, the clock is read again under the
-    /// lock, where no other call can have a later one.
+    /// lock, where no other call can have a later reading.
     #[inline]
     pub(super) fn with_existing(
         &self,
@@ -108,8 +108,8 @@ impl<A: Algorithm> Table<A> {
         decision
     }
 
-    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or that of
-    /// the limiter if it is `None`. Returns `None` if there is no room for a new key.
+    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or the
+    /// limiter's algorithm if `algorithm` is `None`. Returns `None` if there is no room for a new key.
     pub(super) fn with_entry<R>(
         &self,
         key: Fingerprint,
@@ -131,8 +131,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. It creates no
-    /// key, unless the key may have been charged in a shared bucket.
+    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. Creates no key,
+    /// unless the key may have been charged in a shared bucket.
     pub(super) fn with_used<R>(
         &self,
         key: Fingerprint,
@@ -190,11 +190,11 @@ impl<A: Algorithm> Table<A> {
                     }
                     (result, kept)
                 }
-                // The shard stays locked meanwhile, so that the key cannot get its own place in between.
+                // The shard of the key stays locked, so that the key cannot get its own place in between.
                 (Entry::Vacant(_), None) if self.config.on_full == OnFull::ShareBuckets => {
                     (self.with_shared(key, algorithm, wake, change), false)
                 }
-                // Once the limiter is closed, nothing is counted.
+                // Once the limiter is closed, nothing is charged, so the call needs no room.
                 (Entry::Vacant(_), None) if shard_config.closed => {
                     let now = self.clock.now();
                     let mut state = self.new_state(shard_config, own, now);
@@ -233,7 +233,8 @@ impl<A: Algorithm> Table<A> {
         look(self.entry(key, shard_config, algorithm, state, Some(queues), &mut wake), now)
     }
 
-    /// Returns the entry of a locked key. The call uses `algorithm`, or that of the limiter if it is `None`.
+    /// Returns the entry of a locked key. The call uses `algorithm`, or the limiter's algorithm if `algorithm` is
+    /// `None`.
     pub(super) fn entry<'a>(
         &'a self,
         key: Fingerprint,
@@ -247,7 +248,8 @@ impl<A: Algorithm> Table<A> {
         KeyEntry { key, base, tier: algorithm, config: &self.config, closed: *closed, state, queues, wake }
     }
 
-    /// Records the removal of a key that was fresh at `now`, and so had observed no later reading. Releases its room.
+    /// Records the removal of a key that was fresh at `now`, and so had observed no later reading. Releases the key's
+    /// room.
     pub(super) fn record_removal(&self, now: Nanos) {
         self.removed_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
@@ -258,8 +260,8 @@ impl<A: Algorithm> Table<A> {
         self.removed_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Returns the state of a key that is new or was removed. If it was removed, it may have observed the latest
-    /// reading at which a key was removed, so its time is not before that.
+    /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
+    /// which any key was removed, because a removed key may have observed that reading.
     pub(super) fn new_state(&self, shard_config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
         let now = now.max(Nanos(self.removed_until.load(Ordering::Relaxed)));
         let Some(mut first) = shard_config.first.clone() else {
@@ -270,7 +272,7 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
-    /// Returns whether the state of a new key is fresh. Until it is, keys are kept, because a bucket that starts empty
+    /// Returns whether the state of a new key is fresh. Until then, keys are kept, because a bucket that starts empty
     /// may have been filled early by a refund.
     pub(super) fn may_forget(&self, shard_config: &ShardConfig<A>, now: Nanos) -> bool {
         shard_config.algorithm.is_fresh(&self.new_state(shard_config, &shard_config.algorithm, now), now)

@@ -24,7 +24,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped while it waits, it has charged nothing, and the waiters behind it move up.
+    /// If this future is dropped while its call is queued, the call has charged nothing, and the waiters behind it move
+    /// up.
     #[must_use = "futures do nothing unless polled"]
     pub struct QueuedAcquire<A>
     where
@@ -46,7 +47,8 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// Where the end of the call is counted; `None` if it is one of several that are decided together.
+    /// The counters in which the end of the call is counted. `None` for a part of a joint call, which counts its parts
+    /// itself.
     counted: Option<Counted>,
 }
 
@@ -82,7 +84,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
 
     /// # Panics
     ///
-    /// With the default clock, panics outside a tokio runtime with a timer. Panics when polled after it was
+    /// Panics with the default clock outside a tokio runtime that has its timer enabled, and if polled after it was
     /// ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();

@@ -5,9 +5,9 @@ use std::task::Waker;
 
 use crate::sync::wake_all;
 
-/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held then, so this is declared before
-/// a lock is taken. The wakers are also woken if an algorithm panics, and if one of the wakers panics, the others are
-/// still woken.
+/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held at the drop. So a value of this
+/// type is declared before a lock is taken. The wakers are also woken if an algorithm panics. If a waker panics, the
+/// others are still woken.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 

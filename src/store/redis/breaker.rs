@@ -1,5 +1,5 @@
-//! The circuit breaker. After failures, calls are decided without a trip to the server, except for one call that tries
-//! again.
+//! The circuit breaker. After failures, calls are decided without a trip to the server, except for one call after each
+//! pause, the *trial*, which tries the server again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,18 +7,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
 
-/// The number of late calls in a row that open the breaker.
+/// The number of failures in a row after which a late trip, or one without a connection, opens the breaker.
 const MAX_LATE: u64 = 5;
 const MILLISECOND: u64 = 1_000_000;
-/// The time until the first attempt, and the maximum time between two attempts. The time doubles with each attempt.
+/// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that
+/// fails.
 const PAUSES: (u64, u64) = (50 * MILLISECOND, 400 * MILLISECOND);
 
-/// A breaker, which is closed at first.
+/// A circuit breaker. It is closed at first.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// The time of the next attempt, or 0 if the breaker is closed.
+    /// The time of the next trial, or 0 if the breaker is closed.
     next_attempt: AtomicU64,
-    /// The number of trips in a row that were late.
+    /// The number of trips in a row that failed because of an outage.
     late: AtomicU64,
     opened: AtomicU64,
     open: Mutex<Open>,
@@ -27,16 +28,16 @@ pub(super) struct Breaker {
 #[derive(Debug, Default)]
 struct Open {
     pause: u64,
-    /// `true` while an attempt is under way.
+    /// `true` while a trial is under way.
     is_trying: bool,
     reason: Option<RedisError>,
-    /// `true` if only a trip that has written shows that the fault is over.
+    /// `true` if the server failed to write, so that only a trip that has written shows that the fault is over.
     needs_write: bool,
 }
 
 impl Breaker {
-    /// Returns an error if a call at `now` must be decided without a trip. If an attempt is due, the call is that
-    /// attempt.
+    /// Returns an error if the breaker is open at `now`, so that the call is decided without a trip. When the pause is
+    /// over, one call is let through, to try the server again.
     pub(super) fn admit(&self, now: Nanos) -> Result<(), RedisError> {
         let next = self.next_attempt.load(Ordering::Acquire);
         if next == 0 {
@@ -55,7 +56,7 @@ impl Breaker {
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Takes a reply at `now`. It closes the breaker, unless that opened because the server does not write.
+    /// Records a reply at `now`. The reply closes the breaker, unless the breaker waits for a trip that writes.
     pub(super) fn replied(&self, now: Nanos) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
@@ -64,7 +65,7 @@ impl Breaker {
             let mut open = self.lock();
             match open.needs_write {
                 false => self.close(&mut open),
-                // It says nothing about the fault, so another call may try.
+                // The reply says nothing about the fault, so another call may be the trial.
                 true if open.is_trying => {
                     open.is_trying = false;
                     self.next_attempt.store(now.0.max(1), Ordering::Release);
@@ -74,21 +75,21 @@ impl Breaker {
         }
     }
 
-    /// Takes the success of a trip that has written.
+    /// Records a trip that has written, which closes the breaker.
     pub(super) fn wrote(&self) {
         if self.is_open() {
             self.close(&mut self.lock());
         }
     }
 
-    /// Sets the time of the next attempt, after a pause that is twice as long as the last one.
+    /// Sets the time of the next trial, after a pause that is twice as long as the last pause.
     fn postpone(&self, open: &mut Open, now: Nanos) {
         open.is_trying = false;
         open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
         self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
     }
 
-    /// Returns whether only a trip that writes can close it.
+    /// Returns whether the breaker is open and only a trip that writes can close it.
     pub(super) fn needs_write(&self) -> bool {
         self.is_open() && self.lock().needs_write
     }
@@ -104,7 +105,7 @@ impl Breaker {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the failure of a trip at `now`. Returns whether the breaker is open.
+    /// Records a trip that failed at `now`. Returns whether the breaker is open.
     pub(super) fn failed(&self, error: &RedisError, now: Nanos) -> bool {
         if !error.kind().is_outage() {
             return self.is_open();
@@ -116,18 +117,19 @@ impl Breaker {
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
-        // An attempt may read first, and fail when it writes. Trips that were on their way when it opened say nothing new.
+        // A trial may read first, and fail when it writes. Trips that began before the breaker opened must not prolong
+        // the pause.
         let writes = error.kind().concerns_writes();
         let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
         if !was_open || open.is_trying || has_failed_to_write {
-            // A closed one has no pause, so the first is the shortest.
+            // A closed breaker has no pause, so the first pause is the shortest.
             self.postpone(&mut open, now);
         }
         if !was_open {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
-        // A reply to a trip that only reads must not hide that writes fail.
+        // Otherwise a reply to a trip that only reads would close the breaker, although writes fail.
         open.needs_write |= writes;
         open.reason = Some(error.clone());
         true

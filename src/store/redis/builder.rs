@@ -10,7 +10,7 @@ use super::names::Names;
 use super::scripts::TimeSource;
 use crate::store::shared_key::{KeySecret, KeyText};
 
-/// The time limit of an attempt to connect, unless another is set or the deadline is longer.
+/// The time limit of an attempt to connect, unless another is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A builder of a [`RedisStore`].
@@ -22,14 +22,14 @@ pub struct RedisStoreBuilder {
     settings: Settings,
 }
 
-/// The settings of a store that concern each limiter.
+/// The settings of a store that apply to each of its limiters.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     prefix: String,
     slot: Option<String>,
     secret: Option<KeySecret>,
     pub(super) remember_denials: Duration,
-    /// `true` if scripts decide the calls of algorithms that have one.
+    /// `true` if calls are decided by scripts, where the algorithm has one.
     pub(super) scripts: bool,
 }
 
@@ -47,7 +47,7 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Creates a builder for the server of a client of the crate `redis`, which may have further settings, such as
+    /// Creates a builder from a client of the crate `redis`, which may have settings that a URL does not have, such as
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
         Self::with(Ok(client))
@@ -59,54 +59,56 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the maximum time of a call, including reconnecting: 50 ms unless set. A timer may be up to 1 ms late.
+    /// Sets the maximum time of a call, including the time to reconnect: 50 ms unless set. A timer may be up to 1 ms
+    /// late.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets how long an attempt to connect may take, log-in and TLS included: 250 ms unless set, or the
+    /// Sets how long an attempt to connect may take, including log-in and TLS: 250 ms unless set, or the
     /// [deadline](Self::deadline) if that is longer.
     ///
-    /// An attempt goes on when the calls that need it have failed at their deadlines, so this may be much longer than the
-    /// deadline, as for a server that is far away. But a server that never answers, such as one that hangs or is behind a
-    /// firewall, is tried again only after this time.
+    /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may
+    /// be much longer than the deadline, for example for a server that is far away. But if a server does not answer at
+    /// all, because it hangs or is behind a firewall, the next attempt begins only after this time.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// Keeps all keys in one slot of a cluster, that of `tag`. Then one node does all the work.
+    /// Keeps all keys in one slot of a cluster: the slot of `tag`. Then one node does all the work.
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
     }
 
     /// Sets the secret with which keys above [100 bytes](KeyText::MAX_LEN) are hashed. All processes need the same
-    /// secret. Without a secret, keys can have any length.
+    /// secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
     }
 
-    /// Sets the maximum time for which a denial is remembered: one second unless set. With zero, each call is sent.
+    /// Sets the maximum time for which a denial is remembered: one second unless set. With zero, no denial is
+    /// remembered, and each call is sent.
     ///
-    /// A denial is remembered at most until one unit is free. Until then, calls for the key are denied without a trip,
-    /// and a reset or refund by another process is not noticed.
+    /// A denial is remembered at most until one unit is available. During this time, calls for the key are denied
+    /// without a trip, and a reset or refund by another process is not noticed.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self
     }
 
-    /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one. This is
-    /// for comparisons of both.
+    /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one round
+    /// trip. Tests compare both.
     #[doc(hidden)]
     pub fn without_scripts(mut self) -> Self {
         self.settings.scripts = false;
         self
     }
 
-    /// Connects to the server, and executes a script.
+    /// Connects to the server, and executes a script to test the connection.
     ///
     /// # Errors
     ///
@@ -119,7 +121,8 @@ impl RedisStoreBuilder {
         client.connect().await?;
         let store = self.finish(Box::new(client));
         let (link, key) = (&*store.link, store.settings.key_text("connect").of(&()));
-        // The reply also has the server's time, with which the server can detect late calls from now on.
+        // The reply also contains the server's time. From then on, the server can detect calls that arrive after their
+        // deadline.
         let limit = link.now().saturating_add(2_000_000_000);
         match link.until(limit, link.read(&key, limit)).await {
             Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(store),
@@ -128,7 +131,7 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Returns a store that connects when it is first used.
+    /// Returns a store that connects when a call first needs a connection.
     ///
     /// # Errors
     ///

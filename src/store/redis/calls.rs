@@ -1,4 +1,4 @@
-//! The methods of a limiter.
+//! The methods of a limiter whose store is in Redis.
 
 use std::sync::Arc;
 
@@ -59,7 +59,8 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
 }
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
-    /// Refunds or resets the key. A reset is also made in the fallback; a refund is made there only if Redis fails.
+    /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
+    /// fails.
     fn change(&self, key: Arc<str>, operation: Operation<A>) -> RedisReply<()> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
@@ -69,7 +70,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             if let Some(local) = &shared.fallback {
                 match action {
                     Action::Reset => local.reset(&*key),
-                    // Redis or the fallback has charged the call, never both.
+                    // Either Redis or the fallback has charged the call, never both.
                     _ if changed.is_err() => local.refund(&*key, cost),
                     _ => {}
                 }
@@ -80,7 +81,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
 }
 
 impl<A> Request<A> {
-    /// Returns the attempt with which the call is passed to another store.
+    /// Returns the attempt that passes the call to the fallback.
     fn attempt(&self) -> Attempt<'_, A>
     where
         A: StoredAlgorithm,

@@ -1,7 +1,8 @@
 //! A connection of the `redis` crate that reconnects.
 //!
-//! The crate's own connection manager stops after some attempts, and waits without bound while it connects. Here, a
-//! task tries again as long as calls wait, and each call has its own deadline.
+//! The connection manager of the `redis` crate gives up after some attempts to connect, and waits without bound while
+//! it connects. Here, a task tries to connect as long as calls wait for a connection, and each call has its own
+//! deadline.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::{AnyClock, Nanos};
 
-/// The pauses between two attempts, which double from the first to the second.
+/// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
 #[derive(Clone)]
@@ -31,7 +32,7 @@ struct Inner {
     problem: Mutex<Option<RedisError>>,
 }
 
-/// The present connection, if there is one. No two connections have the same number.
+/// The present connection, if there is one. Each connection has a number of its own.
 #[derive(Clone, Default)]
 struct Current {
     number: u64,
@@ -42,11 +43,12 @@ struct Current {
 #[derive(Debug, Default)]
 struct Connecting {
     task: u64,
-    /// The time until which its present attempt lasts, if its runtime is driven. `None` if there is no task.
+    /// The time after which the task counts as abandoned, because its runtime is not driven. `None` if there is no
+    /// task.
     until: Option<Nanos>,
 }
 
-/// Ends the state of connecting, also if the runtime drops the task.
+/// Marks the end of the task when it is dropped, also if the runtime drops the task.
 struct ConnectTask {
     inner: Arc<Inner>,
     number: u64,
@@ -100,14 +102,15 @@ impl Inner {
         self.connecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time at which an attempt that begins now, and the pause after it, are over. After twice that time, its
-    /// runtime counts as one that is not driven.
+    /// Returns the time after which a task that begins an attempt now counts as abandoned: twice the time of an attempt
+    /// and of the pause after it.
     fn end_of_attempt(&self) -> Nanos {
         let attempt = Nanos::from(self.timeout.saturating_add(PAUSES.1)).0;
         self.clock.now().saturating_add(attempt.saturating_mul(2))
     }
 
-    /// Starts to connect, unless that goes on. The task ends when no call waits any more.
+    /// Starts the task that connects, unless it is running. The task ends when there is a connection, or when no call
+    /// waits for one any more.
     fn start_connecting(self: &Arc<Self>) -> Result<(), RedisError> {
         let runtime = Handle::try_current()
             .map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
@@ -135,7 +138,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the connection with this number, unless another connection has replaced it.
+    /// Drops the connection with that number. If another connection has replaced it, nothing is dropped.
     fn discard(&self, number: u64) {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
@@ -158,7 +161,7 @@ impl Inner {
                     if next.connection.is_some() {
                         break next;
                     }
-                    // The task may have ended just before this call began to wait.
+                    // The task may have ended just before this call began to wait for it.
                     self.start_connecting().map_err(CallError::Failed)?;
                     let changed = tokio::time::timeout(PAUSES.1, changes.changed()).await;
                     if let Ok(Err(_)) = changed {
@@ -189,7 +192,8 @@ impl Inner {
 }
 
 impl ConnectTask {
-    /// Extends the time by that of another attempt. Returns `false` if another task has taken over.
+    /// Extends the time of this task by that of another attempt to connect. Returns `false` if another task has taken
+    /// over.
     fn goes_on(&self) -> bool {
         let mut connecting = self.inner.lock_connecting();
         let is_present = connecting.task == self.number;
@@ -230,7 +234,7 @@ impl Connection for Client {
     }
 }
 
-/// Converts an error of the crate.
+/// Converts an error of the `redis` crate.
 pub(super) fn convert(error: &::redis::RedisError) -> RedisError {
     match error.kind() {
         ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, error.to_string()),

@@ -1,4 +1,4 @@
-//! The connection to a server: it sends a command and returns the reply. Tests implement it to stage faults.
+//! The connection to a server: it sends a command and returns the reply. Tests implement the trait to simulate faults.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,30 +8,33 @@ use super::error::RedisError;
 /// A connection to one server, or to the nodes of a cluster. It sends the commands of several callers one after
 /// another, without waiting for replies.
 pub(super) trait Connection: Send + Sync + 'static {
-    /// Sends a command, and returns its reply. Waits until there is a connection; the caller sets the deadline.
+    /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller sets the
+    /// deadline.
     fn call(&self, command: Command) -> Call;
 
-    /// Returns the reason for which there is no connection, if there is none.
+    /// Returns why there is no connection. Returns `None` if there is a connection, or if no attempt to connect has
+    /// failed yet.
     fn problem(&self) -> Option<RedisError>;
 
-    /// Returns the number of the present connection, or of the last one if there is none.
+    /// Returns the number of the present connection, or of the last connection if there is none now.
     fn number(&self) -> u64;
 
-    /// Gives up the connection of that number, if it is the present one, so that the next call is sent on a new one.
+    /// Drops the connection of that number, if it is the present connection, so that the next call is sent on a new
+    /// connection.
     fn renew(&self, number: u64);
 }
 
 /// A pending [`Connection::call`].
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
 
-/// The words of a command.
+/// A command: its name and its arguments.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Command {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// A reply that is not an error.
+/// A reply that is not an error of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Text(Vec<u8>),
@@ -39,7 +42,7 @@ pub(super) enum Reply {
     Other(String),
 }
 
-/// The reason for which a call has no reply.
+/// The reason why a call has no reply.
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
     /// The server does not have the script.

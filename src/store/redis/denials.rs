@@ -1,4 +1,4 @@
-//! Denials that are remembered for a short time, so that a client that retries at once causes no trips.
+//! Denials that are remembered for a short time. So a client that retries at once causes no trips.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,20 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The number of sets into which keys are hashed, and the most keys of a set: the oldest makes room for another.
+/// The number of sets into which keys are hashed, and the maximum number of keys in a set. In a full set, a new key
+/// replaces the oldest.
 const SETS: usize = 1_024;
 const SET_KEYS: usize = 10;
 
-/// The states of keys that had no unit left at their last decision.
+/// The states of keys that had no unit available after their last decision.
 ///
-/// Such a state denies the same calls until a unit is free: other processes can only use more of it, unless they reset or
-/// refund it. The work of each call is bounded by the size of a set, also while a flood of keys fills all of them.
+/// Such a state denies calls until a unit is available: other processes can only use more units, unless they reset or
+/// refund the key. The work of each call is bounded by the size of a set, even if a flood of keys fills all sets.
 #[derive(Debug)]
 pub(super) struct Denials<A: StoredAlgorithm> {
     sets: Box<[Mutex<Vec<Remembered<A>>>]>,
     hasher: RandomState,
-    /// The longest time, in nanoseconds. 0: nothing is remembered.
+    /// The maximum time for which a denial is remembered, in nanoseconds. With 0, no denial is remembered.
     longest: u64,
 }
 
@@ -33,7 +34,7 @@ struct Remembered<A: StoredAlgorithm> {
     state: A::State,
     /// The server's time at which the state was read.
     now: Nanos,
-    /// This process's time at which the request was sent, before the server read the state.
+    /// The time at which the request was sent, by this process's clock. The server read the state after that time.
     sent: Nanos,
 }
 
@@ -45,10 +46,10 @@ impl<A: StoredAlgorithm> Denials<A> {
         Self { sets, hasher: RandomState::new(), longest }
     }
 
-    /// Returns the set of a key. `None` if nothing is remembered.
+    /// Returns the set of a key, or `None` if no denial is remembered.
     fn set(&self, key: &str) -> Option<MutexGuard<'_, Vec<Remembered<A>>>> {
         let sets = self.sets.len() as u64;
-        // Below the number of sets, so it fits.
+        // The index is below the number of sets, so it fits.
         let index = self.hasher.hash_one(key).checked_rem(sets)? as usize;
         Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -62,7 +63,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         now: Nanos,
         sent: Nanos,
     ) {
-        // If denials change the state, each call must be sent.
+        // If a denial changes the state, each call must be sent.
         if self.longest == 0 || plan.algorithm.counts_denials() {
             return;
         }
@@ -80,7 +81,8 @@ impl<A: StoredAlgorithm> Denials<A> {
         }
     }
 
-    /// Returns the denial of a call at `local`, if the remembered state denies the call.
+    /// Returns the denial of a call at `local`, a time of this process's clock, if the remembered state denies the
+    /// call.
     pub(super) fn answer(
         &self,
         key: &Arc<str>,

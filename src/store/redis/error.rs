@@ -2,9 +2,9 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The error of a [`RedisStore`](super::RedisStore), which could not be set up, or could not decide a call.
+/// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
-/// Its text says what to change. A layer answers the call with 503, or gRPC `UNAVAILABLE`.
+/// The error's text says what to change. A layer answers a call with this error with 503, or gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
@@ -21,29 +21,31 @@ pub enum RedisErrorKind {
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
-    /// No reply came before the deadline. The call was charged only if the server executed it before the deadline.
+    /// No reply came before the deadline of the call. The call was charged only if the server executed it before that
+    /// deadline.
     Late,
     /// There is no connection.
     Unreachable,
-    /// Earlier calls failed, so this one was not sent. The next attempt is due within half a second.
+    /// Earlier calls failed, so this call was not sent. Within half a second, one call tries the server again.
     Open,
-    /// The value of the key was not written by this crate, or by another version of it. The value is not changed.
+    /// The value of the key was not written by this crate, or was written by another version of this crate. The value
+    /// is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
     /// The server is out of memory (`OOM`), or cannot write its snapshot (`MISCONF`).
     OutOfMemory,
-    /// The server executes a script that takes long (`BUSY`).
+    /// The server is busy with a script that takes long (`BUSY`).
     Busy,
     /// The server is starting (`LOADING`), or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
     Loading,
     /// The user or the password is wrong (`NOAUTH`, `WRONGPASS`).
     Auth,
-    /// The user may not do this (`NOPERM`).
+    /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
-    /// The call was made outside of a tokio runtime, or its runtime has ended.
+    /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
     NoRuntime,
-    /// Another error of the server.
+    /// Another error that the server replied.
     Server,
 }
 
@@ -52,12 +54,12 @@ impl RedisError {
         Self { kind, detail: detail.into() }
     }
 
-    /// Converts the text of an error that the server replied, such as `OOM command not allowed`.
+    /// Converts the text of an error reply of the server, such as `OOM command not allowed`.
     pub(crate) fn from_reply(text: &str) -> Self {
         let mut words = text.split(' ');
         let code = words.next().and_then(RedisErrorKind::of_code);
-        // Before Redis 7, the error of a command in a script is in the text of another:
-        // `ERR Error running script (call to f_1f3c..): @user_script:9: -OOM command not allowed ..`.
+        // Before Redis 7, the error of a command in a script is inside the text of another error: `ERR Error running
+        // script (call to f_1f3c..): @user_script:9: -OOM command not allowed ..`.
         let inner = || match text.contains("rror running script") {
             true => words.find_map(|word| RedisErrorKind::of_code(word.trim_start_matches('-'))),
             false => None,
@@ -65,7 +67,7 @@ impl RedisError {
         let kind = match code.or_else(inner) {
             Some(kind) => kind,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
-            // A script fails with this text if the user may not call one of its commands.
+            // A script fails with this text if the Redis user may not run one of its commands.
             _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
                 RedisErrorKind::Permission
             }
@@ -82,7 +84,7 @@ impl RedisError {
 }
 
 impl RedisErrorKind {
-    /// Returns the kind of an error that begins with this word.
+    /// Returns the kind of an error reply that begins with this word.
     fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "READONLY" => Self::ReadOnly,
@@ -96,7 +98,7 @@ impl RedisErrorKind {
         })
     }
 
-    /// Returns whether the server cannot decide any call, as it seems.
+    /// Returns whether errors of this kind suggest that the server cannot decide any call.
     pub(super) const fn is_outage(self) -> bool {
         matches!(
             self,
@@ -111,12 +113,13 @@ impl RedisErrorKind {
         )
     }
 
-    /// Returns whether trips that only read may succeed all the same.
+    /// Returns whether the server may fail to write although it can read.
     pub(super) const fn concerns_writes(self) -> bool {
         matches!(self, Self::ReadOnly | Self::OutOfMemory | Self::Permission)
     }
 
-    /// Returns whether a new connection may reach another server, or the same in another state.
+    /// Returns whether a new connection may help, because it reaches another server, or the same server in another
+    /// state.
     pub(super) const fn needs_connection(self) -> bool {
         matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
     }

@@ -1,5 +1,5 @@
-//! Trips to the server: at most one at a time for a key. Calls that arrive during a trip are decided together in the
-//! next trip, in the order in which they arrived.
+//! Trips to the server. A process makes at most one trip at a time for a key. Calls that arrive during a trip are
+//! decided together in the next trip, in the order in which they arrived.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::states::States;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
-/// The maximum number of calls of one trip, because a script blocks the server while it runs.
+/// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// The right to make trips for a key. Each key in the table of flights has one flight.
+/// The task that makes the trips for a key, one after another. Each key in the table of flights has one such task.
 struct Flight<A: StoredAlgorithm> {
     shared: Arc<Shared<A>>,
     key: Arc<str>,
@@ -31,18 +31,18 @@ struct Flight<A: StoredAlgorithm> {
 /// The calls that wait for the next trip of a key.
 #[derive(Debug)]
 pub(super) struct Waiting<A> {
-    /// The number of the flight that makes it.
+    /// The number of the flight that makes the next trip.
     flight: u64,
-    /// The time at which the present trip ends at the latest, if the runtime of its task is driven.
+    /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
     ends: Nanos,
     calls: Vec<Pending<A>>,
 }
 
-/// The result of a call, or an error that concerns all calls of a trip.
+/// The results of all calls of a trip, or an error that applies to all of them.
 type Outcomes = Result<Vec<Outcome>, RedisError>;
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Adds a call to the next trip of its key. If no trip is under way, one begins at once.
+    /// Adds a call to the next trip of its key. If no trip is under way, a trip begins at once.
     pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
         let (now, ends) = (self.link.now(), call.deadline);
@@ -50,12 +50,12 @@ impl<A: StoredAlgorithm> Shared<A> {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 waiting.calls.push(call);
-                // A call lasts until its deadline, so this is twice that time.
+                // A call lasts until its deadline, so the flight counts as abandoned after twice the time of a call.
                 let patience = ends.saturating_since(now);
                 if now <= waiting.ends.saturating_add(patience) {
                     return;
                 }
-                // The runtime of the flight is not driven, so this one takes over.
+                // The runtime of the present flight is not driven, so a new flight takes over.
                 waiting.flight = number;
                 waiting.take_batch(Vec::new())
             }
@@ -65,13 +65,13 @@ impl<A: StoredAlgorithm> Shared<A> {
             }
         };
         let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
-        // If the runtime has ended, the task is dropped at once, and with it the flight.
+        // If the runtime has ended, it drops the task at once, and the flight with the task.
         runtime.spawn(flight.run(batch));
     }
 }
 
 impl<A> Waiting<A> {
-    /// Adds the calls of the next trip to a batch, and takes over its end.
+    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
     fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
         let later = self.calls.split_off(self.calls.len().min(MAX_BATCH));
         batch.extend(mem::replace(&mut self.calls, later));
@@ -91,8 +91,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Returns the calls of the next trip: first `undone`, which undoes the charges of calls that were dropped, then
-    /// the calls that have arrived meanwhile. Ends the flight if there are none.
+    /// Returns the calls of the next trip: first the operations `undone`, which undo the charges of dropped calls, then
+    /// the calls that have arrived during the last trip. If there are none, ends the flight and returns `None`.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.link.deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
@@ -116,7 +116,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         None
     }
 
-    /// Decides the calls. Returns the operations that undo the charges of calls that their callers have dropped.
+    /// Decides the calls of one trip. Returns the operations that undo the charges of calls that were dropped
+    /// meanwhile.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
         let link = &*shared.link;
@@ -136,7 +137,8 @@ impl<A: StoredAlgorithm> Flight<A> {
             let decided = link.until(last, self.decide(&plan, &batch, first)).await;
             let outcomes = match decided {
                 Some(Ok(Some(outcomes))) => Ok(outcomes),
-                // By the server's clock, the deadline of one call had passed, so the server has done nothing.
+                // By the server's clock, the deadline of one of the calls had passed, so the server has changed
+                // nothing.
                 Some(Ok(None)) => {
                     tokio::task::yield_now().await;
                     continue;
@@ -171,7 +173,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         batch.into_iter().zip(outcomes).filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
     }
 
-    /// Decides the calls in one trip or in two. Returns `None` if it was later than `not_after` by the server's clock.
+    /// Decides the calls in one or more round trips. Returns `None` if, by the server's clock, it was later than
+    /// `not_after`.
     async fn decide(
         &self,
         plan: &Arc<Plan<A>>,
@@ -191,7 +194,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         match found.verdict {
             Verdict::Done => {
-                // The script has decided these calls as they are decided here, on the state that it found.
+                // The script has decided the calls on the state in `found`, by the same rules. So their decisions are
+                // computed here from that state.
                 let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
                 match has_written {
                     true => link.breaker.wrote(),
@@ -228,10 +232,10 @@ impl<A: StoredAlgorithm> Flight<A> {
                 let asked = link.now();
                 let swapped = link.swap(&self.key, not_after, &found.text, &after, ttl).await?;
                 match swapped.verdict {
-                    // A full server still deletes.
+                    // A server that is out of memory can still delete keys, so this does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
                     Verdict::Done => link.breaker.wrote(),
-                    // Another process was quicker: again, with what it wrote.
+                    // Another process has changed the state meanwhile: decide again, on the state that it wrote.
                     Verdict::Other => {
                         (found, sent) = (swapped, asked);
                         continue;
@@ -244,8 +248,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Writes the state as it is, if only a trip that writes can close the circuit breaker. The calls are decided already, so its
-    /// failure concerns the breaker alone.
+    /// Writes the state unchanged, if only a trip that writes can close the circuit breaker. The calls are decided
+    /// already, so a failure of this write affects only the breaker.
     async fn probe(&self, plan: &Plan<A>, state: &mut States<A>, found: &Answer, not_after: Nanos) {
         let link = &*self.shared.link;
         if found.text.is_empty() || !link.breaker.needs_write() {
@@ -272,7 +276,8 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// Applies the calls in order to the state in `found`. Returns the outcomes, the state, and whether it must be written.
+/// Applies the calls in order to the state in `found`. Returns the outcomes, the new state, and whether that state must
+/// be written.
 fn apply<A: StoredAlgorithm>(
     plan: &Plan<A>,
     found: &Answer,
@@ -295,13 +300,13 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Converts the answer of a read to that of a script that did nothing, so that compare-and-set follows.
+    /// Converts the answer of a script that only reads, so that compare-and-set follows.
     fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }
 }
 
-/// If the task panics, or is dropped with its runtime, the calls that wait get an error, and the key can be used again.
+/// If the task panics, or its runtime drops it, the calls that wait for it get an error, and the key can be used again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

@@ -2,7 +2,8 @@
 
 use crate::algorithm::StepKind;
 
-/// Arguments: grains of a microsecond, grains of a unit, capacity, grains of a unit that must fit, period, maximum.
+/// Arguments: the grains of a microsecond, the grains of a unit, the capacity in grains, the grains per unit of cost
+/// that must be available, the period, and the maximum number of grains in a state.
 const BUCKET: Fragments = Fragments {
     read: "\
 local m$, h$, l$ = 0, 0, nil
@@ -27,7 +28,7 @@ ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
 ",
 };
 
-/// Arguments: limit, period, 1 if aligned.
+/// Arguments: the limit, the period, and 1 if windows are aligned, otherwise 0.
 const FIXED_WINDOW: Fragments = Fragments {
     read: "\
 local l$, g$, n$, h$ = now, 0, 0, 0
@@ -57,7 +58,7 @@ ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
 ",
 };
 
-/// Arguments: limit, period.
+/// Arguments: the limit and the period.
 const SLIDING_COUNTER: Fragments = Fragments {
     read: "\
 local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
@@ -96,7 +97,7 @@ ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
 };
 
-/// Arguments: limit, period, width, slices; spans in nanoseconds.
+/// Arguments: the limit, the period, the length of a slice, and the number of slices. Times are in nanoseconds.
 const SLIDING_WINDOW: Fragments = Fragments {
     read: "\
 local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
@@ -154,12 +155,12 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 
 /// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument.
 pub(super) struct Fragments {
-    /// Reads the state and brings it up to `now`.
+    /// Reads the state and advances it to `now`.
     pub(super) read: &'static str,
     /// The condition that `cost` units are available.
     pub(super) fits: &'static str,
     pub(super) take: &'static str,
-    /// Appends the state to `x`, and extends `ttl`.
+    /// Appends the state to the text `x`, and raises `ttl` to the state's time to live.
     pub(super) write: &'static str,
 }
 

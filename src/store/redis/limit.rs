@@ -35,7 +35,7 @@ pub struct RedisLimit<A: StoredAlgorithm> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RedisKey(pub(super) Arc<str>);
 
-/// A reply of a [`RedisLimit`].
+/// The future of a reply of a [`RedisLimit`].
 pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
 
 /// The part of a limiter that its clones share.
@@ -46,7 +46,7 @@ pub(super) struct Shared<A: StoredAlgorithm> {
     plan: RwLock<Arc<Plan<A>>>,
     is_replaced: AtomicBool,
     scripts: bool,
-    /// The keys for which a trip is under way, and the calls that wait for the next.
+    /// The keys for which a trip is under way, each with the calls that wait for its next trip.
     pub(super) flights: DashMap<Arc<str>, Waiting<A>>,
     pub(super) flights_begun: AtomicU64,
     pub(super) queues: WaitQueues,
@@ -108,7 +108,8 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 }
 
-/// A call whose reply is awaited. If it is dropped after the reply was sent and before that is taken, its charge is undone.
+/// A call that awaits its reply. If the call is dropped after the reply was sent, but before the reply was received,
+/// the charge of the call is undone.
 struct Asked<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,
     key: &'a Arc<str>,
@@ -119,7 +120,7 @@ struct Asked<'a, A: StoredAlgorithm> {
 
 impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
     fn drop(&mut self) {
-        // From here on, the trip finds out by itself that the call was dropped.
+        // If no reply was sent yet, the trip detects from now on that the call was dropped.
         self.answer.close();
         if let Ok(Ok(outcome)) = self.answer.try_recv()
             && let Some(undo) = self.operation.clone().undone(&outcome)
@@ -152,7 +153,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
-                // It may have been decided in the same moment.
+                // The call may have been decided at the same instant.
                 asked.answer.close();
                 asked.answer.try_recv().unwrap_or_else(|_| {
                     link.count_late();
@@ -162,14 +163,14 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot decide it in
-    /// time.
+    /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
+    /// the deadline.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
         let deadline = self.link.deadline();
         self.send(key, Pending { operation, deadline, reply: None }, runtime);
     }
 
-    /// Returns the reservation of a call that was charged.
+    /// Returns the reservation of a call that was charged, or an empty one if the call needs none.
     pub(super) fn reservation(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -193,7 +194,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         })
     }
 
-    /// Decides a call without waiting.
+    /// Decides a call that does not wait.
     pub(super) async fn check(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -211,7 +212,8 @@ impl<A: StoredAlgorithm> Shared<A> {
     }
 
     fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
-        // A settlement of another call may return units at any time, so calls with settlement are always sent.
+        // The settlement of another call may return units at any time. So calls with settlement are always sent, even
+        // if a denial is remembered.
         if request.settles {
             return None;
         }
@@ -262,10 +264,10 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimit<
     }
 }
 
-/// A settlement is sent without waiting for it. It is lost if the server cannot decide it within the deadline.
+/// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
 impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
 
-/// Keys are converted when they are used next. Other processes continue with their own algorithm.
+/// The states of keys are converted when the keys are next used. Other processes continue with their own algorithm.
 impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
     /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old one stays in use,
     /// and the error is logged (feature `tracing`). The fallback keeps its own algorithm.

@@ -1,4 +1,5 @@
-//! The part of a store that all its limiters share: the connection, the server's time, the deadline and the breaker.
+//! The part of a store that all its limiters share: the connection, the server's time, the deadline and the circuit
+//! breaker.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -26,12 +27,12 @@ pub(super) struct Link {
     swap: Script,
     trips: AtomicU64,
     late: AtomicU64,
-    /// The time that tests pass to scripts, in microseconds.
+    /// The time that tests pass to scripts as an argument, in microseconds.
     #[cfg(test)]
     pub(super) passed: AtomicU64,
 }
 
-/// The reply of a script: the server's time, and a state.
+/// The reply of a script: a verdict, the server's time, and a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
@@ -43,9 +44,10 @@ pub(super) struct Answer {
 pub(super) enum Verdict {
     /// The script has run to its end.
     Done,
-    /// The script has changed nothing, because it cannot change the state that it found.
+    /// The script has changed nothing, because it cannot process the state that it found. The reply contains that
+    /// state.
     Other,
-    /// The script has changed nothing, because its callers no longer wait.
+    /// The script has changed nothing, because the deadline of a call had passed.
     Late,
 }
 
@@ -80,7 +82,7 @@ impl Link {
         self.clock.sleep_until(time)
     }
 
-    /// Awaits `future` until `deadline`. Returns `None` if the deadline comes first.
+    /// Awaits `future` until `deadline`. Returns `None` if `future` is not ready by then.
     pub(super) async fn until<F: Future>(&self, deadline: Nanos, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut sleep = pin!(self.sleep_until(deadline));
@@ -97,7 +99,7 @@ impl Link {
     }
 
     pub(super) fn deadline_error(&self) -> RedisError {
-        // If there is no connection, its error explains the failure better.
+        // If there is no connection, the error of the last attempt to connect explains the failure better.
         let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
         self.connection.problem().unwrap_or_else(late)
     }
@@ -114,7 +116,7 @@ impl Link {
         self.eval(&self.read, key, not_after, |_| {}).await
     }
 
-    /// Writes `after` if the state is still `before`. Deletes the key if `after` is empty.
+    /// Writes the text `after` if the text of the key is still `before`. Deletes the key if `after` is empty.
     pub(super) async fn swap(
         &self,
         key: &str,
@@ -129,8 +131,8 @@ impl Link {
         .await
     }
 
-    /// Executes a script, even if the breaker is open, and records its success or failure in the breaker. The caller
-    /// sets the deadline.
+    /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
+    /// caller sets the deadline.
     pub(super) async fn eval(
         &self,
         script: &Script,
@@ -149,8 +151,8 @@ impl Link {
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
-            // The server has restarted, or its scripts were flushed. `EVAL` sends the text of the script, and the
-            // server keeps it.
+            // The server does not have the script, because it has restarted or its scripts were flushed. `EVAL` sends
+            // the text of the script, which the server then keeps.
             self.trips.fetch_add(1, Ordering::Relaxed);
             reply = self.connection.call(command("EVAL", script.text())).await;
         }
@@ -185,7 +187,8 @@ impl Link {
         self.connection.number()
     }
 
-    /// Takes the failure of a trip that began on the connection of that number. One that has replaced it since is kept.
+    /// Records the failure of a trip that began on the connection of that number. A connection that has replaced it
+    /// since is kept.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
         let is_open = self.breaker.failed(&error, self.now());
         if is_open && error.kind().needs_connection() {
@@ -194,8 +197,8 @@ impl Link {
         error
     }
 
-    /// Returns a lower bound of the server's time at `not_after`, in microseconds. Returns a time in the distant future
-    /// if the server's time is not known yet.
+    /// Returns a lower bound of the server's time, in microseconds, when this process's clock reads `not_after`.
+    /// Returns a time in the distant future if the server's time is not known yet.
     fn last_argument(&self, not_after: Nanos) -> u64 {
         #[cfg(test)]
         if self.source == TimeSource::Passed {

@@ -18,32 +18,35 @@
 //! # What is exact
 //!
 //! All processes that use one name on one server share one limit, and together they admit exactly what one process
-//! would. Times are those of the server's clock, in microseconds. A script decides a call in one round trip. For
-//! algorithms without a script, the state is read, and then written unless another process has written it meanwhile:
+//! would. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server decides a
+//! call in one round trip. For the others, the state is read, and the new state is written unless another process has
+//! changed it meanwhile:
 //!
 //! | algorithm | round trips |
 //! |---|---|
 //! | `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, and tuples of them | 1 |
-//! | larger tuples: of more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2 |
-//! | the same with numbers above 2^53 (a token bucket of a burst of 104,251 per day, a sliding counter of 1,000,000 per day) | 2 |
-//! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | 2, more while processes collide |
+//! | tuples with more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2 |
+//! | algorithms of the first row with numbers above 2^53 (a token bucket of a burst of 104,251 per day, a sliding counter of 1,000,000 per day) | 2 |
+//! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | 2, and more while processes change the same key at once |
 //!
 //! For each key, a process makes one trip at a time. Calls that arrive during a trip are decided together in the next
-//! trip, in the order in which they arrived. A denial is remembered until one unit is free, at most one second.
+//! trip, in the order in which they arrived. A process remembers a denial until one unit is available, at most for one
+//! second.
 //!
 //! # What is not promised
 //!
 //! - A failover to a replica loses the calls that were not replicated: at most one more limit per key is admitted.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
-//! - A reset or refund by another process may be noticed up to one second late by a process that remembers a denial.
-//! - Calls of several processes that wait for a window are in no order. Calls that wait for a bucket are, and are charged when
-//!   they begin to wait; one that is cancelled gives that back only if no later call was given a time.
-//! - While machines with two quotas for one name run, each call is decided by the quota of its machine, and charged to both:
-//!   no machine admits more than its own quota would. Each call then takes two round trips.
-//! - Two limiters of one name in a process make trips of their own.
-//! - A limiter's clock has no effect. Buckets that [start empty](crate::algorithm::TokenBucket::start_empty) are full, since a
-//!   new key counts as idle for ever.
+//! - A process that remembers a denial notices a reset or refund by another process up to one second late.
+//! - Calls that wait for a window in several processes are admitted in no particular order. Calls that wait for a
+//!   bucket are admitted in order. They are charged when they begin to wait; a call that is cancelled while it waits is
+//!   given its charge back only if no later call was charged.
+//! - While machines with two quotas use one name, each call is decided by the quota of its machine, and charged to both
+//!   quotas: no machine admits more than its own quota would. Each call then takes two round trips.
+//! - Two limiters of one name in a process make separate trips.
+//! - A limiter's clock has no effect. Buckets that [start empty](crate::algorithm::TokenBucket::start_empty) are full,
+//!   since a new key counts as idle for ever.
 
 mod breaker;
 mod builder;
@@ -83,19 +86,25 @@ pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
 pub use limit::{RedisKey, RedisLimit, RedisReply};
 
-/// A connection to Redis or Valkey, for any number of limiters. Clones share it.
+/// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
-/// Pass it to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`]. Each limiter needs a
-/// [name](crate::limiter::Builder::name).
+/// Pass the store to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`]. Each limiter
+/// needs a [name](crate::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached. A call that
-/// failed because it was late charges nothing if the server gets to it later. After five late calls in a row, or an error by
-/// which the server says that it cannot decide any, calls fail at once without a trip; one of them tries again after 50 ms,
-/// then after up to 400 ms. If the server did not write, such as one that is full, only a call that writes ends this. A call that
-/// is dropped charges nothing, unless its reply was taken; what was charged is undone by another trip. No key is written without a time to live, and no value is overwritten that is not a state of
-/// this crate.
+/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached, except
+/// for the time that it waits for units. A call that failed at its deadline charges nothing if the server receives it
+/// later.
+///
+/// After five failures in a row because of late replies or a missing connection, or after an error by which the server
+/// says that it cannot decide any call, calls fail at once and are not sent. One call tries the server again after 50
+/// ms; if it fails, the pause doubles, up to 400 ms. If the server failed to write, for example because it is out of
+/// memory, calls are sent again only after one of them has written.
+///
+/// A call that is dropped before its reply was received charges nothing: if the server has charged it, another trip
+/// undoes the charge. No key is written without a time to live, and a value that is not a state of this crate is never
+/// overwritten.
 ///
 /// # Errors
 ///
@@ -107,7 +116,7 @@ pub struct RedisStore {
     names: Names,
 }
 
-/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not. Created by
+/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide. Created by
 /// [`RedisStore::fallback`].
 #[derive(Clone, Debug)]
 pub struct WithFallback<A: StoredAlgorithm> {
@@ -121,11 +130,11 @@ pub struct WithFallback<A: StoredAlgorithm> {
 pub struct RedisStats {
     /// The number of commands that were sent to decide calls.
     pub trips: u64,
-    /// The number of calls that failed because they were late, or because there was no connection.
+    /// The number of calls that failed at their deadlines, because the reply was late or there was no connection.
     pub late: u64,
     /// The number of times that the circuit breaker opened.
     pub opened: u64,
-    /// `true` if the circuit breaker is open, so that calls are not sent.
+    /// `true` if the circuit breaker is open, so that calls are not sent to the server.
     pub is_open: bool,
 }
 
@@ -140,14 +149,14 @@ impl RedisStore {
         Self::builder(url).connect().await
     }
 
-    /// Returns a builder for the server at `url`, which sets the deadline and other options.
+    /// Returns a builder for the server at `url`, with which the deadline and other options can be set.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
 
-    /// Returns a store whose calls are decided by `limiter` if Redis fails.
+    /// Returns a store whose calls are decided by `limiter` while Redis fails.
     ///
-    /// That limiter counts only the calls that it has decided itself, so give it one machine's share of the quota.
+    /// `limiter` counts only the calls that it decides, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }
@@ -187,8 +196,8 @@ impl<A: StoredAlgorithm> MakeStore<A> for RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the limiter has no name, if its name is that of a limiter with another algorithm or quota,
-    /// or if the states of its algorithm cannot be kept in Redis.
+    /// Returns an error if the limiter has no name, if another limiter of this store has the same name and another
+    /// algorithm or quota, or if the states of its algorithm cannot be kept in Redis.
     fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
         self.limit(settings, None)
     }

@@ -3,13 +3,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 
-/// The names of the limiters of a store. Two limiters with one name share their keys, so they must have the same quota.
+/// The names of the limiters of a store. Two limiters with one name share their keys, so both must have the same
+/// algorithm and quota.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The unit of the states, which differs between algorithms and between quotas.
+    /// The unit of the states of a limiter. It differs between algorithms and between quotas.
     unit: String,
     limiters: usize,
 }
@@ -51,7 +52,7 @@ impl Names {
 }
 
 impl Registered {
-    /// Sets the unit after the algorithm was replaced.
+    /// Sets the unit of this name, after the algorithm of a limiter was replaced.
     pub(super) fn set(&self, unit: &str) {
         self.names.with(|names| {
             if let Some(entry) = names.get_mut(&self.name) {

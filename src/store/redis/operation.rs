@@ -24,9 +24,9 @@ pub(super) enum Action {
     Undo(Nanos),
     /// Charges the units by which the actual cost of a call exceeds its charge.
     ChargeMore,
-    /// Charges a call for the time at which it will be released, if it waits at most this many nanoseconds.
+    /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its release.
     Reserve(u64),
-    /// Undoes the `Reserve` that returned this mark.
+    /// Undoes the `Reserve` whose outcome had this mark.
     GiveBack(u128),
 }
 
@@ -34,9 +34,9 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     pub(super) decision: Decision,
-    /// The server's time of the decision.
+    /// The server's time at which the decision was made.
     pub(super) now: Nanos,
-    /// The mark of a `Reserve`, by which it can be undone.
+    /// The mark of a `Reserve`, with which the `Reserve` can be undone.
     pub(super) mark: Option<u128>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct Pending<A> {
     pub(super) operation: Operation<A>,
-    /// The time until which the caller waits.
+    /// The time until which the caller waits for the result.
     pub(super) deadline: Nanos,
     /// `None` if no caller waits for the result.
     pub(super) reply: Option<oneshot::Sender<Result<Outcome, RedisError>>>,
@@ -56,8 +56,8 @@ impl<A> Pending<A> {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Sends the result to the caller. If the caller has dropped the call, returns the operation that undoes its
-    /// charge, if any.
+    /// Sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
+    /// operation that undoes the charge.
     pub(super) fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
         let sent = self.reply?.send(result);
         let Err(Ok(outcome)) = sent else { return None };
@@ -90,8 +90,8 @@ impl<A> Operation<A> {
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. A tier replaces the configuration with the same unit in
-    /// `state`.
+    /// Returns the algorithm that decides the operation. If the call has a tier, the tier replaces the configuration of
+    /// the same unit in `state`.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let Some(tier) = &self.tier else { return limiter };
         tier.adopt(state);
@@ -140,8 +140,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
-        // If the clock was set back by more than a period, the state continues from the new time. It must be written:
-        // otherwise the key would not change until the clock reaches the old time again.
+        // If the clock was set back by more than a period, the state continues from the new time. That state must be
+        // written: otherwise the key would not change until the clock reaches the old time again.
         let was_set_back = self.action != Action::Peek && limiter.is_set_back(&before, state);
         (Outcome { decision, now, mark }, changed || was_set_back)
     }

@@ -7,14 +7,14 @@ use super::states::{States, VERSION};
 use crate::algorithm::{Step, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// An algorithm, and how its states are written and its checks decided.
+/// An algorithm, with the script that decides its checks and the beginning of the texts of its states.
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
     /// The beginning of the text of a state: the version and the unit.
     prefix: String,
     script: Option<PlannedScript>,
-    /// `true` if a call that waits is charged for the time of its release.
+    /// `true` if a call that waits is charged at once, for the time of its release.
     pub(super) hands_out_times: bool,
 }
 
@@ -45,12 +45,13 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns the beginning of the texts, which differs between algorithms and between quotas.
+    /// Returns the beginning of the texts of states. It differs between algorithms and between quotas.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Returns the script that decides calls of these costs, and the function that adds its arguments.
+    /// Returns the script that decides calls of these costs, and the function that adds the arguments of the script to
+    /// a command.
     pub(super) fn script<'a>(
         &'a self,
         costs: &'a [u64],
@@ -68,13 +69,14 @@ impl<A: StoredAlgorithm> Plan<A> {
         Some((&planned.script, arguments))
     }
 
-    /// Returns the numbers after the unit, if that is the own one.
+    /// Returns the numbers after the unit of a text, if that is the unit of this plan.
     pub(super) fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
         let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
         text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
     }
 
-    /// Reads the text of a key at `now`; the state of another quota is converted. Without a text, the state is fresh.
+    /// Reads the text of a key at `now`. The states of other quotas are converted. If the text is empty, the state is
+    /// fresh.
     pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
         if text.is_empty() {
             return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));

@@ -1,12 +1,12 @@
 //! The scripts, which change states on the server.
 //!
-//! A script is made of fragments, one for each limit. So there is one script for each *combination of kinds* of limits;
-//! quotas are arguments. A script decides the costs of several calls in order, writes the resulting state, and returns
-//! the time and the state that it found. From these, the decision of each call is computed here, with the algorithm's
-//! own arithmetic.
+//! A script is made of fragments, one for each limit. So there is one script for each *combination of kinds* of limits,
+//! and quotas are arguments of the script. A script decides the costs of several calls in order, writes the resulting
+//! state, and returns the server's time and the state that it found. From these two, the decision of each call is
+//! computed in this process, with the algorithm's own arithmetic.
 //!
-//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only `%d` prints all their digits. Calls that
-//! need larger numbers are not decided by a script.
+//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only the format `%d` prints all their digits.
+//! Calls that need larger numbers are not decided by a script.
 
 use std::fmt::Write;
 
@@ -25,8 +25,8 @@ pub(super) struct Script {
 pub(super) enum TimeSource {
     /// The server's clock.
     Server,
-    /// The last argument, in tests. Keys do not expire there: the time to live of each is written to a second key,
-    /// whose name begins with `ttl:`.
+    /// The last argument, in tests. Keys do not expire in such tests: the time to live of each key is written to a
+    /// second key, whose name begins with `ttl:`.
     #[cfg(test)]
     Passed,
 }
@@ -41,7 +41,8 @@ impl TimeSource {
     }
 }
 
-/// The last argument is the time after which a call charges nothing, since its caller no longer waits.
+/// Reads the server's time. The last argument of a script is a deadline: after it, the script changes nothing, since
+/// its callers no longer wait.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
@@ -64,19 +65,19 @@ local now = tonumber(ARGV[#ARGV])
 local stamp = string.format('%d ', now)
 ";
 
-/// Gets the value. An empty one is none of this crate's.
+/// Gets the value of the key. An empty value was not written by this crate.
 const GET: &str = "\
 local s = c('GET', KEYS[1])
 if s == '' then return 'E' .. stamp end
 ";
 
-/// Returns the state.
+/// Returns the state of the key.
 const READ: &str = "\
 return 'D' .. stamp .. (s or '')
 ";
 
-/// Writes a state if no other process has written one. Arguments: the state before, the state after, and the time to
-/// live. If the state after is empty, the key is deleted.
+/// Writes the state of the key if no other process has changed it. The arguments are the state before, the state after,
+/// and the time to live. If the state after is empty, the key is deleted.
 const SWAP: &str = "\
 s = s or ''
 if s ~= ARGV[1] then return 'O' .. stamp .. s end
@@ -84,7 +85,7 @@ if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[
 return 'D' .. stamp
 ";
 
-/// Reads the state. The first argument is the beginning of its text.
+/// Begins to read the state. The first argument is the beginning of the text of a state.
 const OPEN: &str = "\
 local prefix, back, any = ARGV[1], false, false
 local p = #prefix + 1
@@ -102,7 +103,7 @@ impl Script {
         Self::new(format!("{}{GET}{READ}", source.head()))
     }
 
-    /// Creates the script that writes a state if no other process has written one.
+    /// Creates the script that writes a state if no other process has changed it.
     pub(super) fn swap(source: TimeSource) -> Self {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
@@ -138,7 +139,7 @@ impl Script {
         });
         text.push_str("any = true\nend\nend\nif any or back then\nlocal x, ttl = prefix, 0\n");
         parts.iter().for_each(|(.., write)| {
-            // Each fragment has a block of its own, since a function has at most 200 locals.
+            // Each fragment is in a block of its own, since a function can have at most 200 local variables.
             let _ = writeln!(text, "do\n{write}end");
         });
         text.push_str("c('PSETEX', KEYS[1], ttl + 1, x)\nend\nreturn 'D' .. stamp .. (s or '')\n");

@@ -2,22 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far the server's clock is ahead of this process's own, in microseconds. Both count from the Unix epoch, more or less,
-/// so the difference is kept relative to [`BIAS`].
+/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks count from about
+/// the Unix epoch. The difference can be negative, so it is kept relative to [`BIAS`].
 ///
-/// A reply is read some time after the server wrote its clock's reading into it. So each reply shows how far the
-/// server is ahead *at least*, and the largest of these differences is nearest to the truth. A difference that is
-/// smaller than the largest by more than two deadlines means that the server's clock was set back.
+/// A reply is received some time after the server wrote the reading of its clock into it. So each reply shows by how
+/// much the server is ahead *at least*, and the largest of these differences is nearest to the truth. If a difference
+/// is smaller than the largest by more than two deadlines, the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
-    /// 0 means that it is not known.
+    /// The difference, or 0 if it is not known.
     ahead: AtomicU64,
 }
 
 const BIAS: u64 = 1 << 62;
 
 impl ServerTime {
-    /// Records a reading of the server's clock that was received at `local`; both in microseconds.
+    /// Records a reading of the server's clock that was received when this process's clock read `local`. All arguments
+    /// are in microseconds.
     pub(super) fn observe(&self, server: u64, local: u64, deadline: u64) {
         let ahead = BIAS.saturating_add(server).saturating_sub(local).max(1);
         let known = self.ahead.load(Ordering::Relaxed);
@@ -26,7 +27,8 @@ impl ServerTime {
         }
     }
 
-    /// Returns a lower bound of the server's time when this process's clock reads `local`; both in microseconds.
+    /// Returns a lower bound of the server's time when this process's clock reads `local`. Both times are in
+    /// microseconds.
     pub(super) fn at(&self, local: u64) -> Option<u64> {
         match self.ahead.load(Ordering::Relaxed) {
             0 => None,

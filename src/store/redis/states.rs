@@ -1,26 +1,27 @@
-//! The state of a key, and those of other quotas that machines have for the same name.
+//! The state of a key, together with the states of other quotas that machines use for the same name.
 //!
-//! While machines with two quotas use a key, its text has a state for each quota. A call is decided by the quota of its machine,
-//! and charged to all. So what one quota cannot hold is not lost for the other, and no machine admits more than its own quota
-//! would, whichever machine has admitted the calls before. A state is dropped when its quota was not used for as long as it
-//! takes until the state is fresh.
+//! While machines with two quotas use a key, its text has a state for each quota. A call is decided by the quota of its
+//! machine, and charged to all states. So units that one quota cannot hold are still counted for the other quota, and
+//! no machine admits more than its own quota would, whichever machine has admitted the calls before. A state is dropped
+//! when its quota was not used for as long as the state takes to become fresh.
 
 use super::operation::{Action, Operation, Outcome};
 use super::plan::Plan;
 use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// The version of the text, its first word.
+/// The version of the text of a key: its first word.
 pub(super) const VERSION: &str = "1";
-/// What is between two states.
+/// The text between two states.
 const SEPARATOR: &str = " | ";
-/// The most states of other quotas. Of more, those that would be dropped first are.
+/// The maximum number of states of other quotas. If there are more, the states that would be dropped first are dropped
+/// at once.
 const MAX_OTHERS: usize = 3;
 
 /// The states of a key.
 #[derive(Clone, Debug)]
 pub(super) struct States<A: StoredAlgorithm> {
-    /// That of the quota of this process.
+    /// The state of the quota of this process.
     pub(super) own: A::State,
     others: Vec<Other<A>>,
 }
@@ -29,7 +30,7 @@ pub(super) struct States<A: StoredAlgorithm> {
 struct Other<A: StoredAlgorithm> {
     algorithm: A,
     state: A::State,
-    /// The time until which it is kept.
+    /// The time until which this state is kept.
     until: Nanos,
 }
 
@@ -38,7 +39,8 @@ impl<A: StoredAlgorithm> States<A> {
         Self { own, others: Vec::new() }
     }
 
-    /// Reads a text at `now`. If it has no state of this quota, one is converted.
+    /// Reads the text of a key at `now`. If the text has no state of this process's quota, a state of another quota is
+    /// converted.
     pub(super) fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
         let mut parts = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(SEPARATOR);
         let first = parts.next()?;
@@ -47,7 +49,7 @@ impl<A: StoredAlgorithm> States<A> {
             let (until, part) = part.split_once(' ')?;
             let until = Nanos(until.parse::<u64>().ok()?.checked_mul(1_000)?);
             let (algorithm, mut state) = read(plan, part)?;
-            // It may have been written by a server whose clock was ahead.
+            // The time may have been written by a server whose clock was ahead.
             let until = until.min(now.saturating_add(reset(&algorithm, &mut state, now)));
             others.push(Other { algorithm, state, until });
         }
@@ -67,7 +69,7 @@ impl<A: StoredAlgorithm> States<A> {
         Some(Self { own, others })
     }
 
-    /// Applies a call to the states of other quotas, after it was decided by the own one.
+    /// Applies a call to the states of other quotas, after the quota of this process has decided the call.
     pub(super) fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
         let (now, cost) = (outcome.now, call.cost);
         if call.action == Action::Reset {
@@ -87,7 +89,7 @@ impl<A: StoredAlgorithm> States<A> {
         }
     }
 
-    /// Writes the states that are in use at `now`. `None` if there is none.
+    /// Returns the text of the states that are in use at `now`, or `None` if all states are fresh.
     pub(super) fn write(&mut self, plan: &Plan<A>, now: Nanos) -> Option<String> {
         self.others.retain(|other| other.until > now && !other.algorithm.is_fresh(&other.state, now));
         self.others.sort_by_key(|other| std::cmp::Reverse(other.until));
@@ -107,7 +109,7 @@ impl<A: StoredAlgorithm> States<A> {
         Some(text)
     }
 
-    /// Returns how long the states are kept, in milliseconds: until they are fresh, and up to 2 ms longer.
+    /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer.
     pub(super) fn time_to_live(&mut self, algorithm: &A, now: Nanos) -> u64 {
         let own = reset(algorithm, &mut self.own, now);
         let others = self.others.iter().map(|other| other.until.saturating_since(now)).max();
@@ -120,7 +122,7 @@ fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) ->
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
 }
 
-/// Returns a state of `algorithm` that is converted from the one that leaves it the least.
+/// Converts each state of `others` to `algorithm`, and returns the result with the fewest remaining units.
 fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos) -> Option<A::State> {
     let convert = |other: &Other<A>| {
         let mut state = other.state.clone();

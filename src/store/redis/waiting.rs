@@ -1,8 +1,9 @@
-//! Calls that wait: until a time that they were given, or in a queue of this process.
+//! Calls that wait: either until a time that the server has determined, or in a queue of this process.
 //!
-//! A bucket knows when it will have the units of a call. So the call is charged at once for that time, and sleeps here:
-//! the calls of all processes are in one order. A window does not know which other calls wait. So its calls wait in a
-//! queue of their own process, and the first of them asks the server again when the window has room.
+//! The state of a bucket determines when the units of a call will be available. So the call is charged at once for that
+//! time, and sleeps in this process until then. The calls of all processes are released in one order. The state of a
+//! window does not show which other calls wait. So calls that wait for a window are queued in their own process, and
+//! the first call of the queue asks the server again when the window has room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +20,18 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::Reservation;
 
-/// The queues of keys for which calls wait in this process.
+/// The queues of the keys for which calls of this process wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
 
-/// The queue of a key. The first call of the queue holds the lock, which is fair.
+/// The queue of a key. The first call of the queue holds the lock `first`, which is fair.
 #[derive(Debug, Default)]
 struct WaitQueue {
     first: Mutex<()>,
     len: AtomicU64,
 }
 
-/// A place in a queue. When the last place is dropped, it removes the queue.
+/// A slot in a queue. When the last slot of a queue is dropped, the queue is removed.
 struct Place<'a> {
     queues: &'a WaitQueues,
     key: &'a Arc<str>,
@@ -50,7 +51,7 @@ impl WaitQueues {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        // Places are only added while the entry is locked, as it is here.
+        // Slots are added only while the entry is locked, as it is here.
         let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
         if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
             entry.remove();
@@ -58,7 +59,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Returns the charge of a call that is dropped while it sleeps.
+/// Gives back the charge of a call if the call is dropped while it sleeps.
 struct Sleeper<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,
     key: &'a Arc<str>,
@@ -107,7 +108,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             self.link.sleep_until(self.link.now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
-        // The call was charged for the time at which it is released.
+        // The call was charged as of the time at which it is released.
         let charged_at = outcome.now.saturating_add(delay);
         Ok((outcome.decision, self.reservation(key, request, charged_at)))
     }
@@ -124,7 +125,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         let arrived = self.link.now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
-        // The call at the front of the queue takes none of the places, because it may not have to wait.
+        // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
+        // to wait.
         if place.ahead > config.places() || config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
         }
@@ -149,8 +151,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Decides a call that cannot wait. If other calls wait, it is denied even if units are available, so that it takes
-    /// none from them.
+    /// Decides a call that cannot be queued. If other calls wait, the call is denied even if units are available, so
+    /// that it takes no units from those calls.
     async fn check_behind(
         self: &Arc<Self>,
         key: &Arc<str>,

@@ -6,9 +6,9 @@ use super::{KeySecret, KeyWriter, SharedKey};
 /// Creates the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
 ///
 /// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
-/// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
-/// nodes. Braces, NULs, line breaks and bytes that are not ASCII are escaped in keys, names and prefixes, as
-/// [`KeyWriter`] describes.
+/// part in braces, the hash tag. So the keys of all limits of one caller are on one node, and the keys of different
+/// callers are spread over all nodes. In prefixes, keys and names, braces, NULs, line breaks and bytes that are not
+/// ASCII are escaped, as [`KeyWriter`] describes.
 ///
 /// Two texts are equal only if their prefixes, names and keys are equal.
 ///
@@ -25,8 +25,8 @@ use super::{KeySecret, KeyWriter, SharedKey};
 /// # Memory
 ///
 /// A key whose text has more than [100](KeyText::MAX_LEN) bytes is replaced by its hash, if there is a
-/// [secret](KeyText::secret). Without a secret, the text is used in full: callers that choose their keys then choose
-/// how long these are.
+/// [secret](KeyText::secret). Without a secret, the whole text is used, so callers that choose their keys also choose
+/// how much they store.
 #[derive(Clone)]
 #[must_use = "this makes texts, and does nothing by itself"]
 pub struct KeyText {
@@ -41,13 +41,13 @@ impl KeyText {
     /// replaced by its hash.
     pub const MAX_LEN: usize = 100;
 
-    /// Creates the texts for the limiter with that name. The prefix is `throttle`.
+    /// Creates the texts of keys for the limiter with that name. The prefix is `throttle`.
     pub fn new(name: &str) -> Self {
         let is_plain = |byte| byte != b':' && is_plain(byte);
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix, by default `throttle`. An empty prefix is left out, together with its colon.
+    /// Sets the prefix; `throttle` by default. If the prefix is empty, its colon is left out, too.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self
@@ -55,7 +55,7 @@ impl KeyText {
 
     /// Puts all keys into the cluster slot of `tag`: `throttle:{tag}:user-42:login`.
     ///
-    /// Keys of different callers can then be changed by one script, and one node does all the work.
+    /// One script can then change keys of different callers, but one node does all the work.
     ///
     /// ```
     /// use tower_throttle::store::KeyText;
@@ -80,7 +80,7 @@ impl KeyText {
         key.write_to(&mut writer);
         let mut key = writer.finish();
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
-            // The text of a key never begins like this, because the names of variants are never empty.
+            // The text of a key never begins with `~`, because the names of variants are never empty.
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;

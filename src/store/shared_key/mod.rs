@@ -1,7 +1,8 @@
 //! Keys as texts that are the same on all machines.
 //!
-//! A store in memory hashes a key with a random seed, and so identifies it in one process only. A store on another
-//! machine needs a text. It must be injective: different keys never have the same text, whatever callers put into them.
+//! A store in memory hashes a key with a random seed, so the hash identifies the key in one process only. A store on
+//! another machine needs a text. The text must be injective: different keys never have the same text, whatever callers
+//! put into them.
 
 mod key_text;
 mod secret;
@@ -16,12 +17,13 @@ pub use writer::KeyWriter;
 
 /// A key with a text that is the same on all machines, in all processes and after each restart.
 ///
-/// A store on another machine, such as Redis, requires that its keys implement this trait. Texts, integers, addresses,
-/// tuples of them and the keys of this crate's extractors do, except those of [`Bearer`](crate::key::Bearer) and
-/// [`Cookie`](crate::key::Cookie): these are hashed with a random number of the process, unless the extractor is given
-/// a secret that all processes know, by [`keyed_by`](crate::key::Bearer::keyed_by). [`KeyText`] creates the text.
+/// A store on another machine, such as Redis, requires keys that implement this trait. Texts, integers, addresses,
+/// tuples of them and the keys of this crate's extractors implement it. The keys of [`Bearer`](crate::key::Bearer) and
+/// [`Cookie`](crate::key::Cookie) are an exception: they are hashed with a random number of the process, unless
+/// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know. [`KeyText`] creates
+/// the text.
 ///
-/// A type of your own writes each field as a part, and writes which variant it is:
+/// For a key of your own type, write each field as a part, and write which variant it is:
 ///
 /// ```
 /// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
@@ -63,10 +65,10 @@ pub use writer::KeyWriter;
     note = "for a type of your own, implement `tower_throttle::store::SharedKey`"
 )]
 pub trait SharedKey {
-    /// Writes the key.
+    /// Writes the parts of the key.
     ///
     /// Two different keys of a type must write different parts. The writer separates the parts, and escapes their
-    /// contents. A type with several forms writes a [`variant`](KeyWriter::variant), and a type with a list of any
+    /// contents. A type with several variants writes a [`variant`](KeyWriter::variant). A type with a list of any
     /// length writes the length first.
     fn write_to(&self, text: &mut KeyWriter);
 }

@@ -8,12 +8,13 @@ use crate::error::KeySecretError;
 
 /// A secret with which all processes that share limits are configured.
 ///
-/// The secret is configured, because a random one would differ in each process. Keys that must not be readable, and
-/// keys that are too long to be stored, are hashed with it: [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf)
-/// with 128 bits. A reader of the store who does not know the secret can neither recover such a key nor check a guess,
-/// and a caller cannot choose two keys with one hash. If the secret changes, the limits of hashed keys start anew.
+/// The secret is part of the configuration, because a random secret would differ in each process. Keys that must not be
+/// readable, and keys that are too long to be stored, are hashed with the secret:
+/// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128 bits. A reader of the store who does not know
+/// the secret can neither recover such a key nor check a guess, and a caller cannot find two keys with the same hash.
+/// If the secret changes, the limits of hashed keys start anew.
 ///
-/// Its `Debug` form shows nothing.
+/// The `Debug` form of a secret shows nothing.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, PeerIp};
@@ -46,7 +47,7 @@ impl KeySecret {
         if secret.len() < Self::MIN_LEN {
             return Err(KeySecretError::new(secret.len()));
         }
-        // Each purpose has a hash key of its own, so that the hash of a value differs from the hash of a text.
+        // Each purpose has its own hash key, so that the hash of a value differs from the hash of an equal text.
         let derive = |purpose| {
             let hash = SipHasher24::new_with_keys(u64::from_be_bytes(*b"throttle"), purpose).hash(secret);
             (hash.h1, hash.h2)
@@ -54,7 +55,7 @@ impl KeySecret {
         Ok(Self { of_values: derive(1), of_texts: derive(2) })
     }
 
-    /// Returns the hash of a value that must not be readable.
+    /// Returns the hash of a value that must not be readable, such as a token.
     #[must_use]
     pub fn hash(&self, value: &[u8]) -> KeyedHash {
         KeyedHash(hash(self.of_values, value))
@@ -76,10 +77,10 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// The 128-bit hash of a value with a [`KeySecret`], from which the value cannot be recovered. It is the same in all
-/// processes with that secret.
+/// The 128-bit hash of a value with a [`KeySecret`], from which the value cannot be recovered. The hash is the same in
+/// all processes with that secret.
 ///
-/// Its `Debug` form shows nothing of the value.
+/// The `Debug` form of a hash shows nothing of the value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyedHash(u128);
 

@@ -98,7 +98,7 @@ impl<K: SharedKey> SharedKey for Option<K> {
     }
 }
 
-/// `Infallible` has no values, so this is never called.
+/// `Infallible` has no values, so its method is never called.
 impl SharedKey for Infallible {
     fn write_to(&self, _: &mut KeyWriter) {
         match *self {}

@@ -5,9 +5,9 @@ use super::SharedKey;
 /// Writes the text of a key, part by part.
 ///
 /// The text consists of parts that are separated by commas. A part that itself consists of several parts is in
-/// parentheses. Letters, digits and the characters `-._:/@+=` stand for themselves; all other bytes of a text are
-/// written as `%` and two digits, as in a URL. So no text of a caller can look like two parts, end a hash tag of Redis,
-/// or match more than itself in a pattern of its `SCAN`.
+/// parentheses. Letters, digits and the characters `-._:/@+=` stand for themselves. All other bytes of a part are
+/// written as `%` and two hexadecimal digits, as in a URL. So whatever a caller sends cannot look like two parts, end a
+/// hash tag of Redis, or match other keys in a pattern of Redis's `SCAN`.
 ///
 /// | key | text |
 /// |---|---|
@@ -20,9 +20,9 @@ use super::SharedKey;
 /// | `Some("a")`, `None` | `some~a`, `none~` |
 /// | the first or second extractor of [`first_of`](crate::key::first_of()) | `1~a`, `2~b` |
 ///
-/// Different keys of one type have different texts. Different keys of different types have different texts, too, with
-/// these exceptions: integers of different width, a character or bytes and the text of the same bytes, a structure of
-/// one field and that field, and types of your own that write the same parts.
+/// Different keys of one type have different texts. Keys of different types have different texts, too, with these
+/// exceptions: integers of different width but equal value; a character, or bytes, and the text with the same bytes; a
+/// structure of one field and that field; and types of your own that write the same parts.
 pub struct KeyWriter {
     text: String,
     parts: usize,
@@ -38,14 +38,14 @@ impl KeyWriter {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes bytes, as one part. A text with the same bytes is the same part.
+    /// Writes bytes, as one part. The part equals that of a text with the same bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.begin_part();
         escape(bytes, is_plain, &mut self.text);
         self
     }
 
-    /// Writes another key, as one part, even if that key has several parts.
+    /// Writes another key, as one part, even if that key consists of several parts.
     pub fn part<K: SharedKey + ?Sized>(&mut self, key: &K) -> &mut Self {
         self.begin_part();
         let (start, parts) = self.write_inner(key);
@@ -67,8 +67,8 @@ impl KeyWriter {
         self
     }
 
-    /// Writes a mark and the `Display` form of `content`, as one part. A mark contains a character that the text of a
-    /// key escapes, so no text looks like a mark.
+    /// Writes a mark and the `Display` form of `content`, as one part. The mark contains a character that is escaped in
+    /// texts, so no text looks like a mark.
     pub(crate) fn marked(&mut self, mark: &str, content: impl fmt::Display) {
         self.begin_part();
         self.text.push_str(mark);
@@ -105,14 +105,14 @@ impl KeyWriter {
     }
 }
 
-/// Does not show the text, which may be a secret.
+/// The `Debug` form does not show the text, which may contain a secret.
 impl fmt::Debug for KeyWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyWriter").finish_non_exhaustive()
     }
 }
 
-/// Returns whether a byte is written as it is, without escaping.
+/// Returns whether a byte is written unescaped.
 pub(super) fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! Keys, and the calls that share units.
+//! Keys: which calls share units, and which do not.
 
 use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, TokenBucket};

@@ -20,7 +20,7 @@ list! {
     a_layer_holds_requests_if_the_algorithm_does
 }
 
-/// Answers each request with the request.
+/// A service that returns the request as its response.
 #[derive(Clone, Copy)]
 struct Echo;
 

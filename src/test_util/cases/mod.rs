@@ -1,4 +1,4 @@
-//! The cases. Each is a function whose name is the promise.
+//! The cases. Each case is a function whose name is the promise.
 
 /// Lists the cases of a file.
 macro_rules! list {

@@ -48,7 +48,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if after_check.left > 0 || !decision.is_allowed() {
             self.refuse(&mut after_check);
         }
-        // `retry_after` is that of a check. The other fields describe the state as it is.
+        // `retry_after` is what a check would report. The other fields describe the state as it is.
         let retry = self.reported(&after_check, behind, decision).retry_after().map(nanos);
         self.reported(&state.count, behind, decision).with_retry_after(retry)
     }
@@ -72,7 +72,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    /// Charges during a lockout as well, because the call was admitted by another tier.
+    /// Charges even during a lockout, because another tier has admitted the call.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.algorithm.charge_saturating(&mut state.state, now, cost);
     }
@@ -137,7 +137,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.ready_at(&mut state.state, now, cost)
     }
 
-    /// Admits calls during a lockout as well, if they were queued before the lockout began.
+    /// Admits calls even during a lockout, if they were queued before the lockout began.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
     }

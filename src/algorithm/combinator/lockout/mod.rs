@@ -58,10 +58,10 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
 /// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
 /// denial in a window begins the lockout, and already reports it. During a lockout every call is denied, unless its
-/// cost is 0. Its `retry_after` is the rest of the lockout, or the wait of the inner algorithm if that is longer.
-/// Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set. Calls that
-/// are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A
-/// refund does not.
+/// cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm if that is
+/// longer. Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set.
+/// Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the
+/// lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: it is counted. Do not nest lockouts: the `retry_after` of
 /// the inner lockout can be too long.
@@ -88,8 +88,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///
 /// # How it works
 ///
-/// **Problem.** A caller that is denied again and again is guessing passwords, or is broken. It should be locked out
-/// for a time.
+/// **Problem.** A caller that is denied again and again is guessing passwords, or is broken. Such a caller should be
+/// locked out for a time.
 ///
 /// **Naive answer.** Lock the caller out for an hour at the first denial, or restart the lockout at each denial.
 ///
@@ -97,8 +97,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// client that retries in a loop is locked out for ever.
 ///
 /// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
-/// lockout, which lasts for the configured time. Calls that arrive meanwhile are denied, report the rest of the
-/// lockout, and change nothing.
+/// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied, report the rest of
+/// the lockout, and change nothing.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3

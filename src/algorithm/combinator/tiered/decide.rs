@@ -25,8 +25,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.last_update(&state.state)
     }
 
-    /// Makes this tier the current one of the key if the call is admitted. The state of the tier is kept after a denial
-    /// as well, because the tier may count denials.
+    /// Makes this tier the current one of the key if the call is admitted. The state of the tier is kept even after a
+    /// denial, because the tier may count denials.
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         let decision = self.ask(state, now, |own| {
@@ -50,7 +50,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Nanos) {
-        // Undoes the charge of this tier. The charges of the other tiers stay, because their amounts are not known.
+        // Undoes the charge of this tier. The charges of the other tiers stay, because it is not known how much was
+        // charged to each.
         let mut all = state.tiers_mut();
         if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
             algorithm.undo(state, now, cost, charged_at);

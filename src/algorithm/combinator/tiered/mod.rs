@@ -15,9 +15,9 @@ use crate::decision::Decision;
 ///
 /// The algorithm given to [`new`](Tiered::new) is for calls that choose no tier.
 /// [`RateLimitLayer::tier`](crate::middleware::RateLimitLayer::tier) chooses the tier of a request, and
-/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier) that of a call in code.
+/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier) the tier of a call in code.
 ///
-/// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from that of
+/// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from the state of
 /// another tier, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, each
 /// admitted call is charged to all tiers of the key, as far as they have units left. Units beyond what a tier has left
 /// are not owed to it. So a user who moves to another tier keeps the charged units, and alternating between tiers gains
@@ -53,12 +53,12 @@ use crate::decision::Decision;
 /// **Where it breaks.** A user who moves to another tier has an unused limit there.
 ///
 /// **The idea.** A user has a state for each tier that its calls have chosen, and each admitted call is charged to all
-/// these states. When a call chooses a tier for the first time, the new state is converted from an existing one, as
-/// when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). Of all conversions, the one
-/// with the fewest remaining units is used.
+/// these states. When a call chooses a tier for the first time, the new state is converted from an existing state, as
+/// when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). If there are several existing
+/// states, each is converted, and the result with the fewest remaining units is used.
 ///
-/// A single state is not enough. If it were converted to a small limit and back to a large one, it would lose the
-/// charged units above the small limit. A user who alternates between two tiers would have no limit at all.
+/// A single state is not enough. A state that is converted to a small limit and back to a large limit loses the charged
+/// units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
 /// **Invariant.** A call passes only if its own tier has room. The units of every admitted call count there, whichever
 /// tier it chose, since the key's first call with this tier. Units beyond what a tier has left are not owed to it.
@@ -75,10 +75,10 @@ pub struct Tiered<A> {
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
-    /// The current tier: that of the last admitted call.
+    /// The current tier: the tier of the last admitted call.
     by: A,
     state: A::State,
-    /// The other tiers of the key. With the current one, there are at most [`MAX_TIERS`].
+    /// The other tiers of the key. Together with the current tier, there are at most [`MAX_TIERS`].
     other_tiers: Vec<(A, A::State)>,
 }
 
@@ -106,7 +106,7 @@ enum Keep {
     Nothing,
     /// The state is kept if the key has room for another tier.
     State,
-    /// The state is kept, and its tier becomes the current one.
+    /// The state is kept, and its tier becomes the current tier.
     Tier,
 }
 
@@ -201,7 +201,7 @@ impl<A: Algorithm> TieredState<A> {
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
     }
 
-    /// Charges `cost`, which the current tier has charged, to the other tiers, as far as they have units left.
+    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged it already.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         if self.other_tiers.len() >= MAX_TIERS {

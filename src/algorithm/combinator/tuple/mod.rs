@@ -56,9 +56,9 @@ impl Combined {
     }
 }
 
-/// Returns how urgent a decision is, for choosing the one that is reported. The most urgent decision is the denial with
-/// the longest wait. Without a denial, it is the admission with the fewest units left. Of admissions with equally many
-/// units left, it is the one with the longest window.
+/// Returns how urgent a decision is. The most urgent decision of the members is reported. The most urgent decision is
+/// the denial with the longest wait. Without a denial, it is the admission with the fewest units left. Of admissions
+/// with equally many units left, it is the admission with the longest window.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -67,8 +67,8 @@ fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     }
 }
 
-/// Converts a duration of a decision to nanoseconds. The result fits into a `u64`, since the duration was computed as
-/// one.
+/// Converts a duration of a decision to nanoseconds. The result fits into a `u64`, since the duration was computed from
+/// a `u64`.
 fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
@@ -130,7 +130,7 @@ macro_rules! tuple {
                 let together = Combined::default();
                 $(
                     let is_checked = $part.is_none() && (passes || !peeked.$at.is_allowed());
-                    // Denying members are checked as well, because a member may count its denials.
+                    // Members that deny the call are also checked, because a member may count its denials.
                     let decision = is_checked.then(|| self.$at.check(&mut state.$at, now, cost));
                     let is_charged = decision.map_or($part == Some(true), |decision| decision.is_allowed());
                     let decision = decision.filter(|_| passes || !is_charged).unwrap_or(peeked.$at);

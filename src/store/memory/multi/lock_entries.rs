@@ -10,8 +10,7 @@ use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
 
-/// The maximum number of attempts to make room for keys that other calls have evicted since they were looked
-/// at.
+/// The maximum number of attempts to give all keys a state, because other calls may use up the room in between.
 const ATTEMPTS: usize = 3;
 
 /// Room that is reserved for a key, and released when dropped.
@@ -62,7 +61,8 @@ fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>>
     limiter.ensure_space(key, &keep).then(|| Reserved(limiter))
 }
 
-/// Assigns shared buckets to the calls for whose keys there is no room. Returns whether all of them have one.
+/// Assigns shared buckets to the calls for whose keys there is no room. Returns whether each of these calls has
+/// a bucket.
 fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -> bool {
     let mut sharing = Few::new();
     let mut all = true;

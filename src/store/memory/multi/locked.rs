@@ -41,10 +41,10 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
-    /// Reserves room for a key, if the key is new and there is room or room can be made. Evicts none of `keep`. Returns
-    /// whether room was reserved.
+    /// Reserves room for a key, if the key is new and there is room or room can be made. Evicts none of the keys in
+    /// `keep`. Returns whether room was reserved.
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
-    /// Releases room that was reserved, and is not needed.
+    /// Releases room that was reserved and is not needed.
     fn unreserve(&self);
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares it. Returns
     /// `None` if the table has no shared buckets.
@@ -62,13 +62,13 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// A wait in one queue: the decision, the time at which the call was charged, and its permit.
+/// The future of a call in one queue. Returns the decision, the time at which the call was charged, and its permit.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
-/// Undoes the charge of a call. The argument is the clock reading at which the call was charged.
+/// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
 
-/// Creates the reservation of a call. The argument is the clock reading at which the call was charged.
+/// A function that creates the reservation of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
 
 /// A locked shard.
@@ -82,13 +82,13 @@ pub(super) trait ErasedShard {
     fn needs_release(&self, ask: Ask<'_>) -> bool;
     /// Returns the permit of an admitted call. Returns `None` if the call needs no release.
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
-    /// Returns the wait of the call that is queued on `key` under `ticket`.
+    /// Returns the future of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
     /// Gives the key a state, unless it has one or there is no room for it. If `reserved` is true, room was reserved
     /// before, and a new key uses it.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
-    /// Returns the preview of a call for whose key there is no room. If the call needs room, returns an error with its
-    /// quota, and the call must be denied.
+    /// Returns the preview of a call for whose key there is no room. If the call needs room, returns the algorithm's
+    /// quota as the error. The caller then denies the call.
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;

@@ -1,12 +1,12 @@
 //! Calls on several keys, of several limiters, that are decided together: all of them are admitted, or none is.
 //!
-//! All keys are locked while they are decided: the shards in the order of the addresses of their locks, shared buckets
-//! after all others. A call on one key takes the same locks in the same order, so there is no deadlock. If no call is
-//! queued, all calls are decided immediately.
+//! All keys are locked while the calls are decided. The shards are locked in the order of the addresses of their locks,
+//! and shared buckets after all others. A call on one key takes the same locks in the same order, so there is no
+//! deadlock. If no call is queued, all calls are decided immediately.
 //!
 //! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their limits
-//! count arrivals. The key with the queue charges the call when it is released. If the call is cancelled while it
-//! waits, the charges to the other keys are undone.
+//! count arrivals. The call is charged to the key with the queue when that queue releases it. If the call is cancelled
+//! while it waits, the charges to the other keys are undone.
 
 mod commit;
 mod few;
@@ -69,7 +69,7 @@ impl<'a> JointRequest<'a> {
     }
 }
 
-/// One of the calls while they are decided.
+/// One of the calls of a joint call, while they are decided.
 struct Participant<'p, 'a> {
     part: &'p JointRequest<'a>,
     location: Location,
@@ -152,8 +152,7 @@ impl<'a> LockedShards<'a> {
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters, which must not be done under a
-    /// lock.
+    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters. Both must be done without a lock.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
@@ -195,7 +194,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     drop(calls);
     shards.release();
     if denied {
-        // The preview was outdated: a shared total filled up in between. Undo what was charged.
+        // The preview was outdated: a total of all keys filled up meanwhile. What was charged is undone.
         wait.roll_back();
     }
 
@@ -221,7 +220,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     }
 }
 
-/// Counts the calls, whose shards are locked: those that were decided, and those that wait in a queue.
+/// Counts the calls, whose shards are locked. If a call waits, only the queued calls are counted now.
 fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     let outcome = |at: usize| match &wait.decisions[at] {
         Some(decision) if denied => match CallOutcome::of(decision, false) {

@@ -1,4 +1,4 @@
-//! The wait of calls that are decided together.
+//! The future of calls that are decided together.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -34,31 +34,32 @@ pub(super) struct Member {
     pub(super) reserve: Option<(usize, Reserve)>,
     /// The units that the call borrows if it waits.
     pub(super) borrows: u64,
-    /// Where the end of the call is counted, if the joint call waits.
+    /// The counters in which the end of the call is counted, if the joint call waits.
     pub(super) counted: Option<Counted>,
 }
 
 /// The outcomes of several calls, with `None` for a call that is not limited, and their common permit.
 pub(crate) type AllDecisions = (Few<Option<Decided>>, Permit);
 
-/// A call that waits in one queue, or in several at once.
+/// A joint call that waits in one queue, or in several at once.
 ///
-/// If it is dropped before it is ready, its charges are undone, and the waiters behind it move up.
+/// If this future is dropped before it is ready, the charges of its calls are undone, and the waiters behind them move
+/// up.
 #[derive(Default)]
 pub struct JointWait {
     pub(super) may_wait: Vec<(usize, BoxWait)>,
-    /// The decision of each call; `None` while it waits.
+    /// The decision of each call. `None` while the call waits.
     pub(super) decisions: Few<Option<Decision>>,
-    /// The undo function for the charge of each call. A call that still waits has none.
+    /// For each call, the function that undoes its charge, if the charge may have to be undone.
     pub(super) charged: Few<Option<Undo>>,
     /// The time at which each call was charged.
     pub(super) charged_at: Few<Nanos>,
     /// For each call, `true` if it can be settled.
     pub(super) settles: Few<bool>,
     pub(super) parts: Few<Member>,
-    /// Charges that must be undone in any case, with the times at which they were made.
+    /// The charges that must be undone in any case, with the times at which they were made.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
-    /// The permit of each call; `None` while the call waits.
+    /// The permit of each call. `None` while the call waits.
     pub(super) permits: Few<Option<Permit>>,
 }
 
@@ -83,7 +84,7 @@ impl JointWait {
         self.permits.clear();
     }
 
-    /// Counts the calls, of which none waits any more.
+    /// Counts the calls. None of them may still wait.
     fn count(&self) {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {
@@ -97,12 +98,12 @@ impl JointWait {
         }
     }
 
-    /// Returns the permits of all calls as one.
+    /// Merges the permits of all calls into one.
     pub(super) fn hold(&mut self) -> Permit {
         Permit::merged(self.permits.drain(..).flatten())
     }
 
-    /// Returns the outcome of each part, once none waits.
+    /// Returns the outcome of each part. None of them may still wait.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let (decisions, charged_at) = (&self.decisions, &self.charged_at);
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {

@@ -1,5 +1,5 @@
-//! Scripts and compare-and-set on a real server, compared with the algorithm itself: random calls at times that tests
-//! set.
+//! Scripts and compare-and-set on a real server, compared with the algorithm itself: random calls at times that the
+//! tests set.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

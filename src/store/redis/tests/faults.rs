@@ -1,4 +1,4 @@
-//! Faults: each causes an error of its own kind, before the deadline.
+//! Faults: each fault causes an error of its own kind, before the deadline.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn late_calls_open_the_breaker_and_one_call_tries_again() {
     for key in ["a", "b", "c", "d", "e"] {
         assert_eq!(limiter.check(key).await.unwrap_err().kind(), RedisErrorKind::Late);
     }
-    // The trip ends in the same moment as the call.
+    // The trip ends at the same instant as the call.
     tokio::task::yield_now().await;
     let trips = server.commands().len();
     assert_eq!((trips, server.renewed()), (5, 1), "the connection is given up");
@@ -272,7 +272,7 @@ fn a_runtime_that_is_not_driven_holds_a_key_no_longer_than_two_deadlines() {
         (server, limiter)
     });
     server.set(Mode::Hang);
-    // The trip begins, and its runtime does nothing any more.
+    // The trip begins, and then its runtime is no longer driven.
     let call = first.spawn(limiter.check("a"));
     first.block_on(async {
         tokio::task::yield_now().await;
@@ -291,7 +291,7 @@ fn a_runtime_that_is_not_driven_holds_a_key_no_longer_than_two_deadlines() {
         assert!(limiter.check("b").await.is_ok());
         assert_eq!(limiter.check_n("a", 2).await.unwrap().remaining(), 2);
     });
-    // When the first is driven again, its trip ends, and changes nothing.
+    // When the first runtime is driven again, its trip ends, and changes nothing.
     assert_eq!(first.block_on(call).unwrap().unwrap_err().kind(), RedisErrorKind::Late);
     assert_eq!(first.block_on(limiter.peek("a")).unwrap().remaining(), 2);
 }

@@ -17,7 +17,7 @@ pub(super) struct Staged(Arc<Inner>);
 struct Inner {
     state: Mutex<State>,
     started: Instant,
-    /// Wakes the calls that are held back.
+    /// Wakes the calls that are on hold.
     go: Notify,
 }
 
@@ -30,9 +30,9 @@ struct State {
     renewed: usize,
     /// The number of the present connection.
     connection: u64,
-    /// By how much the server's clock is ahead, in microseconds.
+    /// The time by which the server's clock is ahead, in microseconds.
     ahead: i64,
-    /// `true` if it writes nothing.
+    /// `true` if the server writes nothing.
     is_full: bool,
 }
 
@@ -67,7 +67,7 @@ impl Staged {
         self.0.state.lock().unwrap().is_full = is_full;
     }
 
-    /// Lets all calls go on that are held back.
+    /// Lets all calls continue that are on hold.
     pub(super) fn release(&self) {
         self.set(Mode::Serve);
         self.0.go.notify_waiters();
