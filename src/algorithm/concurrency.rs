@@ -178,8 +178,8 @@ impl Concurrency {
         self.total.as_ref().map_or(left, |total| left.min(total.available()))
     }
 
-    /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If the limit was
-    /// lowered below `cost`, the call is admitted once no other call is in progress.
+    /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If `cost` exceeds
+    /// the limit, because the limit was lowered, the call is admitted once no other call is in progress.
     fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
         state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
     }

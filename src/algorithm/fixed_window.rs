@@ -59,7 +59,7 @@ use crate::quota::Quota;
 /// The drawing shows the price: around the edge of two windows, more than the limit can pass in one period. If that
 /// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
+/// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing.
 ///
 /// **Cost.** Constant time, no division, 24 bytes a key.
 #[derive(Clone, Debug, PartialEq)]

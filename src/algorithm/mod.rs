@@ -38,7 +38,7 @@
 //! them, for all keys together, so the waiters of one key may fill it. By default, the queues of [`LeakyBucket`] and
 //! [`Smooth`] hold as many calls as the quota's burst.
 //!
-//! | nginx | here |
+//! | nginx | this crate |
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
@@ -70,7 +70,7 @@
 //! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked until then, so no other
 //! call gets in between.
 //!
-//! **Invariant.** Each limit holds on its own. A denial changes nothing in any of them.
+//! **Invariant.** A call passes only if each limit admits it. A denial charges none of the limits.
 //!
 //! **Cost.** A peek at each limit, and a check of each if all of them allow the call. The states are stored next to
 //! each other.
