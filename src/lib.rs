@@ -16,7 +16,7 @@
 //!     .route("/", get(|| async { "hello" }))
 //!     // a token bucket per address: 100 a minute, at most 20 at once
 //!     .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)))
-//!     // the same thing in its parts, with another algorithm
+//!     // the same key with another algorithm: a sliding window of 1,000 an hour
 //!     .layer(RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_hour(1_000))).name("hourly"));
 //! ```
 //!

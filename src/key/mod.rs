@@ -118,10 +118,10 @@ pub use request::{Route, RouteKey};
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. Only its hash is kept.
     ///
-    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: the bytes that one key
-    /// writes to the hasher must not begin with, or equal, the bytes that another key writes. Otherwise two callers
-    /// might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and `Hasher::write` only for
-    /// data of a fixed length.
+    /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
+    /// the bytes that one key writes to the hasher must not begin with, or equal, the bytes that another key writes.
+    /// Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and
+    /// `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if it is not limited.

@@ -254,7 +254,7 @@ mod tests {
         let mut request = Request::new(());
         request.extensions_mut().insert(IpAddr::from([10, 0, 0, 1]));
         request.headers_mut().insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1"));
-        // If the list were locked while the function runs, this would deadlock.
+        // If the list were locked while `peer_from`'s function runs, this call would deadlock.
         assert_eq!(by_client.resolve(&request), Ok([192, 0, 2, 1].into()));
     }
 }
