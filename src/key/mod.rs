@@ -12,7 +12,7 @@
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | all requests together | [`Global`] |
 //! | the first of several keys that a request has | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
-//! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
+//! | a combination of these | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
 //! Callers can invent the values that they send, and each invented value has a new budget. So limit by address as well,

@@ -138,8 +138,8 @@ fn is_closing(headers: &HeaderMap) -> bool {
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body ended, and
-/// `false` if the body was too long, too slow or failed.
+/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body was read
+/// to its end, and `false` if the body was too long, too slow or failed.
 ///
 /// # Cancel safety
 ///

@@ -113,7 +113,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     }
 }
 
-/// Returns the token after the scheme and its spaces. An empty token counts as none.
+/// Returns the token after the scheme and its spaces. Returns `None` if there is no token of this scheme, or if the
+/// token is empty.
 fn token(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
     let token = token.trim_ascii();
