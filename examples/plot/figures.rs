@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     pub(crate) title: &'static str,
     /// The sentence that states the limit.
     pub(crate) limit: &'static str,
-    /// True if the limit is a number of calls per second, so that the last panel shows where it is exceeded.
+    /// True if the limit is a number of calls per second, so that the last panel shows where the limit is exceeded.
     pub(crate) is_per_second: bool,
     pub(crate) workload: Workload,
     pub(crate) inside: Inside,

@@ -73,7 +73,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     outcome
 }
 
-/// The maximum step of the clock while calls are queued, so no slot is overdue by more than that.
+/// The maximum step of the clock while calls are queued, so no slot is overdue by more than this step.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
