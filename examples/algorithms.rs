@@ -1,12 +1,13 @@
-//! Compares four algorithms side by side: one quota, four routes, one layer on each.
+//! Compares four algorithms side by side: one quota, and four routes with one layer on each.
 //!
-//! The quota is 4 per 4 s for each IP address. Start it:
+//! The quota is 4 per 4 s for each IP address. Start the server:
 //!
 //! ```text
 //! cargo run --example algorithms
 //! ```
 //!
-//! In another terminal: one call, 3.5 s of silence, six calls at once, one more second, six calls at once.
+//! In another terminal, make one call, wait 3.5 s, make six calls at once, wait one second, and make six calls at once
+//! again:
 //!
 //! ```text
 //! ask() { curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3001/$1; }
@@ -14,16 +15,16 @@
 //! for route in fixed sliding token leaky; do echo $route; ask $route; sleep 3.5; six $route; sleep 1; six $route; done
 //! ```
 //!
-//! Number of calls that pass:
+//! The number of calls that are admitted:
 //!
 //! | route     | first | of six | of six | why                                                              |
 //! |-----------|-------|--------|--------|------------------------------------------------------------------|
 //! | `fixed`   | 1     | 3      | 4      | a new window began in between: seven in little over a second     |
 //! | `sliding` | 1     | 3      | 1      | never more than four in any 4 s: only the first call is 4 s old  |
-//! | `token`   | 1     | 4      | 1      | the bucket was full again, then refills by one a second          |
-//! | `leaky`   | 1     | 5      | 5      | one passes at once, four wait 1, 2, 3 and 4 s, one is denied     |
+//! | `token`   | 1     | 4      | 1      | the bucket was full again, then got one token in a second        |
+//! | `leaky`   | 1     | 5      | 5      | one at once, four after 1, 2, 3 and 4 s; one is denied           |
 //!
-//! Ctrl-C ends it.
+//! Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -4,9 +4,9 @@
 //! cargo run --example any_service
 //! ```
 //!
-//! Two tenants may make three calls at once each, and one more every half second; `root` is not limited. You will see
-//! the fourth call of `anna` denied with the time to wait, `bert` unaffected by that, and `anna` served again after
-//! that time.
+//! Each of two tenants, `anna` and `bert`, may make three calls at once, and then one every half second; `root` is not
+//! limited. You will see that the fourth call of `anna` is denied with the time to wait, that `bert` is not affected,
+//! and that `anna` is served again after that time.
 
 use std::convert::Infallible;
 

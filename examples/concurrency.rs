@@ -1,20 +1,20 @@
 //! Limits concurrent downloads: two at a time for each address, ten in total.
 //!
-//! A download counts until its last byte is sent or its client disconnects. Start it:
+//! A download is in progress until its last byte is sent or its client disconnects. Start the server:
 //!
 //! ```text
 //! cargo run --example concurrency
 //! ```
 //!
-//! In another terminal, three downloads at once, of five seconds each:
+//! In another terminal, start three downloads at once, of five seconds each:
 //!
 //! ```text
 //! for i in 1 2 3; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3004/ & done; wait
 //! ```
 //!
-//! You will see a 429 at once, and two 200 after five seconds. Interrupt one download (Ctrl-C), and the next passes at
-//! once. Press Ctrl-C in the server's terminal: it rejects new downloads (503), and ends when those in progress have
-//! ended.
+//! You will see a 429 at once, and a 200 twice after five seconds. Interrupt a download (Ctrl-C), and the next download
+//! is admitted at once. Press Ctrl-C in the server's terminal: the server rejects new downloads (503), and ends when
+//! the downloads in progress have ended.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -86,7 +86,7 @@ async fn run() -> Result<(), String> {
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // Queued calls would keep the server from ending. They get a 503 now, and so do new calls.
+            // Queued calls would keep the server from ending. `close` answers them, and all new calls, with 503.
             limiter.close();
         })
         .await

@@ -4,7 +4,7 @@
 //! cargo run --example grpc --features tonic
 //! ```
 //!
-//! In another terminal, the same program as a client that calls eight times:
+//! In another terminal, start the same program as a client that makes eight calls:
 //!
 //! ```text
 //! cargo run --example grpc --features tonic -- call

@@ -26,7 +26,8 @@ fn app(recorder: PrometheusHandle) -> Router {
         recorder.render()
     };
     let hello = Router::new().route("/", get(|| async { "hello\n" })).layer(limits);
-    // It is not limited: an overload should be seen. Expose it to your own network only.
+    // The page for Prometheus is not limited: during an overload, it must still be served. Expose it to your own
+    // network only.
     hello.route("/metrics", get(page))
 }
 
@@ -67,7 +68,7 @@ mod tests {
         for _ in 0..13 {
             admitted += u32::from(request(server, "/").await.starts_with("HTTP/1.1 200"));
         }
-        // A token can come back if this takes longer than six seconds.
+        // If the test takes longer than six seconds, the bucket gets a token back.
         let denied = 13 - admitted;
         assert!((10..13).contains(&admitted), "{admitted}");
         for _ in 0..2 {

@@ -1,17 +1,19 @@
 //! Limits a client to the rate that another service allows: its calls are queued instead of being denied there.
 //!
-//! The service allows 20 calls a second, and 20 at once. It is part of this program, so that nothing else is needed:
+//! The service allows 20 calls a second, and 20 at once. The service is part of this program, so that nothing else is
+//! needed:
 //!
 //! ```text
 //! cargo run --example outbound
 //! ```
 //!
-//! It makes forty calls at once, twice. You will see the service deny about twenty of them (429), and then, with a
-//! limit around the client, none: the first is sent at once, and one every 50 ms after it. Finally it makes more calls
-//! than the queue holds: those are not sent at all, and return an error that says so.
+//! The client makes forty calls at once, twice. The first time, you will see the service deny about twenty of them
+//! (429). The second time, with a limit around the client, the service denies none: the first call is sent at once, and
+//! then one call every 50 ms. Finally, the client makes more calls than the queue holds. The calls for which there is
+//! no room are not sent, and return an error that says so.
 //!
-//! A reqwest client can be limited in the same way, because it is a tower service, too. If a call is denied
-//! nevertheless, because other clients use the same budget, the client should wait for as long as `Retry-After` says.
+//! A reqwest client can be limited in the same way, because it is a tower service, too. The service may still deny a
+//! call, because other clients use the same budget. The client should then wait for as long as `Retry-After` says.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -54,16 +56,16 @@ fn client() -> impl Calls<legacy::Error> {
 }
 
 fn limited() -> impl Calls<Error<legacy::Error>> {
-    // Evenly, with no burst: at most 40 calls may be queued, none longer than 10 seconds.
+    // Calls are released evenly, without a burst: at most 40 calls are queued, and each for at most 10 seconds.
     let algorithm = LeakyBucket::new(QUOTA).queue(40).max_wait(Duration::from_secs(10));
     // Each host has its own quota.
     let by_host = from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
-    // A call that is denied here is not sent, and has no response: it returns an error.
+    // A call that this limit denies is not sent and has no response, so it returns an error.
     let limit = RateLimitLayer::new(by_host, algorithm).responder(ErrorResponder);
     ServiceBuilder::new().layer(limit).service(client())
 }
 
-/// The outcome of calls that were made at once, and the time that all of them took.
+/// The outcome of a group of calls that were made at once, and the time from the first call to the last result.
 #[derive(Debug, Default)]
 struct Outcome {
     served: usize,
@@ -153,7 +155,8 @@ mod tests {
     #[tokio::test]
     async fn calls_beyond_the_queue_are_not_sent() {
         let outcome = at_once(60, limited(), service().await.unwrap()).await.unwrap();
-        // One passes, and 40 are queued. A busy machine has released some of them before the last call is made.
+        // One call is admitted at once, and 40 are queued. On a busy machine, some of these are released before the
+        // last call is made.
         assert_eq!(outcome.served + outcome.denied_here.len(), 60, "{outcome:?}");
         assert!(outcome.served >= 41, "{outcome:?}");
         assert!(outcome.denied_here.iter().all(|error| error.contains("denied")), "{outcome:?}");

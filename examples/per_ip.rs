@@ -1,25 +1,27 @@
 //! Limits an axum app per IP address, the most common use.
 //!
-//! Each address has a bucket of five: five requests pass at once, then one every five seconds. Start it:
+//! Each address has a bucket of five: five requests are admitted at once, then one every five seconds. Start the
+//! server:
 //!
 //! ```text
 //! cargo run --example per_ip
 //! ```
 //!
-//! In another terminal, call seven times; you will see five times 200, then 429:
+//! In another terminal, make seven calls. You will see 200 five times, then 429:
 //!
 //! ```text
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
 //! ```
 //!
-//! The full response to a denied call (`Retry-After` counts down to 1), and the same over HTTP/2:
+//! To see the full response to a denied call (`Retry-After` counts down to 1), and the same response over HTTP/2:
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/
 //! curl -i --http2-prior-knowledge http://127.0.0.1:3000/
 //! ```
 //!
-//! Another address, another quota: `cargo run --example per_ip -- 127.0.0.1:8080 "100/min burst 20"`. Ctrl-C ends it.
+//! To set another address and another quota: `cargo run --example per_ip -- 127.0.0.1:8080 "100/min burst 20"`. Ctrl-C
+//! ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -61,7 +63,7 @@ async fn run() -> Result<(), String> {
     println!("  curl -i http://{address}/");
     println!("  curl -i --http2-prior-knowledge http://{address}/");
 
-    // The limiter needs the peer's address: hence the connect info.
+    // The limiter reads the peer's address from the connect info.
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async {
             let _ = tokio::signal::ctrl_c().await;

@@ -1,14 +1,15 @@
-//! Limits users by their plan, anonymous callers by their address, and each route in total.
+//! Limits users by their plan, anonymous callers by their address, and all callers of a route together.
 //!
 //! Anna's plan is free: five requests at once, then one every twelve seconds. Bert pays: twenty at once. All other
 //! callers are limited by address: three at once. In addition, each route serves twelve requests a minute, for all
-//! callers together. Start it:
+//! callers together. Start the server:
 //!
 //! ```text
 //! cargo run --example per_user
 //! ```
 //!
-//! In another terminal, call anonymously and as Anna. You will see 200 three times, then five times:
+//! In another terminal, call first anonymously and then as Anna. You will see 200 three times and then 429, and then
+//! 200 five times and then 429:
 //!
 //! ```text
 //! ask() { curl -s -o /dev/null -w '%{http_code} ' "$@"; }
@@ -16,22 +17,22 @@
 //! for i in 1 2 3 4 5 6; do ask -H 'Authorization: Bearer anna' http://127.0.0.1:3007/; done
 //! ```
 //!
-//! Bert gets twelve items, then 429: for the limiter, all items are the one route `/items/{id}`. His own budget then
-//! has eight requests left for `/`, and the budget of that route has four left.
+//! For the limiter, all items are one route, `/items/{id}`. So Bert gets twelve items, then 429. His own budget then
+//! has eight requests left. The route `/` has four requests left, so Bert gets 200 four times, then 429.
 //!
 //! ```text
 //! for i in $(seq 14); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/items/$i; done
 //! for i in $(seq 6); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/; done
 //! ```
 //!
-//! The headers of both limits:
+//! To see the header fields of both limits:
 //!
 //! ```text
 //! curl -i -H 'Authorization: Bearer anna' http://127.0.0.1:3007/items/1
 //! ```
 //!
-//! A caller with a wrong token is anonymous, so that guessing tokens is limited, too. Another address:
-//! `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends it.
+//! A caller with a wrong token counts as anonymous, so that guessing tokens is limited, too. To set another address:
+//! `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -80,9 +81,9 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 }
 
 fn app() -> Router {
-    // The key is the user, or else the address. A token is a key only after it was checked.
+    // The key is the user, or else the address. The token itself is not a key, so an invented token has no budget.
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
-    // The tier is the user's plan. A user who changes plans keeps the usage so far.
+    // The tier is the user's plan. If users change plans, their usage so far still counts.
     let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(ANONYMOUS)))
         .tier(|request: &Request, _caller| {
             let user = request.extensions().get::<User>();
@@ -97,7 +98,7 @@ fn app() -> Router {
             "/items/{id}",
             get(|Path(id): Path<u32>, user| async move { format!("item {id} for {}\n", name(user)) }),
         )
-        // Both limits charge the call, or none of them: a call that one limit denies is not charged to the other.
+        // A request is charged by both limits or by none: if one limit denies it, the other does not charge it.
         .layer(plans.and(routes))
         // The layer that is added last runs first.
         .layer(from_fn(sign_in))
@@ -132,7 +133,7 @@ async fn run() -> Result<(), String> {
     println!("  curl -i -H 'Authorization: Bearer anna' http://{address}/");
     println!("  curl -i -H 'Authorization: Bearer bert' http://{address}/items/1");
 
-    // Anonymous callers are limited by the peer's address: hence the connect info.
+    // Anonymous callers are limited by the peer's address, which is read from the connect info.
     axum::serve(listener, app().into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async {
             let _ = tokio::signal::ctrl_c().await;

@@ -1,19 +1,19 @@
 //! Queues calls to a slow backend, which accepts ten calls a second, evenly, and no burst.
 //!
-//! Calls are queued instead of being denied: at most three of them, none longer than half a second. Start it:
+//! Calls are queued instead of being denied: at most three calls, each for at most half a second. Start the server:
 //!
 //! ```text
 //! cargo run --example queue
 //! ```
 //!
-//! In another terminal, five calls at once:
+//! In another terminal, make five calls at once:
 //!
 //! ```text
 //! for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3002/ & done; wait
 //! ```
 //!
-//! You will see a 200 at once, a 429 at once, and a 200 each after 0.1, 0.2 and 0.3 s. The server prints when the calls
-//! reached the backend: 100 ms apart. Ctrl-C ends it.
+//! You will see a 200 and a 429 at once, and then a 200 after 0.1, 0.2 and 0.3 s. The server prints when the calls
+//! reached the backend: 100 ms apart. Ctrl-C ends the server.
 
 use std::process::ExitCode;
 use std::sync::Mutex;

@@ -1,13 +1,13 @@
-//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server,
-//! which requires that `redis-server` is installed.
+//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server;
+//! `redis-server` must be installed.
 //!
 //! ```text
 //! cargo run --features redis --example redis
 //! ```
 //!
-//! The limit is ten requests a minute for each address. Twelve requests are sent, in turn to one copy and to the other:
-//! ten are admitted, and the remaining units count down over both copies. With a server that already runs:
-//! `cargo run --features redis --example redis -- redis://127.0.0.1:6379`.
+//! The limit is ten requests a minute for each address. The example sends twelve requests, alternately to one copy and
+//! to the other. You will see that ten are admitted, and that the number of remaining units decreases over both copies.
+//! To use a server that is already running: `cargo run --features redis --example redis -- redis://127.0.0.1:6379`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -30,7 +30,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Starts one copy of the app, with a connection of its own, as another process would. Returns its address.
 async fn start_copy(url: &str) -> Result<SocketAddr> {
-    // A call that takes longer is answered with 503. In a data centre, the default of 50 ms is plenty.
+    // A call that takes longer than the deadline is answered with 503. In a data centre, the default of 50 ms is
+    // enough.
     let redis = RedisStore::builder(url).deadline(Duration::from_secs(1)).connect().await?;
     // Limiters with the same name share their keys.
     let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).name("example").store(redis).build()?;
@@ -44,9 +45,10 @@ async fn start_copy(url: &str) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Starts a server that keeps nothing, on a free port. It ends when it is dropped.
+/// Starts a server that stores nothing on disk, on a free port. The server ends when its process handle is dropped.
 async fn start_redis() -> Result<(Child, String)> {
-    // Redis cannot choose a free port itself. If this one was taken meanwhile, it ends, and another is tried.
+    // Redis cannot choose a free port itself. If another program takes the port meanwhile, the server ends, and another
+    // port is tried.
     for _ in 0..5 {
         let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
         if let Some(server) = start_redis_on(port).await? {
@@ -56,7 +58,7 @@ async fn start_redis() -> Result<(Child, String)> {
     Err("redis-server does not start".into())
 }
 
-/// Starts a server on that port, and waits until it answers. Returns `None` if it ends instead.
+/// Starts a server on that port, and waits until the server answers. Returns `None` if the server ends instead.
 async fn start_redis_on(port: u16) -> Result<Option<Child>> {
     let mut server = Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
@@ -82,7 +84,7 @@ async fn start_redis_on(port: u16) -> Result<Option<Child>> {
     Err("redis-server does not answer".into())
 }
 
-/// Returns the process of the server on that port, which may be another than was started.
+/// Returns the process id of the server on that port. It may be another server than the one that was started.
 async fn process_at(port: u16) -> Result<Option<u32>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;

@@ -10,9 +10,9 @@ use http::request::Parts;
 
 use crate::decision::Decision;
 
-/// Extracts the decision on the request. If there are several limits, it is the decision of the limit that queued the
-/// request longest, or else of the limit nearest to exhaustion. Use `Option<Decision>` for routes that are not always
-/// limited.
+/// Extracts the decision on the request. If several limits decided the request, this is the decision of the limit that
+/// queued the request longest or, if none queued it, of the limit with the fewest remaining units. Use
+/// `Option<Decision>` for routes that are not always limited.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -42,8 +42,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// The rejection of a handler that takes a [`Decision`] if the request has none: the route has no `RateLimitLayer`, or
-/// the request was not limited. The response is a 500.
+/// The rejection of a handler that takes a [`Decision`] if the request has no decision: the route has no
+/// `RateLimitLayer`, or the request was not limited. The response is a 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingDecision;
 

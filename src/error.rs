@@ -4,12 +4,12 @@
 use std::error::Error;
 use std::fmt;
 
-/// The error of a store or a service, boxed.
+/// The boxed error of a store or of a service.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The error of a [`Quota`](crate::Quota) that cannot be built.
+/// The error of a [`Quota`](crate::Quota) that cannot be created.
 ///
-/// Its text names what was given and what is accepted.
+/// The error's text shows the input and says what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     problem: Problem,
@@ -24,7 +24,7 @@ enum Problem {
     Text { text: String, reason: &'static str },
 }
 
-/// The maximum number of characters of a wrong text that an error repeats.
+/// The maximum number of characters of an invalid input that an error repeats.
 const MAX_ECHO: usize = 60;
 
 impl QuotaError {
@@ -72,7 +72,7 @@ impl fmt::Display for QuotaError {
 
 impl Error for QuotaError {}
 
-/// The error of a name that cannot be a policy's name.
+/// The error of a text that cannot be a policy's name.
 ///
 /// A policy's name is sent in the `RateLimit` header fields, whose strings contain only printable ASCII (RFC 9651,
 /// section 3.3.3).
@@ -100,9 +100,9 @@ impl fmt::Display for PolicyNameError {
 
 impl Error for PolicyNameError {}
 
-/// The error of a list of networks or of a number of proxies that is not valid.
+/// The error of a list of networks, or of a number of proxies, that is not valid.
 ///
-/// Its text names the entry, and says what to write.
+/// The error's text names the invalid entry, and says what to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     entry: Option<String>,
@@ -144,7 +144,7 @@ impl Error for NetworkError {}
 
 /// The error of a header name or a cookie name that an extractor cannot use.
 ///
-/// Its text says what to use instead.
+/// The error's text says what to use instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNameError {
     name: String,

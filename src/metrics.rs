@@ -1,7 +1,9 @@
-//! What layers count, for the recorder of the `metrics` facade. The guide has the table of names and labels.
+//! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide has the table of names and
+//! labels.
 //!
-//! Counters are read from the counts that layers keep anyway, when they are asked for, and set to them: so calls do no work
-//! for a recorder, and its totals are as exact as the counts. No label holds a key.
+//! When metrics are recorded, the recorder's counters are set to the counts that layers keep anyway. So calls do no
+//! work for the recorder, except for the waits of queued calls, and its totals are as exact as the counts. No label
+//! contains a key.
 
 use std::time::Duration;
 

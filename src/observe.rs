@@ -8,7 +8,8 @@ use crate::key::{KeyError, MissingKey};
 use crate::stats::CallOutcome;
 use crate::store::BoxError;
 
-/// Logs each kind of mistake once, because a caller could cause the same mistake any number of times.
+/// The log events of a policy. Each kind of mistake is logged once, because a caller could cause the same mistake any
+/// number of times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     /// One bit for each kind of error that has been logged.
@@ -18,10 +19,11 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// Whether a store fails, as far as that was logged.
+/// Whether a store fails, as far as this was logged.
 ///
-/// A caller may be able to make every second request fail, such as by a key of its own that cannot be read. So each time the
-/// store fails, twice as many decisions in a row are needed until it counts as restored.
+/// A caller may be able to make every second request fail, for example with a key whose value in the store is not
+/// valid. So after each failure that is logged, twice as many decisions in a row are needed before the store counts as
+/// restored.
 #[derive(Debug, Default)]
 struct StoreState {
     fails: AtomicBool,
@@ -35,11 +37,11 @@ struct Restored {
     needed: u32,
 }
 
-/// The most decisions in a row after which a store counts as restored.
+/// The maximum number of decisions in a row that are needed before a store counts as restored.
 const MAX_NEEDED: u32 = 1_024;
 
 impl StoreState {
-    /// Takes a failure. Returns whether it is to be logged.
+    /// Records a failure. Returns whether the failure must be logged.
     fn failed(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
         restored.decided = 0;
@@ -50,7 +52,8 @@ impl StoreState {
         is_first
     }
 
-    /// Takes a decision while the store counts as failing. Returns whether it is restored, which is to be logged.
+    /// Records a decision while the store counts as failing. Returns whether the store is restored by it, which must be
+    /// logged.
     #[cold]
     fn decided(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +77,8 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client. Each such request is logged at level
-    /// `debug`. The first request whose list has fewer entries than trusted hops is logged as a warning, since a wrong
+    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. The first request whose
+    /// list of addresses has fewer entries than there are trusted hops is logged as a warning instead, since a wrong
     /// number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
@@ -85,7 +88,8 @@ impl Observer {
         }
     }
 
-    /// Logs that the store fails, unless that is known. `admits` says what becomes of its requests.
+    /// Logs that the store fails, unless this was already logged. `admits` says whether requests that the store cannot
+    /// decide are admitted.
     #[cold]
     pub(crate) fn store_error(&self, policy: &str, error: &BoxError, admits: bool) {
         if self.store.failed() {
@@ -97,7 +101,7 @@ impl Observer {
         }
     }
 
-    /// Logs that the store decides again, if it failed before.
+    /// Logs that the store decides again, if its failure was logged before.
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
@@ -117,7 +121,7 @@ impl Observer {
 }
 
 impl Observer {
-    /// Logs a call that was queued. Each such call is logged at level `debug`.
+    /// Logs a call that was queued and admitted, at level `debug`. A call that was not queued is not logged.
     #[cfg(feature = "tracing")]
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
         let delay = decision.delay();
@@ -129,7 +133,7 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn waited(&self, _: &str, _: &Decision) {}
 
-    /// Logs a call that was denied. This happens each time, at level `debug`. It names no key.
+    /// Logs a call that was denied, at level `debug`. The event contains no key.
     #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
         let retry_after = denial.retry_after().map(tracing::field::debug);
@@ -140,8 +144,7 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn denied(&self, _: &str, _: &Decision) {}
 
-    /// Logs a call that was admitted in shadow mode, but would have been denied or queued. Each such call is
-    /// logged at level `debug`.
+    /// Logs a call that was admitted in shadow mode, but would have been denied or queued, at level `debug`.
     #[cfg(feature = "tracing")]
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
@@ -151,7 +154,7 @@ impl Observer {
     pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
-/// Logs that a limiter was built of a window with a burst.
+/// Logs that a limiter was built from a window and a quota with a burst, which a window ignores.
 #[cfg(feature = "tracing")]
 pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
     tracing::warn!(
@@ -163,7 +166,7 @@ pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
 #[cfg(not(feature = "tracing"))]
 pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
 
-/// Records in the current span what was decided, if the span declares the field `rate_limit.decision`.
+/// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
 #[cfg(feature = "tracing")]
 #[inline]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {

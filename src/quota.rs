@@ -16,7 +16,7 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// A limit per period, and a burst.
 ///
 /// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. The limit and the period set the rate. The
-/// burst sets how many units may arrive at once. The burst is the capacity of a
+/// burst sets how many units may arrive at one instant. The burst is the capacity of a
 /// [`TokenBucket`](crate::algorithm::TokenBucket), and the default length of the queue of a
 /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or a [`Smooth`](crate::algorithm::Smooth). Windows use only the
 /// limit. Unless [`burst`](Quota::burst) is called, the burst equals the limit.
@@ -111,7 +111,7 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// Sets how many units may arrive at once. The default is the limit.
+    /// Sets how many units may arrive at one instant. The default is the limit.
     ///
     /// # Panics
     ///
@@ -135,7 +135,7 @@ impl Quota {
         Duration::from_nanos(self.period)
     }
 
-    /// Returns how many units may arrive at once, as set by [`burst`](Quota::burst).
+    /// Returns how many units may arrive at one instant, as set by [`burst`](Quota::burst).
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst

@@ -7,7 +7,7 @@ use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::key::ClientIp;
 use tower_throttle::{Quota, RateLimitLayer};
 
-/// Creates an app that is limited per client as found by `client`, and that responds with the client's address.
+/// Creates an app whose requests are limited by the address that `client` finds. The app responds with that address.
 pub(crate) fn app(client: ClientIp, quota: Quota) -> Router {
     let layer = RateLimitLayer::new(client.clone(), TokenBucket::new(quota));
     Router::new().route("/", get(client_address)).layer(layer).with_state(client)
@@ -19,7 +19,7 @@ async fn client_address(
 ) -> Result<String, (StatusCode, String)> {
     match client.resolve(&request) {
         Ok(address) => Ok(format!("{address}\n")),
-        // The limiter has already resolved the address, so a request that gets here has one.
+        // The limiter has already resolved the address, so a request that reaches this handler has one.
         Err(error) if error.is_invalid() => Err((StatusCode::BAD_REQUEST, error.to_string())),
         Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }

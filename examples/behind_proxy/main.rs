@@ -1,6 +1,7 @@
 //! Limits an app behind a proxy by the client's address, not by the proxy's.
 //!
-//! The proxy is a small one and part of this program; any that appends to `X-Forwarded-For` would do. Start both:
+//! This program contains a small proxy; any proxy that appends to `X-Forwarded-For` would do. Start the app and the
+//! proxy:
 //!
 //! ```text
 //! cargo run --example behind_proxy
@@ -16,9 +17,9 @@
 //! curl --interface 127.0.0.2 -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/
 //! ```
 //!
-//! You will see 127.0.0.2 each time: through the proxy; through the proxy, with a forged header (the proxy's entry is
-//! the last one, and the search from the right ends there); and directly to the app (the peer is not trusted, and no
-//! header is read).
+//! You will see 127.0.0.2 each time. The first call is made through the proxy. The second call is made through the
+//! proxy with a forged header; the proxy's entry is the last one, and the search from the right ends there. The third
+//! call is made directly to the app; its peer is not trusted, so no header is read.
 //!
 //! A new forged address for each call does not bypass the limit either. You will see 200 five times, then 429:
 //!
@@ -33,8 +34,8 @@
 //! curl -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/
 //! ```
 //!
-//! Other addresses, the app's and the proxy's, and another quota:
-//! `cargo run --example behind_proxy -- 127.0.0.1:8080 127.0.0.1:8081 "100/min burst 20"`. Ctrl-C ends both.
+//! To set other addresses of the app and of the proxy, and another quota: `cargo run --example behind_proxy --
+//! 127.0.0.1:8080 127.0.0.1:8081 "100/min burst 20"`. Ctrl-C ends the app and the proxy.
 
 mod app;
 mod proxy;
@@ -75,7 +76,7 @@ async fn run() -> Result<(), String> {
         None => QUOTA,
     };
 
-    // Exactly the proxy's addresses. With 127.0.0.0/8, every client on this machine would be trusted.
+    // Only the proxy's addresses are trusted. With 127.0.0.0/8, every client on this machine would be trusted.
     let trusted = TrustedProxies::cidrs(["127.0.0.1", "::1"]).map_err(|error| error.to_string())?;
     let router = app::app(ClientIp::x_forwarded_for(trusted), quota);
 
@@ -90,7 +91,7 @@ async fn run() -> Result<(), String> {
     println!("From the proxy's own address, which is trusted. You will see 192.0.2.7:");
     println!("  curl {forged} http://{app_address}/");
 
-    // The limiter needs the peer's address, to recognize proxies: hence the connect info.
+    // The limiter reads the peer's address, to recognize proxies, from the connect info.
     let app = axum::serve(app, router.into_make_service_with_connect_info::<SocketAddr>());
     tokio::select! {
         ended = app => ended.map_err(|error| format!("the app: {error}")),

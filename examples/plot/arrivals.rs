@@ -1,4 +1,4 @@
-//! The arrivals of calls, the same in every picture.
+//! The arrival times of calls, which are the same in every picture.
 
 use std::time::Duration;
 

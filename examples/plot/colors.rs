@@ -8,7 +8,7 @@ use plotters::prelude::RGBColor;
 /// The class of a picture, to which the variables belong.
 pub(crate) const CLASS: &str = "throttle-picture";
 
-/// A colour: the variable's name, the colour on a light page, and the CSS of both values.
+/// A colour: the variable's name, the colour on a light page, and the CSS values for light and for dark pages.
 #[derive(Debug)]
 struct Color {
     name: &'static str,
@@ -30,7 +30,7 @@ pub(crate) const FILL: RGBColor = RGBColor(214, 230, 242);
 pub(crate) const OVER: RGBColor = RGBColor(240, 170, 110);
 
 const COLORS: [Color; 10] = [
-    // Rustdoc's own variables, with their values for a picture that is shown alone.
+    // Rustdoc's own variables. Each has a value for a picture that is shown outside of a rustdoc page.
     color("paper", PAPER, "var(--main-background-color,#ffffff)", "var(--main-background-color,#222222)"),
     color("ink", INK, "var(--main-color,#222222)", "var(--main-color,#dddddd)"),
     color("band", BAND, "#7f7f7f14", "#7f7f7f26"),
@@ -47,8 +47,8 @@ const fn color(name: &'static str, drawn: RGBColor, light: &'static str, dark: &
     Color { name, drawn, light, dark }
 }
 
-/// Returns the style sheet, in one line. A page of rustdoc names its theme; a picture that is shown alone follows the
-/// system's.
+/// Returns the style sheet, in one line. On a page of rustdoc, the theme is that of the page; a picture that is shown
+/// alone follows the theme of the system.
 pub(crate) fn style() -> String {
     let values = |value: fn(&Color) -> &str| -> String {
         COLORS.iter().map(|color| format!("--{}:{};", color.name, value(color))).collect()

@@ -1,4 +1,4 @@
-//! A quantity over time: the state of an algorithm, or the number of calls that have passed.
+//! A number over time: the state of an algorithm, or the number of admitted calls.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 use crate::arrivals::{END, QUOTA};
 use crate::workload::Workload;
 
-/// The same quota in thousandths of a unit, so that fractions of a unit are visible.
+/// The quota of the pictures, in thousandths of a unit, so that fractions of a unit are visible.
 pub(crate) const FINE: Quota = Quota::per_second(1_000 * QUOTA.limit());
 
-/// A change, in thousandths, that is larger than a bucket's refill in a millisecond, so it is drawn as a step.
+/// The minimum change, in thousandths, that is drawn as a step. A bucket's refill in a millisecond is smaller.
 const STEP: u32 = 100;
 
 /// Points in milliseconds and thousandths, connected by straight lines.
@@ -31,10 +31,10 @@ impl Curve {
         curve
     }
 
-    /// Creates the curve of the limiter's state as reported by `peek`, for those calls that passed.
+    /// Creates the curve of the limiter's state as reported by `peek`, with the calls that were admitted.
     ///
-    /// Denied calls are left out, since they charge nothing. A call that had to wait is made at its scheduled time. So
-    /// no call is queued, and `peek` shows the state itself. The algorithm has the quota [`FINE`].
+    /// Denied calls are left out, since they charge nothing. A call that was queued is made at its scheduled time. So
+    /// no call is queued here, and `peek` shows the state itself. The algorithm has the quota [`FINE`].
     pub(crate) fn inside<A: Algorithm>(
         algorithm: A,
         workload: &Workload,
@@ -66,7 +66,8 @@ impl Curve {
         curve
     }
 
-    /// Creates the curve of what `read` returns at each millisecond, and before and after each call, which `call` makes.
+    /// Creates the curve of the value that `read` returns at each millisecond, and before and after each call. `call`
+    /// makes the calls.
     pub(crate) fn replay(
         clock: &ManualClock,
         calls: &[Duration],
@@ -85,7 +86,7 @@ impl Curve {
         curve
     }
 
-    /// Adds a value, as a step where whole units are added or removed.
+    /// Adds a value. Where whole units are added or removed, the curve has a step.
     fn push(&mut self, at: Duration, value: u64) {
         let new = (small(at.as_millis()), small(value));
         if let Some(last) = self.points.last().filter(|last| last.1.abs_diff(new.1) > STEP) {
@@ -94,7 +95,7 @@ impl Curve {
         self.add(new);
     }
 
-    /// Adds a point, and removes the previous one if it lies on the straight line to this one.
+    /// Adds a point. If the previous point lies on the straight line to the new point, the previous point is removed.
     fn add(&mut self, new: (i32, i32)) {
         if let [.., a, b] = self.points[..] {
             let (before, after) = ((b.0 - a.0, b.1 - a.1), (new.0 - b.0, new.1 - b.1));

@@ -1,4 +1,4 @@
-//! The pictures of limits that depend on more than arrivals: the duration of calls, the number of denials, the tier.
+//! The pictures of limits that depend on more than arrivals: on the duration of calls, on denials, or on the tier.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::workload::Workload;
 
 const KEY: &str = "the only key";
 
-/// The time that each call takes, in the picture of [`concurrency`].
+/// The duration of each call in the picture of [`concurrency`].
 pub(crate) const CALL: Duration = Duration::from_millis(600);
 
 pub(crate) fn concurrency() -> Scene {
@@ -48,7 +48,7 @@ pub(crate) fn lockout() -> Scene {
     let clock = ManualClock::new();
     let second = limiter(&clock);
     let call = |_| _ = second.check(KEY);
-    // Curves are in thousandths: milliseconds are thousandths of a second.
+    // The numbers of a curve are thousandths: here, the milliseconds of a second.
     let wait =
         |_| second.peek(KEY).retry_after().unwrap_or_default().as_millis().try_into().unwrap_or(u64::MAX);
     let curve = Curve::replay(&clock, &arrivals(), call, wait);

@@ -12,7 +12,7 @@ use crate::curve::{Curve, FINE};
 use crate::custom::{concurrency, lockout, tiers};
 use crate::workload::Workload;
 
-/// The sentence about the limit of most pictures.
+/// The sentence that states the limit in most pictures.
 pub(crate) const PER_SECOND: &str = "The limit is 4 per second.";
 
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub(crate) struct Scene {
     pub(crate) name: &'static str,
     /// The sentence that says what the picture shows.
     pub(crate) title: &'static str,
-    /// The sentence that says what the limit is.
+    /// The sentence that states the limit.
     pub(crate) limit: &'static str,
-    /// True if the limit is a number of calls per second, so that the last panel shows where it is exceeded.
+    /// True if the limit is a number of calls per second, so that the last panel shows where the limit is exceeded.
     pub(crate) is_per_second: bool,
     pub(crate) workload: Workload,
     pub(crate) inside: Inside,
@@ -121,8 +121,8 @@ fn used(decision: Decision) -> u64 {
     FINE.limit() - decision.remaining()
 }
 
-/// Returns the number of stored permits. Both kinds store the permits of one second. After the next permitted time, a
-/// key becomes fresh in the time in which the missing permits are stored.
+/// Returns the number of stored permits. Both kinds of `Smooth` store the permits of one second. After the next
+/// scheduled time, a key becomes fresh in the time in which the missing permits are stored.
 fn saved(decision: Decision) -> u64 {
     let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
     let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();

@@ -4,12 +4,12 @@
 //! cargo run --example plot
 //! ```
 //!
-//! You will see the names of the files that it writes, with a summary of the calls' outcomes. Without an argument it
-//! redraws the pictures of the docs, in `src/algorithm/pictures`. Another folder: `cargo run --example plot --
-//! target/pictures`.
+//! You will see the names of the files that the program writes, with a summary of the calls' outcomes. Without an
+//! argument, the program draws the pictures of the docs, in `src/algorithm/pictures`. To write to another folder:
+//! `cargo run --example plot -- target/pictures`.
 //!
 //! The same calls are made in each picture, and the limit is 4: per second, or at a time. Nothing is simulated: a
-//! [`RateLimiter`] decides, with a [`ManualClock`].
+//! [`RateLimiter`] with a [`ManualClock`] decides.
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
@@ -88,7 +88,8 @@ mod tests {
             let svg = draw(&scene).unwrap();
             assert!(svg.len() < 30_000, "{} has {} bytes", scene.file(), svg.len());
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-            // The first line is one tag, and no line is empty: otherwise Markdown treats it as text.
+            // The first line is one whole tag, and no line is empty: otherwise Markdown would treat the picture as
+            // text.
             assert!(svg.lines().next().is_some_and(|line| line.ends_with('>')));
             assert!(svg.lines().all(|line| !line.trim().is_empty()));
         }

@@ -15,7 +15,7 @@ use crate::symbols::{Mark, write};
 pub(crate) const LEFT: i32 = 34;
 pub(crate) const RIGHT: i32 = 748;
 
-/// The height of a mark in a column of calls.
+/// The height of the mark of one call in a column.
 const ROW: i32 = 11;
 
 pub(crate) struct Panel<'p, 'b> {

@@ -1,4 +1,4 @@
-//! A picture: the calls, the algorithm's state, and the calls that have passed.
+//! A picture: the calls, the algorithm's state, and the number of admitted calls.
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::workload::{Fate, Workload};
 const WIDTH: i32 = 760;
 /// The top of the first panel.
 const TOP: i32 = 100;
-/// The gap between two panels, which has the name of the lower panel.
+/// The gap between two panels, in which the name of the lower panel is written.
 const GAP: i32 = 30;
 const CURVE: i32 = 76;
 
 /// The mark of each call, at the millisecond at which it is drawn.
 struct Marks {
     arrived: Vec<(i32, Mark)>,
-    /// Empty if no call waits: `arrived` then shows the calls that pass.
+    /// The marks of admitted calls. Empty if no call was queued: `arrived` then shows which calls were admitted.
     admitted: Vec<(i32, Mark)>,
 }
 

@@ -1,4 +1,4 @@
-//! The marks of calls. Each has its own shape, so that the colours are not needed to tell them apart.
+//! The marks of calls. Each kind of mark has its own shape, so that a reader does not depend on the colours.
 
 use std::error::Error;
 
@@ -64,7 +64,7 @@ pub(crate) fn write(
     size: i32,
     style: FontStyle,
 ) -> Result<(), Box<dyn Error>> {
-    // The crate divides sizes by this factor.
+    // The plotting crate divides the size of a font by this factor.
     let font = FontDesc::new(FontFamily::SansSerif, 1.24 * f64::from(size), style);
     let style = TextStyle::from(font).color(&INK).pos(Pos::new(side, VPos::Center));
     root.draw(&Text::new(text, at, style))?;

@@ -17,7 +17,7 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
     Passed,
-    /// The call passed at this time, after it had to wait.
+    /// The call was queued, and was admitted at this time.
     Waited(Duration),
     Refused,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Returns the time at which the call passed, if it passed.
+    /// Returns the time at which the call was admitted, or `None` if it was denied.
     pub(crate) fn admitted_at(&self) -> Option<Duration> {
         match self.fate {
             Fate::Passed => Some(self.arrived),
@@ -46,7 +46,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Calls a limiter at the given times, and keeps the calls that have to wait.
+    /// Calls a limiter at the given times. Calls that have to wait are queued.
     pub(crate) fn of<A: Algorithm>(algorithm: A, arrivals: &[Duration]) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
@@ -54,7 +54,7 @@ impl Workload {
         let mut queue: Vec<(usize, Pin<Box<Acquire<A>>>)> = Vec::new();
         for now in (0..=END).map(Duration::from_millis) {
             clock.set(now);
-            // Queued calls that are due come first, then the new ones.
+            // Queued calls that are due are admitted before the new calls are made.
             queue.retain_mut(|(call, waits)| match poll(waits) {
                 Poll::Ready(decision) => {
                     let call: &mut Call = &mut calls[*call];
@@ -70,7 +70,7 @@ impl Workload {
                     Poll::Ready(_) => Fate::Refused,
                     Poll::Pending => {
                         queue.push((calls.len(), call));
-                        // This outcome is replaced when the call passes.
+                        // This outcome is replaced when the call is admitted.
                         Fate::Refused
                     }
                 };
@@ -81,7 +81,7 @@ impl Workload {
         Self { calls }
     }
 
-    /// Makes a call at each of the given times. It passes if `check` returns true.
+    /// Makes a call at each of the given times. The call is admitted if `check` returns `true`.
     pub(crate) fn checked(
         clock: &ManualClock,
         arrivals: &[Duration],
@@ -95,19 +95,19 @@ impl Workload {
         Self { calls: arrivals.iter().map(call).collect() }
     }
 
-    /// Returns the times at which calls passed, in order.
+    /// Returns the times at which calls were admitted, in order.
     pub(crate) fn passes(&self) -> Vec<Duration> {
         let mut passes: Vec<_> = self.calls.iter().filter_map(Call::admitted_at).collect();
         passes.sort();
         passes
     }
 
-    /// Returns the number of calls that passed within the period that ends at `now`.
+    /// Returns the number of calls that were admitted within the period that ends at `now`.
     pub(crate) fn recent(&self, now: Duration) -> u64 {
         self.in_progress(now, PERIOD)
     }
 
-    /// Returns the number of calls that are in progress at `now`, if each takes `duration`.
+    /// Returns the number of calls that are in progress at `now`, if each call takes `duration`.
     pub(crate) fn in_progress(&self, now: Duration, duration: Duration) -> u64 {
         let counts = |admitted: &Duration| *admitted <= now && *admitted + duration > now;
         self.calls.iter().filter_map(Call::admitted_at).filter(counts).count() as u64
@@ -120,12 +120,12 @@ impl Workload {
         self.calls.iter().filter(waits).count() as u64
     }
 
-    /// Returns the maximum number of calls that passed within any one period.
+    /// Returns the maximum number of calls that were admitted within any one period.
     pub(crate) fn max_recent(&self) -> u64 {
         self.passes().into_iter().map(|now| self.recent(now)).max().unwrap_or(0)
     }
 
-    /// Returns the maximum number of calls in progress, if each takes `duration`.
+    /// Returns the maximum number of calls in progress at once, if each call takes `duration`.
     #[cfg(test)]
     pub(crate) fn max_in_progress(&self, duration: Duration) -> u64 {
         self.passes().into_iter().map(|now| self.in_progress(now, duration)).max().unwrap_or(0)

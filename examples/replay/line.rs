@@ -7,16 +7,16 @@
 /// The client and the time of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Line<'a> {
-    /// The first field: an address or a host name.
+    /// The first field of the line: an address or a host name.
     pub(crate) client: &'a str,
-    /// Seconds of Unix time.
+    /// The time, in seconds since the Unix epoch.
     pub(crate) time: u64,
 }
 
 impl<'a> Line<'a> {
-    /// Parses a line; returns `None` if it is in another format.
+    /// Parses a line. Returns `None` if the line is in another format.
     ///
-    /// The user may contain any bytes, including spaces; so may the request and everything after the size.
+    /// The user's name, the request and everything after the size may contain any bytes, including spaces.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let (client, rest) = split(line, b' ')?;
         let (_identity, rest) = split(rest, b' ')?;
@@ -42,7 +42,7 @@ const STAMP: usize = TIME + 5;
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Returns the Unix time of a time in the log, for the years 1970 to 2500.
+/// Returns the Unix time of a time in the log. Years from 1970 to 2500 are accepted.
 fn unix_time(time: &[u8; TIME]) -> Option<u64> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
     let west = match time[21] {
@@ -58,7 +58,7 @@ fn unix_time(time: &[u8; TIME]) -> Option<u64> {
     let (day, year) = (field(0, 2)?, field(7, 11)?);
     let (hour, minute, second) = (field(12, 14)?, field(15, 17)?, field(18, 20)?);
     let (zone_hour, zone_minute) = (field(22, 24)?, field(24, 26)?);
-    // A leap second is second 60.
+    // Second 60 is a leap second.
     let clock = hour < 24 && minute < 60 && second <= 60 && zone_hour < 24 && zone_minute < 60;
     if !clock || !(1970..=2500).contains(&year) || day == 0 || day > days_in(month, year) {
         return None;
@@ -95,7 +95,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// Parses a number of digits only: no sign, no space.
+/// Parses a number that consists of digits only: no sign and no space.
 fn number(digits: &[u8]) -> Option<u64> {
     let plain = digits.iter().all(u8::is_ascii_digit);
     plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()

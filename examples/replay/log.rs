@@ -12,9 +12,9 @@ use crate::line::Line;
 /// The requests of a log, and their clients.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// The requests, sorted by time; those of one second are in the order of the log.
+    /// The requests, sorted by time. Requests of the same second are in the order of the log.
     pub(crate) requests: Vec<Request>,
-    /// The clients, in the order of their first line.
+    /// The clients, in the order of their first requests in the log.
     pub(crate) clients: Vec<Client>,
     pub(crate) unreadable: usize,
     /// The number of the first line that could not be read.
@@ -23,16 +23,16 @@ pub(crate) struct Log {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Request {
-    /// Seconds of Unix time.
+    /// The time, in seconds since the Unix epoch.
     pub(crate) time: u64,
-    /// An index into the clients.
+    /// The index of the client in [`Log::clients`].
     pub(crate) client: usize,
 }
 
 /// The client whose budget a request uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// An address, grouped as by [`PeerIp`].
+    /// An address, grouped as [`PeerIp`] groups it.
     Ip(IpAddr),
     /// A host name, as written in the log.
     Name(String),

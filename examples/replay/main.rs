@@ -4,16 +4,17 @@
 //! cargo run --release --example replay -- /var/log/apache2/access.log --limit "10/min burst 5"
 //! ```
 //!
-//! You will see how many requests would have passed, waited and been refused, and the clients that were refused most.
+//! You will see how many requests would have been admitted at once, queued, and refused, and the clients that were
+//! refused most.
 //!
 //! - The log is in Apache's common or combined format. Lines in other formats are counted and left out.
-//! - The log's times are the clock. They are whole seconds and not quite in order, so requests are sorted by time first; those of one second
-//!   stay in the order of the log.
-//! - A client is the first field, grouped as [`PeerIp`](tower_throttle::key::PeerIp) does it: an IPv4 address, an IPv6 /64, or a
-//!   host name as written.
+//! - The times of the log are the clock. They are whole seconds and not quite in order, so requests are sorted by time
+//!   first; requests of the same second stay in the order of the log.
+//! - A client is the first field, grouped as [`PeerIp`](tower_throttle::key::PeerIp) groups it: an IPv4 address, an
+//!   IPv6 /64, or a host name as written.
 //! - A call in the leaky bucket's queue waits until it is admitted: no client disconnects.
 //!
-//! Exit code 2 if there is nothing to replay: a file that cannot be read, an invalid quota, an unknown argument.
+//! The exit code is 2 if there is nothing to replay: a file that cannot be read, an invalid quota, an unknown argument.
 
 mod line;
 mod log;
@@ -31,7 +32,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::run::{Outcome, replay};
 
-/// The number of most refused clients that are shown for each algorithm.
+/// The number of clients that are shown for each algorithm: those that were refused most.
 const WORST: usize = 5;
 
 fn main() -> ExitCode {
@@ -54,7 +55,7 @@ fn fail(message: &str) -> ExitCode {
 }
 
 fn report(log: &Log, quota: Quota) -> String {
-    // As in a layer: only the leaky bucket queues calls.
+    // Only the leaky bucket queues calls, as in a layer.
     let outcomes = [
         ("fixed window", replay(FixedWindow::new(quota).queue(0), log)),
         ("sliding window", replay(SlidingWindow::new(quota).queue(0), log)),
@@ -82,7 +83,7 @@ fn summary(log: &Log, quota: Quota) -> String {
     text
 }
 
-/// Returns a table of the clients that are among the most refused of any algorithm.
+/// Returns a table of the clients that are among the most refused clients of any of the algorithms.
 fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
     let mut shown: Vec<usize> = outcomes.iter().flat_map(|outcome| outcome.worst(WORST)).collect();
     shown.sort_unstable();

@@ -15,9 +15,9 @@ use crate::log::Log;
 /// The outcomes of the requests.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// The number of requests that passed at once.
+    /// The number of requests that were admitted at once.
     pub(crate) passed: u64,
-    /// The number of requests that passed after they were queued.
+    /// The number of requests that were admitted after they were queued.
     pub(crate) waited: u64,
     /// The number of refused requests of each client.
     pub(crate) refused: Vec<u64>,
@@ -41,7 +41,7 @@ impl Outcome {
 /// Calls a limiter at the log's times. Calls that have to wait are kept until they are admitted.
 pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     let clock = ManualClock::new();
-    // The table has room for every client, so that none shares a bucket.
+    // The key table has room for every client, so that no client is evicted.
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(log.clients.len()).build();
     let mut queues: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
     let mut outcome = Outcome { passed: 0, waited: 0, refused: vec![0; log.clients.len()] };
@@ -50,7 +50,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     for request in &log.requests {
         let time = Duration::from_secs(request.time);
         // The clock moves in small steps, so that queued calls are admitted on time and in the order of arrival. If a
-        // slot were overdue by much, its queue would move the schedule.
+        // slot were overdue by more than the 5 ms that a queue tolerates, the queue would move its schedule.
         while !queues.is_empty() && now + STEP < time {
             now += STEP;
             clock.set(now);
@@ -73,7 +73,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     outcome
 }
 
-/// The maximum step of the clock while calls are queued, so no slot is overdue by more than that.
+/// The maximum step of the clock while calls are queued, so no slot is overdue by more than this step.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn the_four_differ_as_they_should() {
-        // 4 per 4 s: one call, three just before the window ends, and six after.
+        // The limit is 4 per 4 s. One call arrives first, three arrive just before the window ends, and six after it.
         let quota: Quota = "4 per 4s".parse().unwrap();
         let log = log(&[100, 103, 103, 103, 104, 104, 104, 104, 104, 104]);
         assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
         assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
         assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
-        // At 103, one call passes, and two wait for 104 and 105. At 104, the first of them has left the queue, which
-        // has three free slots for six calls.
+        // At 103 s, one call is admitted, and two are queued for 104 s and 105 s. At 104 s, the first of these has left
+        // the queue, which has three free slots for six calls.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }
 

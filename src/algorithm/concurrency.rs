@@ -9,18 +9,18 @@ use crate::decision::Decision;
 /// A limit on the number of calls at a time.
 ///
 /// In a layer, a request holds its permit until the body of its response has ended or was dropped. In a service that is
-/// not HTTP, it holds the permit until the response is ready, unless the responder [holds the
+/// not HTTP, a request holds its permit until the response is ready, unless the responder [holds the
 /// permit](crate::middleware::Responder::hold_permit) longer. In code,
 /// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
 /// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
-/// [`acquire`](crate::limiter::RateLimiter::acquire) are held until they are
+/// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
 /// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. The wait is not known in
-/// advance: a call that has waited for [`max_wait`](Concurrency::max_wait) is denied then. A free permit goes to the
-/// first waiter. If that waiter is neither polled nor dropped, it blocks its key, as in any fair semaphore. To combine
-/// this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make it part of a
-/// tuple.
+/// advance, so a call is denied only after it has waited for [`max_wait`](Concurrency::max_wait). A free permit goes to
+/// the first waiter. If that waiter is neither polled nor dropped, it blocks its key, as in any fair semaphore. To
+/// combine this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit
+/// part of a tuple.
 ///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
 /// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
@@ -57,8 +57,8 @@ use crate::decision::Decision;
 /// minutes after that. And a call can end without a count down: the handler panics, the client disconnects, or the
 /// stream is reset. After enough of these, the count is at the limit and stays there.
 ///
-/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which releases the units of the call when it is
-/// dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
+/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which releases the units of the call when the permit
+/// is dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
 /// number of permits that are held.
 ///
 /// ```text
@@ -115,7 +115,7 @@ impl Concurrency {
         self.limit
     }
 
-    /// Returns the number of calls that may be in progress for all keys together, if that is limited.
+    /// Returns the number of calls that may be in progress for all keys together, if a total was set.
     #[must_use]
     pub fn limit_in_total(&self) -> Option<u64> {
         self.total.as_ref().map(Semaphore::limit)
@@ -178,8 +178,8 @@ impl Concurrency {
         self.total.as_ref().map_or(left, |total| left.min(total.available()))
     }
 
-    /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If the limit was
-    /// lowered below `cost`, the call is admitted once no other call is in progress.
+    /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If `cost` exceeds
+    /// the limit, because the limit was lowered, the call is admitted once no other call is in progress.
     fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
         state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
     }

@@ -7,11 +7,11 @@ use crate::decision::Decision;
 
 /// An algorithm that decides whether a call may pass.
 ///
-/// Implement it to bring your own. Every method should return in constant time, must not panic for any `now` and
-/// `cost`, and must allow a cost of 0 without charging anything. Either all values of one type can
+/// Implement this trait for an algorithm of your own. Every method should return in constant time, must not panic for
+/// any `now` and `cost`, and must allow a cost of 0 without charging anything. Either all values of one type can
 /// [queue](Algorithm::queue_config) calls, or none can.
 ///
-/// An algorithm that only decides implements the required methods. One that also queues calls adds
+/// An algorithm that only decides implements the required methods. An algorithm that also queues calls implements
 /// [`queue_config`](Algorithm::queue_config).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
@@ -88,7 +88,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
     fn policy(&self) -> QuotaPolicy;
 
-    /// Calls `f` with the policy of each limit, in the order of [`Decision::limit_index`]. A tuple has more than one.
+    /// Calls `f` with the policy of each limit, in the order of [`Decision::limit_index`]. A tuple has more than one
+    /// limit.
     fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
         f(self.policy());
     }
@@ -145,7 +146,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the time at which the next queued call, of `cost`, can be admitted. `None` if it is unknown.
+    /// Returns the time at which the next queued call, of `cost`, can be admitted. `None` if the time is unknown.
     ///
     /// A time that is not after `now` means that the call can be admitted now. [`Nanos::MAX`] means a time beyond the
     /// range of the clock. A queued call has a cost that never fits only if the algorithm was replaced after the call
@@ -211,7 +212,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Undoes the latest admission of a queued call: replaces the state by `before`, a copy from before the admission,
-    /// and advances it to the latest clock reading.
+    /// and advances this state to the latest clock reading.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;

@@ -41,8 +41,8 @@ use crate::quota::Quota;
 ///
 /// **Naive answer.** Count the calls, and set the count to zero every hour, on the hour.
 ///
-/// **Where it breaks.** All callers have their whole limit available again at the same instant, and they all call then.
-/// A caller whose first call is at ten to the hour may use its limit twice in twenty minutes.
+/// **Where it breaks.** All callers have their whole limit available again at the same instant, and many call at that
+/// instant. A caller whose first call is at ten to the hour may use its limit twice in twenty minutes.
 ///
 /// **The idea.** Each key has its own windows. A window begins with the first admitted call after the previous window
 /// ended, and lasts one period. With [`aligned`](FixedWindow::aligned), windows begin at multiples of the period
@@ -59,9 +59,9 @@ use crate::quota::Quota;
 /// The drawing shows the price: around the edge of two windows, more than the limit can pass in one period. If that
 /// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// **Invariant.** Within a window no more than `limit` units pass. A denial changes nothing.
+/// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing.
 ///
-/// **Cost.** Constant time, no division, 24 bytes a key.
+/// **Cost.** Constant time, 24 bytes a key. There is no division unless windows are aligned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
@@ -101,9 +101,9 @@ impl FixedWindow {
     /// Aligns the windows to multiples of the period, counted from the clock's zero. For the default clock, this is the
     /// Unix epoch.
     ///
-    /// The windows of all keys end at the same instant. Around it, twice the limit can pass. The default clock takes
-    /// the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow later steps of
-    /// the wall clock, nor leap seconds, nor the time while the machine was suspended.
+    /// The windows of all keys end at the same instant. Around that instant, twice the limit can pass. The default
+    /// clock takes the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow
+    /// later steps of the wall clock or leap seconds, and does not count the time while the machine was suspended.
     ///
     /// ```
     /// use tower_throttle::Quota;

@@ -27,18 +27,19 @@
 //!
 //! # Waiting
 //!
-//! Every algorithm can queue calls instead of denying them. Calls of [`acquire`](crate::limiter::RateLimiter::acquire)
-//! are always queued. A layer queues requests once `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. With
-//! [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer queues requests by default. Queued calls are
-//! admitted in the order of arrival. A bucket admits a call when it has the tokens, a window when it has room. A call
-//! that waits for a window and is polled late is charged to the window in which it is admitted.
+//! Every algorithm can queue calls instead of denying them. A call of [`acquire`](crate::limiter::RateLimiter::acquire)
+//! that cannot pass now is queued if the queue has a free place. A layer queues requests once `queue(n)`,
+//! `max_wait(duration)` or `overflow(..)` was called. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls,
+//! a layer queues requests by default. Queued calls are admitted in the order of arrival. A bucket admits a call when
+//! it has the tokens, a window when it has room. A call that waits for a window and is polled late is charged to the
+//! window in which it is admitted.
 //!
-//! Unless one of those methods was called, any number of calls can wait in
+//! Unless one of those three methods was called, any number of calls can wait in
 //! [`acquire`](crate::limiter::RateLimiter::acquire). Only [`max_queued`](crate::limiter::Builder::max_queued) bounds
-//! them, for all keys together, so the waiters of one key may fill it. By default, the queues of [`LeakyBucket`] and
-//! [`Smooth`] hold as many calls as the quota's burst.
+//! these calls, for all keys together, so the waiters of one key may use up `max_queued`. By default, the queues of
+//! [`LeakyBucket`] and [`Smooth`] hold as many calls as the quota's burst.
 //!
-//! | nginx | here |
+//! | nginx | this crate |
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
@@ -63,14 +64,14 @@
 //!
 //! **Naive answer.** Ask two limiters in turn.
 //!
-//! **Where it breaks.** A call that the first limiter admits and the second denies has been charged by the first. So a
+//! **Where it breaks.** A call that the first limiter admits and the second denies stays charged by the first. So a
 //! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
 //! Charging and undoing is no better: other calls see the charge in between.
 //!
 //! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked until then, so no other
 //! call gets in between.
 //!
-//! **Invariant.** Each limit holds on its own. A denial changes nothing in any of them.
+//! **Invariant.** A call passes only if each limit admits it. A denial charges none of the limits.
 //!
 //! **Cost.** A peek at each limit, and a check of each if all of them allow the call. The states are stored next to
 //! each other.
@@ -86,8 +87,8 @@
 //!   ring is a call that waits.
 //! - The calls that pass, in the pictures in which calls wait. A triangle is a call that has waited.
 //! - The state of the algorithm: its count, its tokens or its queue.
-//! - The calls that have passed within the last second. Where they exceed the limit, the curve is orange: around the
-//!   edge of a fixed window, or because a bucket's burst comes on top of its rate.
+//! - The calls that have passed within the last second. Where these calls exceed the limit, the curve is orange: around
+//!   the edge of a fixed window, or because a bucket's burst comes on top of its rate.
 //!
 //! A fixed window denies:
 //!

@@ -33,7 +33,7 @@ pub struct QueueConfig {
     counted: bool,
     /// True if it is unknown when a call will be admitted.
     untimed: bool,
-    /// True if a call cannot wait in this queue and in others at once.
+    /// True if a call cannot wait in this queue and in the queue of another member of a tuple.
     exclusive: bool,
 }
 

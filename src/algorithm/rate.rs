@@ -6,7 +6,7 @@ use crate::quota::Quota;
 /// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
 ///
 /// Units and time are counted in *grains*: one unit is `period` grains, and `limit` grains arrive per nanosecond. Both
-/// are integers, and only the durations that are reported are rounded.
+/// numbers are integers, and only the durations that are reported are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) limit: u64,
@@ -76,8 +76,8 @@ impl Rate {
     }
 }
 
-/// Returns the quotient and the remainder. The division is cheap if the dividend fits into 64 bits, as it nearly always
-/// does.
+/// Returns the quotient and the remainder. The division is cheap if the dividend fits into 64 bits, which is nearly
+/// always the case.
 #[inline]
 pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     if let Ok(dividend) = u64::try_from(dividend) {

@@ -40,13 +40,13 @@ impl Semaphore {
         self.try_add(1).then(|| QueueSlot { count: Arc::clone(&self.count) })
     }
 
-    /// Acquires the share of a call of `cost`. `None` if it would exceed the limit.
+    /// Acquires the share of a call of `cost`. `None` if the count would then exceed the limit.
     pub(crate) fn try_acquire(&self, cost: u64) -> Option<SharedPermit> {
         self.try_add(cost).then(|| SharedPermit { taken: smallvec![(Arc::clone(&self.count), cost)] })
     }
 
-    /// Adds `cost` if that does not exceed the limit, and returns whether it did. The caller must
-    /// [subtract](Semaphore::sub) it later.
+    /// Adds `cost` if the sum does not exceed the limit. Returns whether `cost` was added. If so, the caller must
+    /// [subtract](Semaphore::sub) `cost` later.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()

@@ -41,7 +41,7 @@ use crate::quota::Quota;
 ///
 /// **Naive answer.** A fixed window, whose count falls to zero at the edge. Around the edge, twice the limit passes.
 ///
-/// **Where it breaks.** Calls that were made just before the edge no longer count just after it.
+/// **Where it breaks.** Calls that were made just before the edge no longer count just after the edge.
 ///
 /// **The idea.** Keep the count of the previous window as well, and assume that its calls were spread evenly. At the
 /// time `e` after the current window began, the sliding window covers the last `1 - e / period` of the previous window:
@@ -53,10 +53,10 @@ use crate::quota::Quota;
 ///                 estimate = 80 * 0.4 + 30 = 62
 /// ```
 ///
-/// The assumption is the price. Calls bunched at the *end* of the previous window count for less than they should: just
-/// under twice the limit can pass within one period. Calls bunched at its *beginning* count for up to a period longer
-/// than they should. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we built rate
-/// limiting capable of scaling to millions of domains", 2017). If that is not strict enough, use a
+/// The price is that the assumption may be wrong. Calls bunched at the *end* of the previous window count for less than
+/// they should: just under twice the limit can pass within one period. Calls bunched at its *beginning* count for up to
+/// a period longer than they should. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
+/// built rate limiting capable of scaling to millions of domains", 2017). If the estimate is not strict enough, use a
 /// [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// The windows of a key begin with the first call after the key was idle.

@@ -37,16 +37,18 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** Never more than `limit` units in any period, and each unit is available again exactly one period later.
+/// **Problem.** Never admit more than `limit` units in any period, and make each unit available again exactly one
+/// period later.
 ///
 /// **Naive answer.** Record when each call passed, and count the records of the last period.
 ///
 /// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
 /// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
-/// **The idea.** A deque of records, oldest first, each with the *running total* up to it. Records that are a period
-/// old are dropped from the front, each once. The sum within the period is a difference of two totals. A binary search
-/// finds the time at which five more units are available. Calls at the same instant share a record.
+/// **The idea.** A deque of records, oldest first. Each has the *running total* of all units up to and including this
+/// record. Records that are a period old are dropped from the front, each once. The sum within the period is a
+/// difference of two totals. A binary search finds the time at which five more units are available. Calls at the same
+/// instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)

@@ -14,8 +14,8 @@ impl Usage {
     /// The key is locked out for a while, whatever remains.
     pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
 
-    /// Returns the usage of a key that has used `used` of `limit` units. It is [`FULL`](Usage::FULL) from `limit` on
-    /// and less below it.
+    /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
+    /// is at least `limit`, and less otherwise.
     #[must_use]
     pub const fn of(used: u64, limit: u64) -> Self {
         if used >= limit {

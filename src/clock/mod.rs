@@ -82,8 +82,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// The future may end early or late: the limiter reads the clock again after it. For a clock that can be set back,
-    /// it should also end when the clock is set.
+    /// The future may end early or late: the limiter reads the clock again when the future has ended. If the clock can
+    /// be set back, the future should also end when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::Nanos;
 
 /// The monotonic clock of tokio, whose zero is the Unix epoch according to the wall clock at the time when this clock
-/// was created. A later step of the wall clock does not change it.
+/// was created. A later step of the wall clock does not change that zero.
 #[derive(Clone, Debug)]
 pub(super) struct Monotonic {
     started: Instant,
@@ -65,7 +65,8 @@ fn system() -> Option<u64> {
     None
 }
 
-/// Set if tokio's time can be paused in this build, that is, if any crate in it enables tokio's feature `test-util`.
+/// Set if tokio's time can be paused in this build, that is, if any crate in the build enables tokio's feature
+/// `test-util`.
 ///
 /// That feature adds `tokio::time::pause`. In a block, a name from a glob import takes precedence over the same name
 /// outside of the block. So `pause` is tokio's function with the feature, and the function below without it.

@@ -103,7 +103,7 @@ impl KeyError {
         matches!(self.reason, Reason::Forbidden(_))
     }
 
-    /// Returns the kind of the error as it is called in events and metrics.
+    /// Returns the name of this kind of error in events and metrics.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             error if error.is_forbidden() => "forbidden",

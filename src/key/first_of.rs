@@ -3,8 +3,9 @@ use super::or::Or;
 /// Creates an extractor from two to five others. The key of a request is that of the first extractor that finds a key:
 /// for example, the id of a signed-in user, or else the address.
 ///
-/// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are not served, even if an earlier
-/// extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a key.
+/// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are denied service, even if an
+/// earlier extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a
+/// key.
 ///
 /// All extractors but the last must be able to find no key: [`Extension`](super::Extension), [`Header`](super::Header),
 /// [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and [`from_fn`](super::from_fn()), whose `None` here means

@@ -40,7 +40,7 @@ pub enum MissingKey {
 /// [share](MissingKey::Shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {
-    /// The key of a caller. It identifies the same state as the bare key with which a limiter is called directly.
+    /// The key of a caller. `Key(key)` identifies the same state as `key` does in a direct call of the limiter.
     Key(K),
     /// Stands for all callers without a key. They share one state, which no `Key` identifies.
     Missing,

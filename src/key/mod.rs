@@ -12,7 +12,7 @@
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | all requests together | [`Global`] |
 //! | the first of several keys that a request has | [`first_of`]`((`[`Bearer::new()`](Bearer::new)`, `[`PeerIp::new()`](PeerIp::new)`))` |
-//! | several of these at once | a tuple: `(PeerIp::new(), Method::by_safety())` |
+//! | a combination of these | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
 //! Callers can invent the values that they send, and each invented value has a new budget. So limit by address as well,
@@ -120,10 +120,10 @@ pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. Only its hash is kept.
     ///
-    /// Its `Hash` must be prefix-free, as those of the standard library and derived ones are: the bytes that one key
-    /// writes to the hasher must not begin with, or equal, the bytes that another key writes. Otherwise two callers
-    /// might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and `Hasher::write` only for
-    /// data of a fixed length.
+    /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
+    /// the bytes that one key writes to the hasher must not begin with, or equal, the bytes that another key writes.
+    /// Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and
+    /// `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if it is not limited.

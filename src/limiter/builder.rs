@@ -86,7 +86,7 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
     ///
-    /// The docs of [`MemoryStore`] describe the memory that this takes, and [how large it should
+    /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
     /// be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.store.max_keys = max_keys;
@@ -119,8 +119,8 @@ impl<A: Algorithm> Builder<A> {
     /// its key is released. If the key has no queued call, `retry_after` is the time until the call would be admitted
     /// without waiting.
     ///
-    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)` bounds
-    /// its queue.
+    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)`
+    /// bounds the key's queue.
     ///
     /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
     /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection

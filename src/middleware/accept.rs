@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn html_is_preferred_by_browsers_and_not_by_clients_that_accept_anything() {
         for (accept, is_preferred) in [
-            // Firefox, Chromium and Safari open a page; Chromium and Safari load an image.
+            // The headers of Firefox, Chromium and Safari for a page, and of Chromium and Safari for an image.
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", true),
             ("image/avif,image/webp,image/apng,*/*;q=0.8", false),

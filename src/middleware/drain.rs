@@ -2,7 +2,7 @@
 //!
 //! A connection with an unread body cannot be used again, because the rest of the body would be read as the next
 //! request. So the server closes the connection, and announces this to the client by `Connection: close`. A client that
-//! does not expect this loses the response, or sends its next request in vain. If the body is read to its end, the
+//! does not expect this loses the response, or the response to its next request. If the body is read to its end, the
 //! connection can be used again.
 
 use std::fmt;
@@ -138,8 +138,8 @@ fn is_closing(headers: &HeaderMap) -> bool {
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body ended, and
-/// `false` if the body was too long, too slow or failed.
+/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body was read
+/// to its end, and `false` if the body was too long, too slow or failed.
 ///
 /// # Cancel safety
 ///

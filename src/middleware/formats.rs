@@ -182,7 +182,7 @@ pub(super) fn add_draft_07(
     add_nameless_policies(headers, reports);
 }
 
-/// Adds `RateLimit-Policy` as it was before policies had names: `100;w=60, 1000;w=3600`.
+/// Adds `RateLimit-Policy` in the form of drafts 6 and 7, in which policies have no names: `100;w=60, 1000;w=3600`.
 fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) {
     let mut items = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {

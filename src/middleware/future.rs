@@ -169,8 +169,8 @@ where
 
     /// # Panics
     ///
-    /// Panics if it is polled after it was ready. Panics if the call has to wait with the default clock outside a tokio
-    /// runtime with a timer.
+    /// Panics if the future is polled after it has returned `Poll::Ready`. Panics if the call is queued, the limiter
+    /// has the default clock, and the future is polled outside a tokio runtime with a timer.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {

@@ -55,7 +55,7 @@ impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Joins two layers: a request must be allowed by both, and is charged by neither if either denies it.
+    /// Joins two layers: a request must be allowed by both layers. If one layer denies it, neither layer charges it.
     ///
     /// Both policies are decided together while both keys are locked, so no other call for these keys is decided in
     /// between. The responder of this layer makes the responses. A policy whose name is already used is numbered:

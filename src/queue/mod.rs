@@ -150,7 +150,7 @@ impl<A: Algorithm> Queue<A> {
         QueueView::behind(base, algorithm, state, self, gone)
     }
 
-    /// Makes sure that there is an exact projection. If it is computed, the first `gone` waiters are left out.
+    /// Makes sure that there is an exact projection. A newly computed projection leaves out the first `gone` waiters.
     fn ensure_exact_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         if self.is_stale {
             self.projection = None;
@@ -158,8 +158,8 @@ impl<A: Algorithm> Queue<A> {
         self.ensure_approximate_projection(base, state, now, gone);
     }
 
-    /// Makes sure that there is a projection, which may be approximate. If it is computed, the first `gone` waiters are
-    /// left out.
+    /// Makes sure that there is a projection, which may be approximate. A newly computed projection leaves out the
+    /// first `gone` waiters.
     fn ensure_approximate_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         match &mut self.projection {
             _ if self.waiting.is_empty() => (self.projection, self.is_stale) = (None, false),

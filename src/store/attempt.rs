@@ -16,7 +16,7 @@ pub struct Attempt<'a, A> {
     pub(super) reserves: bool,
     /// The counters of the policy that makes the call. `None` if the call is made directly, or if the layer counts it.
     pub(super) counts: Option<&'a Arc<CallCounts>>,
-    /// `true` if the call is admitted even if it is denied.
+    /// `true` in shadow mode: the call is admitted even if the decision is a denial.
     pub(super) in_shadow: bool,
 }
 

@@ -72,7 +72,8 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     ///
     /// Cancel safety: a future that is dropped before it is ready must leave no waiter behind, and must release the
     /// permit of its call. A store that replies later may have charged the units of such a call, since the request may
-    /// have been sent already. A store that decides immediately has not charged them.
+    /// have been sent already. A store that decides immediately charges nothing for a call that is dropped while it is
+    /// queued.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
     /// Returns the current algorithm: borrowed if the store was created with it, owned if it is a replacement.

@@ -138,7 +138,7 @@ impl Report {
     ///
     /// # Panics
     ///
-    /// Panics if a case failed, with the names and messages of all that did.
+    /// Panics if any case failed. The message has the names and messages of all cases that failed.
     #[track_caller]
     pub fn assert_passed(&self) {
         assert!(self.failed.is_empty(), "{self}");

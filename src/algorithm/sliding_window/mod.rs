@@ -44,9 +44,9 @@ const MAX_SLICES: u64 = 1_000;
 /// **Naive answer.** Cut the period into `n` slices, count the calls in each, and drop a slice when it is `n` slices
 /// old. The sum counts "the last period".
 ///
-/// **Where it breaks.** The sum covers the last period only at the edge of a slice. In between it covers less: with two
-/// slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's window works like
-/// that.
+/// **Where it breaks.** The sum covers the last period only at the edge of a slice. Between two edges, the sum covers
+/// less: with two slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's
+/// window works like that.
 ///
 /// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
 /// always covers a period, and up to one slice more. So the limit is strict. The price is that a unit is available
@@ -61,8 +61,8 @@ const MAX_SLICES: u64 = 1_000;
 ///     forgotten
 /// ```
 ///
-/// The first call after a key was idle sets the edges of its slices: it is at the last instant of a slice. So the units
-/// of a single burst are available again after exactly one period.
+/// The first call after a key was idle sets the edges of the key's slices: this call is at the last instant of a slice.
+/// So the units of a single burst are available again after exactly one period.
 ///
 /// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
 /// period and not given back is in `total`.

@@ -58,8 +58,8 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 /// # How it works
 ///
-/// **Problem.** A caller that paces *itself*, such as a client of another service: no bursts, or a warm-up after a
-/// pause.
+/// **Problem.** Let a caller pace *itself*, such as a client of another service, without bursts, or with a warm-up
+/// after a pause.
 ///
 /// **Naive answer.** Remember when the last call was made. The next call may pass one interval later.
 ///
@@ -70,7 +70,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 /// **The idea** (from Guava's `SmoothRateLimiter`). Remember when the *next* call may pass, and admit a call of cost
 /// `n` at that time: the call after it waits for the `n` permits. Unused time is stored as permits, up to a maximum.
-/// The two kinds differ in the time that a stored permit costs:
+/// The two kinds, bursty and warming up, differ in the time that a stored permit costs:
 ///
 /// ```text
 ///  time per permit
@@ -89,8 +89,8 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the threshold
 /// is at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by `1/2 + 2 / (1 +
 /// cf)` for each unit of time. None of these formulas contains the rate. With some rates, scheduled times are not whole
-/// nanoseconds. So they are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no call is admitted
-/// early. The cold factor is rounded up to a multiple of 1/1024.
+/// nanoseconds. So scheduled times are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no call is
+/// admitted early. The cold factor is rounded up to a multiple of 1/1024.
 ///
 /// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and no call is late by more than a
 /// nanosecond. Above 3, the algorithm itself is unstable: a scheduled time that is a little late leaves less idle time
@@ -112,7 +112,7 @@ pub struct Smooth {
     max_stored: u128,
     /// The maximum number of calls that `check` admits at one instant.
     at_once: u64,
-    /// The maximum number of calls that `acquire` accepts at one instant.
+    /// The maximum number of calls that `acquire` admits or queues at one instant.
     capacity: u64,
 }
 
@@ -196,7 +196,7 @@ impl Smooth {
         self.measured()
     }
 
-    /// Sets how many calls may wait, per key: by default the quota's burst. With 0, no call waits.
+    /// Sets how many calls may wait, per key. The default is the quota's burst. With 0, no call waits.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);

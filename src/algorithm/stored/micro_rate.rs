@@ -64,7 +64,7 @@ mod tests {
             let rate = of(text);
             assert_eq!((rate.micro, rate.unit), (micro, unit), "{text}");
         }
-        // At 3 per 7 ns, a unit is 7 grains, and a microsecond is 3000.
+        // At 3 per 7 ns, a unit is 7 grains, and a microsecond is 3,000 grains.
         assert_eq!((of("3/7ns").micro, of("3/7ns").unit), (3_000, 7));
     }
 

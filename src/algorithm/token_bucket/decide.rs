@@ -113,7 +113,7 @@ impl Algorithm for TokenBucket {
 
     /// Charges at the exact scheduled time instead of advancing to the rounded-up nanosecond: advancing would discard
     /// the fraction when the bucket is full. So the charge may exceed the tokens in the state. The tokens that have
-    /// arrived since the last update cover it when the state is advanced.
+    /// arrived since the last update cover the charge when the state is advanced.
     ///
     /// If the scheduled time is overdue by more than 5 ms, a later time replaces it: the tokens of a longer stall fill
     /// the bucket, and further tokens are lost.

@@ -17,9 +17,9 @@ use crate::quota::Quota;
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
 /// paced, and further calls are denied.
 ///
-/// The capacity is the quota's burst, which is its limit unless set. The bucket of a new key is full, except with
-/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass. The
-/// arithmetic is exact, in integers without drift. A cost above the burst never fits.
+/// The capacity is the quota's burst. Unless a burst is set, it equals the limit. The bucket of a new key is full,
+/// except with [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units
+/// pass. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
 /// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
 /// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. After a
@@ -49,8 +49,8 @@ use crate::quota::Quota;
 ///
 /// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a whole
 /// number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down, the bucket admits calls too early;
-/// rounded up, it loses some; in floating point, it drifts. Systems in wide use admit 0.96 calls a minute for "1 per
-/// minute", or 1,006 at once for a burst of 1,000.
+/// rounded up, the bucket loses tokens; in floating point, the rate drifts. Systems in wide use admit 0.96 calls a
+/// minute for "1 per minute", or 1,006 at once for a burst of 1,000.
 ///
 /// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in a unit in which nothing
 /// is a fraction. One token is `period` grains, and `limit` grains arrive per nanosecond. Both are integers (in lowest
@@ -199,9 +199,9 @@ impl TokenBucket {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Returns the time at which the bucket has the tokens for the next queued call, of `cost`. If it has them already,
-    /// this is the latest clock reading of the state. A call that costs more than the burst was queued with another
-    /// limit, and needs a full bucket.
+    /// Returns the time at which the bucket has the tokens for the next queued call, of `cost`. If the bucket has these
+    /// tokens already, this is the latest clock reading of the state. A call that costs more than the burst was queued
+    /// before the algorithm was replaced, and needs a full bucket.
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
         state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }

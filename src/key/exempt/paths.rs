@@ -23,7 +23,7 @@ impl Paths {
     ///
     /// # Panics
     ///
-    /// Panics if a path does not begin with a slash: no request would ever match it.
+    /// Panics if a path does not begin with a slash: no request has such a path.
     ///
     /// # Examples
     ///

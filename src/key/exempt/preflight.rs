@@ -7,12 +7,12 @@ use super::predicate::RequestPredicate;
 /// A predicate for CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard,
 /// section 4.8), and without a body, a `Content-Type` or an `X-HTTP-Method-Override`.
 ///
-/// A browser sends a preflight, without credentials, before a cross-origin request, and reports its rejection as a
-/// network error. A `CorsLayer` outside the limiter answers preflights before they are counted; this predicate is for
-/// services that answer them inside the limiter.
+/// A browser sends a preflight, without credentials, before a cross-origin request. If the preflight is rejected, the
+/// browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit
+/// counts them. This predicate is for services that answer preflights inside the limit.
 ///
-/// Anyone can send preflights. So do not use this predicate where a handler would treat them as calls (`any(..)`, a
-/// fallback, a tonic server), and make sure that answering them is cheap.
+/// Anyone can send preflights. So do not use this predicate where a handler would treat a preflight as a call
+/// (`any(..)`, a fallback, a tonic server), and make sure that answering preflights is cheap.
 ///
 /// ```
 /// use tower_throttle::key::Preflight;

@@ -13,8 +13,8 @@ pub struct Unless<K, C> {
 }
 
 impl<K, C> Unless<K, C> {
-    /// Creates an extractor with the keys of `key`; requests that match `condition` are not limited, even if they have
-    /// no key. `key` still runs for them, so its [deny list](crate::key::PeerIp::deny) applies.
+    /// Creates an extractor with the keys of `key`. Requests that match `condition` are not limited, even if they have
+    /// no key. `key` still runs for such requests, so its [deny list](crate::key::PeerIp::deny) applies.
     pub fn new(key: K, condition: C) -> Self {
         Self { key, condition }
     }

@@ -15,8 +15,8 @@ use crate::store::KeySecret;
 /// [`or`](Bearer::or) uses another extractor for such callers. Two `Authorization` headers are an error of the client
 /// (400), and so is a token longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
 ///
-/// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well; or,
-/// where an outer layer checks tokens, let it insert the user as an extension, and limit by that
+/// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well. Or,
+/// where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```
@@ -113,7 +113,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     }
 }
 
-/// Returns the token after the scheme and its spaces. An empty token counts as none.
+/// Returns the token after the scheme and its spaces. Returns `None` if there is no token of this scheme, or if the
+/// token is empty.
 fn token(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
     let token = token.trim_ascii();

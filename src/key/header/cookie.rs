@@ -180,7 +180,7 @@ mod tests {
         }
         assert_eq!(key(&["id=a=b"]), Ok(named("id").key("a=b")));
         assert_eq!(key(&["id="]), Ok(named("id").key("")));
-        // Frameworks decode these to the same value.
+        // Frameworks decode all of these to the same name and value.
         for lines in
             [["%69d=abc"], ["%69%64=abc"], ["id=%61bc"], ["id=a%62%63"], ["id=\"abc\""], ["id=\"a%62c\""]]
         {

@@ -10,10 +10,10 @@ use crate::store::{KeySecret, KeyedHash};
 /// A 128-bit keyed fingerprint of a token or a session, from which the token or session cannot be recovered. The hash
 /// key is random and lasts as long as the process.
 ///
-/// It is not a [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is hashed with a
-/// [configured secret](crate::store::KeySecret).
+/// This type does not implement [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is
+/// hashed with a [configured secret](crate::store::KeySecret).
 ///
-/// Its `Debug` form shows nothing of the value.
+/// The `Debug` form of a fingerprint shows nothing of the token or session.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(u128);

@@ -27,8 +27,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// | sets a header of its own | [`header`](ClientIp::header) | the only address in the only header of that name |
 /// | is CloudFront | [`cloudfront`](ClientIp::cloudfront) | the only address in `CloudFront-Viewer-Address` |
 ///
-/// A list is read from the right, over all headers of that name, because only the rightmost entries are written by
-/// proxies.
+/// `X-Forwarded-For` and `Forwarded` are lists. A list is read from the right, over all headers of that name, because
+/// proxies write only the rightmost entries.
 ///
 /// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is
 ///   trusted, the client is the first address from the right that is not trusted. If all addresses are trusted, the
@@ -157,8 +157,8 @@ impl ClientIp {
         self.options.network(address.to_canonical())
     }
 
-    /// Returns the client's address, without grouping it by prefix. Networks that are [allowed](ClientIp::allow) or
-    /// [denied](ClientIp::deny) make no difference.
+    /// Returns the client's address, without grouping it by prefix. Lists of [allowed](ClientIp::allow) or
+    /// [denied](ClientIp::deny) networks do not affect the result.
     ///
     /// # Errors
     ///
@@ -254,7 +254,7 @@ mod tests {
         let mut request = Request::new(());
         request.extensions_mut().insert(IpAddr::from([10, 0, 0, 1]));
         request.headers_mut().insert("x-forwarded-for", http::HeaderValue::from_static("192.0.2.1"));
-        // If the list were locked while the function runs, this would deadlock.
+        // If the list were locked while `peer_from`'s function runs, this call would deadlock.
         assert_eq!(by_client.resolve(&request), Ok([192, 0, 2, 1].into()));
     }
 }

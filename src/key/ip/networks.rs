@@ -21,8 +21,8 @@ const PRIVATE: [&str; 8] = [
 
 /// A set of networks: of callers that are not limited, of callers that are denied service, or of trusted proxies.
 ///
-/// Clones share the set: [`replace`](Networks::replace) changes it for all of them, while requests are being served. A
-/// lookup takes logarithmic time in the number of networks.
+/// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, while requests are being served.
+/// A lookup takes logarithmic time in the number of networks.
 ///
 /// Spaces around an entry are ignored.
 ///

@@ -20,7 +20,7 @@ impl IpOptions {
         Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
     }
 
-    /// Returns the key of a caller, or `None` if it is not limited.
+    /// Returns the key of a caller, or `None` if the caller is not limited.
     pub(super) fn key_of_peer(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
         let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
         if is_in(&self.deny) {

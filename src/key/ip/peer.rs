@@ -24,7 +24,7 @@ use crate::key::{KeyError, KeyExtractor};
 /// Behind a reverse proxy the peer is the proxy, and all clients share one key: use [`ClientIp`](super::ClientIp). See
 /// the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when a peer that
 /// is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`,
-/// `True-Client-IP` or `Fly-Client-IP`; with [`peer_from`](PeerIp::peer_from), it logs none.
+/// `True-Client-IP` or `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///
@@ -74,8 +74,8 @@ impl PeerIp {
         self.options.network(address.to_canonical())
     }
 
-    /// Returns the peer's address, without grouping it by prefix. Networks that are [allowed](PeerIp::allow) or
-    /// [denied](PeerIp::deny) make no difference.
+    /// Returns the peer's address, without grouping it by prefix. Lists of [allowed](PeerIp::allow) or
+    /// [denied](PeerIp::deny) networks do not affect the result.
     ///
     /// # Errors
     ///

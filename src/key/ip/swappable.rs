@@ -14,7 +14,7 @@ impl<T: Clone> Swappable<T> {
         Self { value: Arc::new(RwLock::new(value)) }
     }
 
-    /// Calls `read` with the value while it is locked: `read` must not call a function of the user's.
+    /// Calls `read` with the value while the value is locked: `read` must not call a function of the user's.
     pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }

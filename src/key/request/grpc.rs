@@ -26,7 +26,7 @@ impl GrpcService {
     ///
     /// # Panics
     ///
-    /// Panics if a name is empty or contains a slash: no call would ever match it.
+    /// Panics if a name is empty or contains a slash: no call has such a service.
     #[must_use]
     #[track_caller]
     pub fn known<I>(services: I) -> Self
@@ -79,7 +79,7 @@ impl GrpcMethod {
     ///
     /// # Panics
     ///
-    /// Panics if a name has any other form: no call would ever match it.
+    /// Panics if a name has any other form: no call has such a method.
     #[must_use]
     #[track_caller]
     pub fn known<I>(methods: I) -> Self

@@ -32,7 +32,7 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// Panics if a name is not a host, or has a port: no request would ever match it.
+    /// Panics if a name is not a host, or has a port: no request would ever match such a name.
     #[must_use]
     #[track_caller]
     pub fn known<I>(hosts: I) -> Self

@@ -78,7 +78,7 @@ impl PolicyNames {
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: Arc<str>,
-    /// The name as it was given, without a number.
+    /// The name that was set, without the number that makes the label's name unique.
     given: String,
     policy: QuotaPolicy,
     /// The value of `RateLimit-Policy`.

@@ -23,7 +23,7 @@ pub struct Options<A> {
     pub(super) is_settled: bool,
 }
 
-/// The actual cost of a request, by its response.
+/// Options that can determine the actual cost of a request from its response.
 pub trait SettleResponse<Res> {
     /// Returns the actual cost of the request, in units of the quota, or `None` to leave its charge unchanged.
     #[inline]

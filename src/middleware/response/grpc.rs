@@ -47,7 +47,8 @@ pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderV
     }
 }
 
-/// Returns the content type of the response, if it is a gRPC response.
+/// Returns the content type of the rejection of a request with these header fields, or `None` if the rejection must not
+/// be a gRPC response.
 pub(in crate::middleware) fn response_content_type(
     headers: &HeaderMap,
     grpc: GrpcMode,

@@ -44,7 +44,7 @@ mod tests {
         for _ in 0..10_000 {
             seen[jitter(max).as_nanos() as usize] += 1;
         }
-        // Each occurs a thousand times, within six standard deviations.
+        // Each value is expected a thousand times; the bounds are six standard deviations.
         assert!(seen.iter().all(|count| (820..1_180).contains(count)), "{seen:?}");
         assert!(jitter(Duration::MAX) > Duration::ZERO);
     }

@@ -72,7 +72,7 @@ pub trait Responder<Req, Res, Err> {
     ///
     /// # Errors
     ///
-    /// Returns an error if rejections are errors for this kind of service.
+    /// Returns an error if this responder rejects calls by an error, as `ErrorResponder` does.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
     /// Reads the rest of a rejected request, after [`reject`](Self::reject) and before the response that `reject`
@@ -140,7 +140,7 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns whether waiting does not help, since the call costs more than a limit that denied it can ever admit.
+    /// Returns whether waiting does not help, because the call costs more than a limit that denied it can ever admit.
     #[must_use]
     pub fn unsatisfiable_cost(&self) -> bool {
         self.policies().iter().any(|report| report.decision().never_fits())

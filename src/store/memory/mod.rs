@@ -73,8 +73,9 @@ pub use wait::QueuedAcquire;
 /// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes, the algorithm's
 /// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
 /// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The table has 64 parts. A
-/// call whose new key makes a part grow moves all keys of that part, and other calls for these keys wait for its lock.
-/// So the cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter exists.
+/// call whose new key makes a part grow moves all keys of that part, and other calls for these keys wait for the part's
+/// lock. So the cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter
+/// exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {

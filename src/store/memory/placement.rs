@@ -1,4 +1,4 @@
-//! The placement of keys, for calls that lock several keys at once.
+//! The placement of keys, for calls that lock several keys together.
 
 use std::mem;
 

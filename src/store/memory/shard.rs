@@ -2,7 +2,7 @@
 //!
 //! A part has everything that is needed to decide a call on one of its keys: the state, the queue, and the algorithm
 //! itself. So a decision takes one lock. An algorithm is replaced one part at a time, never during a decision. Several
-//! keys can be locked at once, in the order of the addresses of their locks.
+//! keys can be locked together, in the order of the addresses of their locks.
 
 use std::collections::HashMap;
 

@@ -5,13 +5,15 @@ use crate::algorithm::{Algorithm, QuotaUnit};
 use crate::clock::Nanos;
 use crate::random::random_u64;
 
-/// The maximum time that a fresh key is kept while there is room: ten seconds, in nanoseconds.
+/// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
+/// nanoseconds.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
 /// The list of keys to sweep, in the order in which they will be examined.
 #[derive(Debug)]
 pub(super) struct SweepQueue {
-    /// Each key once. The key that was examined longest ago is the first. Also contains keys that were removed.
+    /// The list has each key once. The key that was examined longest ago is the first. Keys that were removed may still
+    /// be in the list.
     order: VecDeque<Fingerprint>,
     /// The keys in `order` that were reset and removed from the table.
     gone: HashSet<Fingerprint, IdentityBuildHasher>,
@@ -83,8 +85,8 @@ impl SweepQueue {
     }
 }
 
-/// Returns the time for which fresh keys are kept before they are removed, in nanoseconds: the algorithm's
-/// longest window, but at most ten seconds.
+/// Returns the time for which a fresh key must be idle before it is removed while there is room, in nanoseconds: the
+/// algorithm's longest window, but at most ten seconds.
 pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     let mut longest = 0;
     algorithm.for_each_policy(&mut |policy| match policy.unit {

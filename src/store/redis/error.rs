@@ -180,7 +180,7 @@ mod tests {
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
             ("ERR max number of clients reached", RedisErrorKind::Unreachable),
             ("ERR unknown command", RedisErrorKind::Server),
-            // As Redis 6 and 5 put it.
+            // The text of Redis 6 and 5.
             (
                 "ERR Error running script (call to f_1f3c): @user_script:9: @user_script: 9: -OOM command not allowed",
                 RedisErrorKind::OutOfMemory,

@@ -153,7 +153,8 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument.
+/// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument, `@2`
+/// for its second.
 pub(super) struct Fragments {
     /// Reads the state and advances it to `now`.
     pub(super) read: &'static str,

@@ -135,7 +135,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sends an operation to the server, and returns its outcome, or an error at the deadline.
+    /// Sends an operation to the server, and returns its outcome. Returns an error if there is no outcome by the
+    /// deadline.
     pub(super) async fn ask(
         self: &Arc<Self>,
         key: &Arc<str>,

@@ -70,7 +70,7 @@ impl<A> Operation<A> {
         Self { action, cost, tier: None }
     }
 
-    /// Returns the operation that undoes this one.
+    /// Returns the operation that undoes the charge of this operation, if there is one. `outcome` is its outcome.
     pub(super) fn undone(self, outcome: &Outcome) -> Option<Self> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;

@@ -109,7 +109,7 @@ mod tests {
         States::new(state.clone()).write(plan, now).unwrap_or_default()
     }
 
-    /// Writes and reads states after each of several calls, and asks both what they know.
+    /// Writes and reads the state after each of several calls, and compares the decisions of both states.
     fn survives<A: StoredAlgorithm>(algorithm: A) {
         let plan = plan(algorithm.clone());
         let mut state = algorithm.new_state(Nanos::ZERO, NOW);

@@ -108,8 +108,8 @@ impl Script {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
 
-    /// Creates the script that decides checks by these steps. Its arguments are the beginning of the text of a state,
-    /// the arguments of the steps, and the costs.
+    /// Creates the script that decides checks by these steps. The arguments of the script are the beginning of the text
+    /// of a state, the arguments of the steps, and the costs of the calls.
     pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
         let mut text = format!("{}{GET}{OPEN}", source.head());
         let mut first = 2;

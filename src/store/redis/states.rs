@@ -163,7 +163,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const START: Nanos = Nanos(1_700_000_000 * SECOND);
 
-    /// A key in Redis, and a machine for each quota.
+    /// A key in Redis, and one machine for each quota.
     struct Machines<A: StoredAlgorithm> {
         plans: Vec<std::sync::Arc<Plan<A>>>,
         text: String,
@@ -177,7 +177,7 @@ mod tests {
             Self { plans, text: String::new(), now: START }
         }
 
-        /// Makes a call at one machine, as compare-and-set does.
+        /// Makes a call at one machine, by compare-and-set.
         fn call(&mut self, machine: usize, action: Action, cost: u64) -> Outcome {
             let plan = &self.plans[machine];
             let mut states = plan.decode(&self.text, self.now).unwrap();
@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(machines.text.matches('|').count(), 0, "{}", machines.text);
     }
 
-    /// Makes random calls at two machines. No machine may admit a call that its quota alone would deny, had it decided all.
+    /// Makes random calls at two machines. No machine may admit a call that its quota would deny if it had decided all
+    /// calls alone.
     fn never_above_the_larger_quota<A: StoredAlgorithm>(larger: A, smaller: A, max_cost: u64) {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut below = |limit: u64| {
@@ -247,7 +248,7 @@ mod tests {
         let mut exact = larger.new_state(Nanos::ZERO, START);
         let mut admitted = [0_u64; 2];
         for call in 0..20_000 {
-            // One of them is alone at times.
+            // At times, only one of the machines makes calls.
             let machine = match call / 500 % 4 {
                 0 => 0,
                 1 => 1,

@@ -6,7 +6,7 @@ use siphasher::sip128::SipHasher24;
 use super::{KeyWriter, SharedKey};
 use crate::error::KeySecretError;
 
-/// A secret with which all processes that share limits are configured.
+/// A secret in the configuration of all processes that share limits.
 ///
 /// The secret is part of the configuration, because a random secret would differ in each process. Keys that must not be
 /// readable, and keys that are too long to be stored, are hashed with the secret:

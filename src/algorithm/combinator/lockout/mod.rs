@@ -59,9 +59,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
 /// denial in a window begins the lockout, and already reports it. During a lockout every call is denied, unless its
 /// cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm if that is
-/// longer. Further calls neither extend nor shorten it, unless [`extend_on_retry`](Lockout::extend_on_retry) is set.
-/// Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset) ends the
-/// lockout. A refund does not.
+/// longer. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry)
+/// is set. Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset)
+/// ends the lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: it is counted. Do not nest lockouts: the `retry_after` of
 /// the inner lockout can be too long.
@@ -108,8 +108,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///             1st ──┘ 3rd: "try again in 5 s"
 /// ```
 ///
-/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. While a key is not locked out, the
-/// inner algorithm decides whether a call passes.
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began or, with `extend_on_retry`, last
+/// restarted it. While a key is not locked out, the inner algorithm decides whether a call passes.
 ///
 /// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]

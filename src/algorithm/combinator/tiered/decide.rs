@@ -25,7 +25,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.last_update(&state.state)
     }
 
-    /// Makes this tier the current one of the key if the call is admitted. The state of the tier is kept even after a
+    /// Makes this tier the current tier of the key if the call is admitted. The state of the tier is kept even after a
     /// denial, because the tier may count denials.
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {

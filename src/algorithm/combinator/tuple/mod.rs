@@ -93,10 +93,10 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
 ///
 /// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it. The shortest of
 /// the members' queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to
-/// queue them: a [`LeakyBucket`](crate::algorithm::LeakyBucket) beside a window without a `queue` denies calls that
-/// arrive before their slot. No call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a
-/// [`Priority`](crate::algorithm::Priority) or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues
-/// calls as the tuple does.
+/// queue them: in a tuple with a window on which `queue` was not called, a
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) denies requests that arrive before their slot. No call is queued if a
+/// member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority) or a
+/// [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was checked")]

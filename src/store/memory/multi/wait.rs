@@ -41,7 +41,7 @@ pub(super) struct Member {
 /// The outcomes of several calls, with `None` for a call that is not limited, and their common permit.
 pub(crate) type AllDecisions = (Few<Option<Decided>>, Permit);
 
-/// A joint call that waits in one queue, or in several at once.
+/// A joint call that waits in one queue, or in several queues at the same time.
 ///
 /// If this future is dropped before it is ready, the charges of its calls are undone, and the waiters behind them move
 /// up.
