@@ -295,17 +295,6 @@ fn apply<A: StoredAlgorithm>(
     Ok((outcomes, state, must_write))
 }
 
-impl Answer {
-    fn is_late(&self) -> bool {
-        self.verdict == Verdict::Late
-    }
-
-    /// Converts the answer of a script that only reads, so that compare-and-set follows.
-    fn into_other(self) -> Self {
-        if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
-    }
-}
-
 /// If the task panics, or its runtime drops it, the calls that wait for it get an error, and the key can be used again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
