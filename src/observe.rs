@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
-use crate::stats::CallOutcome;
 use crate::store::BoxError;
 
 /// Logs each kind of mistake once: the caller that causes it can cause it a million times.
@@ -76,7 +75,7 @@ impl Observer {
     #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
         let retry_after = denial.retry_after().map(tracing::field::debug);
-        let outcome = CallOutcome::of(denial, false).label();
+        let outcome = crate::stats::CallOutcome::of(denial, false).label();
         tracing::debug!(policy, retry_after, outcome, "tower-throttle: denied");
     }
 
