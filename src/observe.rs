@@ -5,7 +5,6 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
-use crate::stats::CallOutcome;
 use crate::store::BoxError;
 
 /// The log events of a policy. Each kind of mistake is logged once, because a caller could cause the same mistake any
@@ -137,7 +136,7 @@ impl Observer {
     #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
         let retry_after = denial.retry_after().map(tracing::field::debug);
-        let outcome = CallOutcome::of(denial, false).label();
+        let outcome = crate::stats::CallOutcome::of(denial, false).label();
         tracing::debug!(policy, retry_after, outcome, "tower-throttle: denied");
     }
 

@@ -17,7 +17,9 @@ use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, SlidingCounter, SlidingWindow, TokenBucket,
 };
 use tower_throttle::key::{Global, PeerIp};
-use tower_throttle::middleware::{HeaderFormat, HttpResponder, ResetFormat, ResponseBody, Shadow, SendHeaders};
+use tower_throttle::middleware::{
+    HeaderFormat, HttpResponder, ResetFormat, ResponseBody, SendHeaders, Shadow,
+};
 use tower_throttle::{Quota, RateLimitLayer};
 
 /// A body that must not be read.
@@ -140,7 +142,10 @@ fn an_admitted_call_allocates_for_the_values_of_its_fields() {
     assert_eq!(allocations(by_key(tuple).responder(draft()), 200), TABLE + 2);
     // The decision for handlers is boxed.
     assert_eq!(allocations(bucket(), 200), TABLE + 2);
-    assert_eq!(allocations(bucket().responder(HttpResponder::new().send_headers(SendHeaders::Never)), 200), 1);
+    assert_eq!(
+        allocations(bucket().responder(HttpResponder::new().send_headers(SendHeaders::Never)), 200),
+        1
+    );
     // A number is written twice, once into its value.
     let legacy = draft().headers([HeaderFormat::XRateLimit(ResetFormat::DeltaSeconds)]);
     assert!(allocations(bucket().responder(legacy), 200) <= TABLE + 2 * 3);

@@ -2,4 +2,5 @@
 
 mod allocation;
 mod flood;
+mod layer_calls;
 mod memory;
