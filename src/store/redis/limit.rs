@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Waiting;
-use super::link::Link;
+use super::links::Links;
 use super::names::Registered;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
@@ -39,7 +39,7 @@ pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Se
 
 /// What the clones of a limiter share.
 pub(super) struct Shared<A: StoredAlgorithm> {
-    pub(super) link: Arc<Link>,
+    pub(super) links: Links,
     pub(super) key_text: KeyText,
     initial: A,
     plan: RwLock<Arc<Plan<A>>>,
@@ -65,7 +65,7 @@ pub(super) struct Request<A> {
 
 /// The parts from which a limiter's store is made.
 pub(super) struct Parts<A: StoredAlgorithm> {
-    pub(super) link: Arc<Link>,
+    pub(super) links: Links,
     pub(super) key_text: KeyText,
     pub(super) plan: Arc<Plan<A>>,
     pub(super) scripts: bool,
@@ -76,9 +76,9 @@ pub(super) struct Parts<A: StoredAlgorithm> {
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
     pub(super) fn new(parts: Parts<A>) -> Self {
-        let Parts { link, key_text, plan, scripts, denials, fallback, name } = parts;
+        let Parts { links, key_text, plan, scripts, denials, fallback, name } = parts;
         let shared = Shared {
-            link,
+            links,
             key_text,
             initial: plan.algorithm.clone(),
             plan: RwLock::new(plan),
@@ -141,7 +141,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     ) -> Result<Outcome, RedisError> {
         let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
         let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
-        let link = &self.link;
+        let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, answer) = oneshot::channel();
@@ -163,7 +163,7 @@ impl<A: StoredAlgorithm> Shared<A> {
 
     /// Sends an operation without waiting for its result. It is lost if it cannot be decided in time.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
-        let deadline = self.link.deadline();
+        let deadline = self.links.any().deadline();
         self.send(key, Pending { operation, deadline, reply: None }, runtime);
     }
 
@@ -213,7 +213,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         if request.settles {
             return None;
         }
-        self.denials.answer(key, &self.plan(), &request.operation, self.link.now())
+        self.denials.answer(key, &self.plan(), &request.operation, self.links.any().now())
     }
 }
 
@@ -261,7 +261,7 @@ impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
     /// fallback keeps its own algorithm.
     fn replace(&self, algorithm: A) {
         let shared = &self.shared;
-        match Plan::new(algorithm, shared.link.source, shared.scripts) {
+        match Plan::new(algorithm, shared.links.any().source, shared.scripts) {
             Ok(plan) => {
                 shared.name.set(plan.prefix());
                 *shared.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;

@@ -49,6 +49,7 @@ mod breaker;
 mod builder;
 mod calls;
 mod client;
+mod cluster;
 mod connection;
 mod denials;
 mod error;
@@ -56,23 +57,24 @@ mod flight;
 mod fragments;
 mod limit;
 mod link;
+mod links;
 mod names;
 mod operation;
 mod plan;
 mod scripts;
 mod server_time;
+mod slots;
 mod states;
 #[cfg(test)]
 mod tests;
 mod waiting;
 
 use std::fmt;
-use std::sync::Arc;
 
 use self::builder::Settings;
 use self::denials::Denials;
 use self::limit::Parts;
-use self::link::Link;
+use self::links::Links;
 use self::names::Names;
 use self::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
@@ -102,7 +104,7 @@ pub use limit::{RedisKey, RedisLimit, RedisReply};
 /// Calls fail with a [`RedisError`], unless there is a [fallback](RedisStore::fallback).
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    links: Links,
     settings: Settings,
     names: Names,
 }
@@ -125,8 +127,20 @@ pub struct RedisStats {
     pub late: u64,
     /// How often the circuit breaker opened.
     pub opened: u64,
-    /// `true` if it is open: calls are not sent.
+    /// `true` if it is open: calls are not sent. In a cluster, `true` if that of any master is.
     pub is_open: bool,
+}
+
+impl RedisStats {
+    /// Returns the sum of what two nodes have counted.
+    fn and(self, other: Self) -> Self {
+        Self {
+            trips: self.trips + other.trips,
+            late: self.late + other.late,
+            opened: self.opened + other.opened,
+            is_open: self.is_open || other.is_open,
+        }
+    }
 }
 
 impl RedisStore {
@@ -145,6 +159,29 @@ impl RedisStore {
         RedisStoreBuilder::new(url)
     }
 
+    /// Returns a builder of a store in a cluster, found by the URLs of one or more of its nodes.
+    ///
+    /// Each key is kept on the master that has its slot, so the keys of a limiter are spread over all masters. Slots that move
+    /// are followed. The circuit breaker is one per master: while a master fails, only the calls for its keys do. The other masters keep
+    /// their keys only with `cluster-require-full-coverage no`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
+    /// use tower_throttle::store::redis::RedisStore;
+    ///
+    /// let urls = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"];
+    /// let redis = RedisStore::cluster(urls).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The builder's methods return an error if a URL is wrong, has a database other than 0 or is that of a Unix socket; if
+    /// there is none; or if the server is no node of a cluster. Nodes that are found are reached with the user, the password
+    /// and the encryption of the first URL.
+    pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
+        RedisStoreBuilder::of_cluster(urls)
+    }
+
     /// Returns a store whose calls are decided by `limiter` where Redis cannot decide them.
     ///
     /// That limiter counts only what it decided itself, so give it the share of the quota of one machine.
@@ -155,12 +192,7 @@ impl RedisStore {
     /// Returns what was counted.
     #[must_use]
     pub fn stats(&self) -> RedisStats {
-        RedisStats {
-            trips: self.link.trips(),
-            late: self.link.late(),
-            opened: self.link.breaker.opened(),
-            is_open: self.link.breaker.is_open(),
-        }
+        self.links.stats()
     }
 
     fn limit<A: StoredAlgorithm>(
@@ -170,12 +202,12 @@ impl RedisStore {
     ) -> Result<RedisLimit<A>, RedisError> {
         let StoreSettings { algorithm, name, .. } = settings;
         let scripts = self.settings.scripts;
-        let plan = Plan::new(algorithm, self.link.source, scripts)?;
+        let plan = Plan::new(algorithm, self.links.any().source, scripts)?;
         let key_text = self.settings.key_text(name.as_deref().unwrap_or_default());
         let name = self.names.register(name, plan.prefix())?;
         let denials = Denials::new(self.settings.remember_denials);
-        let link = Arc::clone(&self.link);
-        Ok(RedisLimit::new(Parts { link, key_text, plan, scripts, denials, fallback, name }))
+        let links = self.links.clone();
+        Ok(RedisLimit::new(Parts { links, key_text, plan, scripts, denials, fallback, name }))
     }
 }
 
