@@ -29,7 +29,7 @@ pub struct RedisStoreBuilder {
 
 /// Where the state is kept.
 enum Servers {
-    One(::redis::Client),
+    One(Box<::redis::Client>),
     /// The cluster of which these are nodes.
     Cluster(Vec<ConnectionInfo>),
 }
@@ -47,7 +47,9 @@ pub(super) struct Settings {
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
-        Self::with(::redis::Client::open(url).map(Servers::One).map_err(|error| convert(&error)))
+        Self::with(
+            ::redis::Client::open(url).map(Box::new).map(Servers::One).map_err(|error| convert(&error)),
+        )
     }
 
     pub(super) fn of_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Self {
@@ -67,7 +69,7 @@ impl RedisStoreBuilder {
     /// Creates a builder for the server of a client of the crate `redis`, which may have further settings, such as
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
-        Self::with(Ok(Servers::One(client)))
+        Self::with(Ok(Servers::One(client.into())))
     }
 
     /// Creates a builder for the [cluster](RedisStore::cluster) in which the servers of these clients are. Other nodes are
@@ -171,7 +173,7 @@ impl RedisStoreBuilder {
     fn connection(&self) -> Result<Opened, RedisError> {
         let timeout = self.connect_timeout.unwrap_or_else(|| self.deadline.max(CONNECT_TIMEOUT));
         Ok(match self.servers.as_ref().map_err(Clone::clone)? {
-            Servers::One(client) => Opened::One(Client::new(client.clone(), timeout)),
+            Servers::One(client) => Opened::One(Client::new((**client).clone(), timeout)),
             Servers::Cluster(infos) => {
                 Opened::Cluster(Arc::new(Cluster::new(infos.clone(), timeout, self.deadline)?))
             }

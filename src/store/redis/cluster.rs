@@ -8,17 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use ::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use ::redis::ConnectionInfo;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::RedisStats;
-use super::client::{Client, convert};
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::links::Route;
-use super::scripts::TimeSource;
+use super::node::Node;
 use super::slots::{Address, Range, Redirect, SLOTS, parse_slots, slot};
 use crate::clock::Nanos;
 use crate::store::shared_key::KeyText;
@@ -50,13 +49,6 @@ struct Nodes {
     former: RedisStats,
 }
 
-#[derive(Clone)]
-struct Node {
-    address: Address,
-    client: Client,
-    link: Arc<Link>,
-}
-
 /// Ends the time in which no other question for the slots begins.
 struct Question(Arc<Cluster>);
 
@@ -72,7 +64,7 @@ impl Cluster {
             if info.redis_settings().db() != 0 {
                 return Err(config("a cluster has only the database 0".to_owned()));
             }
-            let address = address_of(info)
+            let address = Address::of(info)
                 .ok_or_else(|| config(format!("a node of a cluster is not reached at {}", info.addr())))?;
             first.push(Node::new(info, address, timeout, deadline)?);
         }
@@ -152,7 +144,7 @@ impl Cluster {
         // Those that answer come first, and those that the user has named and that are no masters last.
         known.sort_by_key(|node| node.link.breaker.is_open());
         for info in &self.named {
-            if let Some(address) = address_of(info)
+            if let Some(address) = Address::of(info)
                 && !known.iter().any(|node| node.address == address)
             {
                 known.push(Node::new(info, address, self.timeout, self.deadline)?);
@@ -201,11 +193,16 @@ impl Cluster {
             };
             of_slots[usize::from(*first)..=usize::from(*last)].fill(Some(index as u16));
         }
+        // A slot that no master has, as far as the node that replied knows, is asked of the one that had it.
+        let mut kept: Vec<Option<u16>> = vec![None; nodes.nodes.len()];
+        for (new, old) in of_slots.iter_mut().zip(&nodes.of_slots).filter(|(new, _)| new.is_none()) {
+            let (index, node) = (&mut kept[usize::from(*old)], &nodes.nodes[usize::from(*old)]);
+            *new = Some(*index.get_or_insert_with(|| index_in(&mut masters, node)));
+        }
         let is_gone = |node: &&Node| !masters.iter().any(|master| Arc::ptr_eq(&master.link, &node.link));
         let former =
             nodes.nodes.iter().filter(is_gone).fold(nodes.former, |sum, node| sum.and(node.link.stats()));
-        // A slot that no master has is asked of any; it replies that the cluster is down, or who has it.
-        let of_slots = of_slots.into_iter().map(|index| index.unwrap_or(0)).collect();
+        let of_slots = of_slots.into_iter().flatten().collect();
         *nodes = Nodes { nodes: masters, of_slots, former };
         Ok(())
     }
@@ -263,27 +260,6 @@ impl Cluster {
     }
 }
 
-impl Node {
-    fn new(
-        like: &ConnectionInfo,
-        address: Address,
-        timeout: Duration,
-        deadline: Duration,
-    ) -> Result<Self, RedisError> {
-        let (host, port) = (address.host.clone(), address.port);
-        let addr = match like.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = like.clone().set_addr(addr).into_connection_info().map_err(|error| convert(&error))?;
-        let client = Client::new(::redis::Client::open(info).map_err(|error| convert(&error))?, timeout);
-        let link = Link::new(Box::new(client.clone()), deadline, TimeSource::Server).into();
-        Ok(Self { address, client, link })
-    }
-}
-
 impl Drop for Question {
     fn drop(&mut self) {
         let now = self.0.any.now().0;
@@ -291,13 +267,13 @@ impl Drop for Question {
     }
 }
 
-fn address_of(info: &ConnectionInfo) -> Option<Address> {
-    match info.addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some(Address { host: host.clone(), port: *port })
-        }
-        _ => None,
-    }
+/// Returns the index of a node, after adding it if it is missing.
+fn index_in(masters: &mut Vec<Node>, node: &Node) -> u16 {
+    let known = masters.iter().position(|master| master.address == node.address);
+    known.unwrap_or_else(|| {
+        masters.push(node.clone());
+        masters.len() - 1
+    }) as u16
 }
 
 /// Names the error of a server that is no node of a cluster.
@@ -317,8 +293,89 @@ impl fmt::Debug for Cluster {
     }
 }
 
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address.fmt(f)
+#[cfg(test)]
+mod tests {
+    use ::redis::IntoConnectionInfo;
+
+    use super::*;
+
+    fn cluster(urls: &[&str]) -> Result<Arc<Cluster>, RedisError> {
+        let named = urls.iter().map(|url| url.into_connection_info().unwrap()).collect();
+        let time = Duration::from_millis(50);
+        Cluster::new(named, time, time).map(Arc::new)
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> Range {
+        Range { first, last, master: Address { host: "127.0.0.1".to_owned(), port } }
+    }
+
+    /// Returns the port of the node that is asked for a key.
+    fn port_of(cluster: &Cluster, key: &str) -> u16 {
+        let link = cluster.link_of(key);
+        let nodes = cluster.read();
+        nodes.nodes.iter().find(|node| Arc::ptr_eq(&node.link, &link)).unwrap().address.port
+    }
+
+    fn route(cluster: &Cluster, key: &str) -> Route {
+        Route { link: cluster.link_of(key), is_asking: false, redirects: 0 }
+    }
+
+    // The key `foo` is in slot 12182, and `bar` in 5061.
+    #[test]
+    fn a_key_is_asked_of_the_master_that_has_its_slot() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (1, 1));
+        cluster.take_over(&[range(0, 5_999, 1), range(6_000, 12_181, 2), range(12_182, 16_383, 3)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 1));
+        let kept = cluster.link_of("foo");
+        cluster.take_over(&[range(0, 5_999, 4), range(6_000, 16_383, 3)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 4));
+        assert!(Arc::ptr_eq(&kept, &cluster.link_of("foo")), "a master that stays keeps its link");
+        assert_eq!(cluster.read().nodes.len(), 2, "the others are given up");
+        // A slot without a master is asked of the node that had it.
+        cluster.take_over(&[range(0, 5_999, 1)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 1));
+        assert_eq!(cluster.read().nodes.len(), 2);
+    }
+
+    #[test]
+    fn a_slot_that_has_moved_is_remembered_and_one_on_its_way_is_not() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        let from = route(&cluster, "foo");
+        let error = |text: &str| RedisError::from_reply(text);
+        let asked = cluster.redirect(&from, &error("ASK 12182 127.0.0.1:2")).unwrap();
+        assert!(asked.is_asking && !Arc::ptr_eq(&asked.link, &from.link));
+        assert_eq!(port_of(&cluster, "foo"), 1);
+        let moved = cluster.redirect(&from, &error("MOVED 12182 127.0.0.1:2")).unwrap();
+        assert!(!moved.is_asking && Arc::ptr_eq(&moved.link, &asked.link));
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (2, 1));
+        // An empty host is that of the node that replied.
+        let back = cluster.redirect(&moved, &error("MOVED 12182 :1")).unwrap();
+        assert!(Arc::ptr_eq(&back.link, &from.link));
+        assert_eq!((moved.redirects, back.redirects), (1, 2));
+        assert!(cluster.redirect(&from, &error("OOM")).is_none());
+        assert!(cluster.redirect(&from, &error("MOVED 16384 127.0.0.1:2")).is_none());
+    }
+
+    #[test]
+    fn what_former_masters_have_counted_is_kept() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        let link = cluster.link_of("foo");
+        let error = RedisError::new(RedisErrorKind::Busy, "");
+        link.count_late();
+        link.failed(error, 0);
+        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: true });
+        cluster.take_over(&[range(0, 16_383, 2)]).unwrap();
+        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: false });
+        cluster.take_over(&[range(0, 16_383, 3)]).unwrap();
+        assert_eq!(cluster.stats().late, 1);
+    }
+
+    #[test]
+    fn addresses_that_no_node_can_have_are_errors() {
+        for urls in [&[][..], &["redis://127.0.0.1:1/3"], &["redis://127.0.0.1:1", "unix:///tmp/redis.sock"]]
+        {
+            assert_eq!(cluster(urls).unwrap_err().kind(), RedisErrorKind::Config, "{urls:?}");
+        }
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! # What is exact
 //!
-//! All processes that use one name on one server share one limit, and together they admit exactly what one process would.
+//! All processes that use one name on one server, or in one cluster, share one limit, and together they admit exactly what one process would.
 //! Time is that of the server, in microseconds. A call is decided by a script in one round trip, or, for the algorithms
 //! below the line, by reading the state and writing it unless another process has written it meanwhile:
 //!
@@ -59,6 +59,7 @@ mod limit;
 mod link;
 mod links;
 mod names;
+mod node;
 mod operation;
 mod plan;
 mod scripts;
