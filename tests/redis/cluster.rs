@@ -109,6 +109,11 @@ async fn slots_that_move_under_load_are_followed_without_an_error() {
     let [from, to, _] = keys_of_nodes(&cluster, 4);
     let keys = Arc::new(from.clone());
     let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU64::new(0) }; 4]));
+    for (key, calls) in from.iter().zip(&*calls) {
+        // So that each key is there when it is moved.
+        assert!(limiters[0].check(key.as_str()).await.unwrap().is_allowed());
+        calls.fetch_add(1, Ordering::Relaxed);
+    }
     let mut tasks = Vec::new();
     for task in 0..8 {
         let (limiter, keys) = (limiters[task % 2].clone(), Arc::clone(&keys));

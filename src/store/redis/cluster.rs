@@ -12,13 +12,13 @@ use ::redis::ConnectionInfo;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use super::RedisStats;
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::links::Route;
 use super::node::Node;
 use super::slots::{Address, Range, Redirect, SLOTS, parse_slots, slot};
+use super::stats::RedisStats;
 use crate::clock::Nanos;
 use crate::store::shared_key::KeyText;
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::RedisStats;
 use super::breaker::Breaker;
 use super::connection::{CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
 use super::server_time::ServerTime;
+use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
 
 pub(super) struct Link {

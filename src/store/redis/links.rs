@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::RedisStats;
 use super::cluster::Cluster;
 use super::error::RedisError;
 use super::link::Link;
+use super::stats::RedisStats;
 
 #[derive(Clone, Debug)]
 pub(super) enum Links {

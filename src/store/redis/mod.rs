@@ -66,6 +66,7 @@ mod scripts;
 mod server_time;
 mod slots;
 mod states;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -85,6 +86,7 @@ use crate::store::{MakeStore, StoreSettings};
 pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
 pub use limit::{RedisKey, RedisLimit, RedisReply};
+pub use stats::RedisStats;
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share it.
 ///
@@ -116,32 +118,6 @@ pub struct RedisStore {
 pub struct WithFallback<A: StoredAlgorithm> {
     store: RedisStore,
     fallback: RateLimiter<A>,
-}
-
-/// What a [`RedisStore`] has counted since it was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisStats {
-    /// The commands that were sent to decide calls.
-    pub trips: u64,
-    /// The calls that failed because they were late, or because there was no connection.
-    pub late: u64,
-    /// How often the circuit breaker opened.
-    pub opened: u64,
-    /// `true` if it is open: calls are not sent. In a cluster, `true` if that of any master is.
-    pub is_open: bool,
-}
-
-impl RedisStats {
-    /// Returns the sum of what two nodes have counted.
-    fn and(self, other: Self) -> Self {
-        Self {
-            trips: self.trips + other.trips,
-            late: self.late + other.late,
-            opened: self.opened + other.opened,
-            is_open: self.is_open || other.is_open,
-        }
-    }
 }
 
 impl RedisStore {
