@@ -133,10 +133,16 @@ impl RedisServer {
 impl RedisCluster {
     /// Starts three masters with a third of the slots each, and waits until all of them know the slots.
     pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts them with further arguments.
+    pub(crate) fn with(arguments: &[&str]) -> Self {
         let nodes = [(); 3].map(|()| {
             let bus = free_port().to_string();
-            let options =
-                ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+            let mut options =
+                vec!["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+            options.extend(arguments);
             (RedisServer::with(&options), bus)
         });
         for (index, (node, _)) in nodes.iter().enumerate() {
@@ -149,7 +155,9 @@ impl RedisCluster {
         }
         let is_ready = |node: &RedisServer| {
             let info = node.call(&["CLUSTER", "INFO"]).text();
-            info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+            // Without full coverage, the state is `ok` before the slots are known.
+            let parts = ["cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"];
+            parts.iter().all(|part| info.contains(part))
         };
         until("the cluster is formed", || nodes.iter().all(|(node, _)| is_ready(node)));
         Self { nodes: nodes.map(|(node, _)| node) }
@@ -161,6 +169,41 @@ impl RedisCluster {
             Reply::Integer(slot) => (0..3).find(|index| slot < 16_384 * (*index as i64 + 1) / 3).unwrap(),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Waits until a node that was started again has found the others.
+    pub(crate) fn join(&self, index: usize) {
+        let is_ready =
+            |node: &RedisServer| node.call(&["CLUSTER", "INFO"]).text().contains("cluster_slots_ok:16384");
+        until("the node is back", || is_ready(&self.nodes[index]));
+    }
+
+    /// Marks the slot of `key` as on its way from one node to another. Returns its number.
+    pub(crate) fn begin_to_move(&self, key: &str, from: usize, to: usize) -> String {
+        let Reply::Integer(slot) = self.nodes[0].call(&["CLUSTER", "KEYSLOT", key]) else {
+            panic!("no slot")
+        };
+        let slot = slot.to_string();
+        self.nodes[to].call(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]).ok();
+        self.nodes[from].call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.id(to)]).ok();
+        slot
+    }
+
+    /// Moves a key whose slot is on its way.
+    pub(crate) fn move_key(&self, key: &str, from: usize, to: usize) {
+        let port = self.nodes[to].port.to_string();
+        self.nodes[from].call(&["MIGRATE", "127.0.0.1", &port, key, "0", "30000"]).ok();
+    }
+
+    /// Gives the slot to the other node; the third hears of it from that.
+    pub(crate) fn finish_moving(&self, slot: &str, from: usize, to: usize) {
+        for node in [to, from] {
+            self.nodes[node].call(&["CLUSTER", "SETSLOT", slot, "NODE", &self.id(to)]).ok();
+        }
+    }
+
+    fn id(&self, index: usize) -> String {
+        self.nodes[index].call(&["CLUSTER", "MYID"]).text()
     }
 
     pub(crate) fn urls(&self) -> [String; 3] {

@@ -1,11 +1,16 @@
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use ::redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::RedisStore;
 use super::client::{Client, convert};
+use super::cluster::Cluster;
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
-use super::link::{Link, Verdict};
+use super::link::Link;
+use super::links::Links;
 use super::names::Names;
 use super::scripts::TimeSource;
 use crate::store::shared_key::{KeySecret, KeyText};
@@ -16,10 +21,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// A builder of a [`RedisStore`].
 #[must_use = "a builder does nothing until `connect` or `connect_lazily`"]
 pub struct RedisStoreBuilder {
-    client: Result<::redis::Client, RedisError>,
+    servers: Result<Servers, RedisError>,
     deadline: Duration,
     connect_timeout: Option<Duration>,
     settings: Settings,
+}
+
+/// Where the state is kept.
+enum Servers {
+    One(Box<::redis::Client>),
+    /// The cluster of which these are nodes.
+    Cluster(Vec<ConnectionInfo>),
 }
 
 /// The settings of a store that apply to each of its limiters.
@@ -35,12 +47,19 @@ pub(super) struct Settings {
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
-        Self::with(::redis::Client::open(url).map_err(|error| convert(&error)))
+        Self::with(
+            ::redis::Client::open(url).map(Box::new).map(Servers::One).map_err(|error| convert(&error)),
+        )
     }
 
-    fn with(client: Result<::redis::Client, RedisError>) -> Self {
+    pub(super) fn of_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Self {
+        let infos = urls.into_iter().map(|url| url.as_ref().into_connection_info());
+        Self::with(infos.collect::<Result<_, _>>().map(Servers::Cluster).map_err(|error| convert(&error)))
+    }
+
+    fn with(servers: Result<Servers, RedisError>) -> Self {
         Self {
-            client,
+            servers,
             deadline: Duration::from_millis(50),
             connect_timeout: None,
             settings: Settings::default(),
@@ -50,7 +69,14 @@ impl RedisStoreBuilder {
     /// Creates a builder from a client of the crate `redis`, which may have settings that a URL does not have, such as
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
-        Self::with(Ok(client))
+        Self::with(Ok(Servers::One(client.into())))
+    }
+
+    /// Creates a builder for the [cluster](RedisStore::cluster) in which the servers of these clients are. Other nodes are
+    /// reached with the settings of the first, such as its certificates.
+    pub fn from_cluster_clients(clients: impl IntoIterator<Item = ::redis::Client>) -> Self {
+        let infos = clients.into_iter().map(|client| client.get_connection_info().clone());
+        Self::with(Ok(Servers::Cluster(infos.collect())))
     }
 
     /// Sets the prefix of all keys: `throttle` unless set. Applications that share a server need different prefixes.
@@ -114,20 +140,23 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if the URL is wrong, or the server cannot be reached or does not execute scripts.
     pub async fn connect(self) -> Result<RedisStore, RedisError> {
-        let client = self.client()?;
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RedisError::new(RedisErrorKind::NoRuntime, ""));
         }
-        client.connect().await?;
-        let store = self.finish(Box::new(client));
-        let (link, key) = (&*store.link, store.settings.key_text("connect").of(&()));
-        // The reply also contains the server's time. From then on, the server can detect calls that arrive after their
-        // deadline.
-        let limit = link.now().saturating_add(2_000_000_000);
-        match link.until(limit, link.read(&key, limit)).await {
-            Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(store),
-            Some(Ok(_)) | None => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
-            Some(Err(error)) => Err(error),
+        match self.connection()? {
+            Opened::One(client) => {
+                client.connect().await?;
+                let store = self.finish(Box::new(client));
+                let key = store.settings.key_text("connect").of(&());
+                store.links.any().verify(&key, Duration::from_secs(2)).await?;
+                Ok(store)
+            }
+            Opened::Cluster(cluster) => {
+                cluster.ask_for_slots().await?;
+                let store = Self::store_with(Links::Cluster(Arc::clone(&cluster)), self.settings);
+                cluster.verify(&store.settings.key_text("connect")).await?;
+                Ok(store)
+            }
         }
     }
 
@@ -137,13 +166,20 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if the URL is wrong.
     pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
-        let client = self.client()?;
-        Ok(self.finish(Box::new(client)))
+        Ok(match self.connection()? {
+            Opened::One(client) => self.finish(Box::new(client)),
+            Opened::Cluster(cluster) => Self::store_with(Links::Cluster(cluster), self.settings),
+        })
     }
 
-    fn client(&self) -> Result<Client, RedisError> {
+    fn connection(&self) -> Result<Opened, RedisError> {
         let timeout = self.connect_timeout.unwrap_or_else(|| self.deadline.max(CONNECT_TIMEOUT));
-        Ok(Client::new(self.client.clone()?, timeout))
+        Ok(match self.servers.as_ref().map_err(Clone::clone)? {
+            Servers::One(client) => Opened::One(Client::new((**client).clone(), timeout)),
+            Servers::Cluster(infos) => {
+                Opened::Cluster(Arc::new(Cluster::new(infos.clone(), timeout, self.deadline)?))
+            }
+        })
     }
 
     fn finish(self, connection: Box<dyn Connection>) -> RedisStore {
@@ -156,9 +192,18 @@ impl RedisStoreBuilder {
         source: TimeSource,
         settings: Settings,
     ) -> RedisStore {
-        let link = Link::new(connection, deadline, source).into();
-        RedisStore { link, settings, names: Names::default() }
+        Self::store_with(Links::One(Link::new(connection, deadline, source).into()), settings)
     }
+
+    fn store_with(links: Links, settings: Settings) -> RedisStore {
+        RedisStore { links, settings, names: Names::default() }
+    }
+}
+
+/// What a builder's servers are reached by.
+enum Opened {
+    One(Client),
+    Cluster(Arc<Cluster>),
 }
 
 impl Settings {

@@ -74,6 +74,18 @@ impl Client {
             Err(error) => Err(convert(&error)),
         }
     }
+
+    /// Returns which nodes have which slots of a cluster, as the server replies. Waits until there is a connection.
+    pub(super) async fn slots(&self) -> Result<Value, RedisError> {
+        let mut command = ::redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        self.0.send(&[command]).await.map_err(|error| match error {
+            CallError::Failed(error) => error,
+            CallError::NoScript => {
+                RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to CLUSTER SLOTS")
+            }
+        })
+    }
 }
 
 impl Inner {
@@ -149,45 +161,66 @@ impl Inner {
         });
     }
 
-    async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
-        let current = self.current.borrow().clone();
-        let current = match current.connection {
-            Some(_) => current,
-            None => {
-                let mut changes = self.current.subscribe();
-                self.start_connecting().map_err(CallError::Failed)?;
-                loop {
-                    let next = changes.borrow_and_update().clone();
-                    if next.connection.is_some() {
-                        break next;
-                    }
-                    // The task may have ended just before this call began to wait for it.
-                    self.start_connecting().map_err(CallError::Failed)?;
-                    let changed = tokio::time::timeout(PAUSES.1, changes.changed()).await;
-                    if let Ok(Err(_)) = changed {
-                        unreachable!("the sender lives in `self`");
-                    }
-                }
+    /// Returns the present connection. Waits until there is one.
+    async fn connected(self: &Arc<Self>) -> Result<(u64, MultiplexedConnection), RedisError> {
+        let Current { number, connection } = self.current.borrow().clone();
+        if let Some(connection) = connection {
+            return Ok((number, connection));
+        }
+        let mut changes = self.current.subscribe();
+        self.start_connecting()?;
+        loop {
+            let Current { number, connection } = changes.borrow_and_update().clone();
+            if let Some(connection) = connection {
+                return Ok((number, connection));
+            }
+            // The task may have ended just before this call began to wait.
+            self.start_connecting()?;
+            let changed = tokio::time::timeout(PAUSES.1, changes.changed()).await;
+            if let Ok(Err(_)) = changed {
+                unreachable!("the sender lives in `self`");
+            }
+        }
+    }
+
+    /// Sends commands one right after the other, and returns the reply to the last.
+    async fn send(self: &Arc<Self>, commands: &[Cmd]) -> Result<Value, CallError> {
+        let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
+        let replied = match commands {
+            [command] => connection.req_packed_command(command).await,
+            _ => {
+                let mut pipeline = ::redis::pipe();
+                commands.iter().for_each(|command| {
+                    pipeline.add_command(command.clone());
+                });
+                let replied = connection.req_packed_commands(&pipeline, commands.len() - 1, 1).await;
+                replied.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
             }
         };
-        let Some(mut connection) = current.connection else { unreachable!("it was waited for") };
+        replied.and_then(Value::extract_error).map_err(|error| {
+            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+                return CallError::NoScript;
+            }
+            if error.is_io_error() || error.is_unrecoverable_error() {
+                self.discard(number);
+            }
+            CallError::Failed(convert(&error))
+        })
+    }
+
+    async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
         let mut cmd = Cmd::new();
         command.words().for_each(|word| {
             cmd.arg(word);
         });
-        match connection.req_packed_command(&cmd).await.and_then(Value::extract_error) {
-            Ok(Value::BulkString(text)) => Ok(Reply::Text(text)),
-            Ok(other) => Ok(Reply::Other(format!("{other:?}"))),
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                Err(CallError::NoScript)
-            }
-            Err(error) => {
-                if error.is_io_error() || error.is_unrecoverable_error() {
-                    self.discard(current.number);
-                }
-                Err(CallError::Failed(convert(&error)))
-            }
-        }
+        let value = match command.is_asking() {
+            true => self.send(&[::redis::cmd("ASKING"), cmd]).await?,
+            false => self.send(&[cmd]).await?,
+        };
+        Ok(match value {
+            Value::BulkString(text) => Reply::Text(text),
+            other => Reply::Other(format!("{other:?}")),
+        })
     }
 }
 

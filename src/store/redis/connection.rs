@@ -32,6 +32,7 @@ pub(super) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + S
 pub(super) struct Command {
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    is_asking: bool,
 }
 
 /// A reply that is not an error of the server.
@@ -63,6 +64,16 @@ impl Command {
         let _ = write!(self.bytes, "{number}");
         self.ends.push(self.bytes.len());
         self
+    }
+
+    /// Sets whether it is sent right after `ASKING`: a node of a cluster then executes it for a slot that is on its way to it.
+    pub(super) fn set_asking(&mut self, is_asking: bool) -> &mut Self {
+        self.is_asking = is_asking;
+        self
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.is_asking
     }
 
     pub(super) fn words(&self) -> impl Iterator<Item = &[u8]> {

@@ -43,6 +43,8 @@ pub enum RedisErrorKind {
     Auth,
     /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
+    /// Another node of the cluster has the key (`MOVED`, `ASK`), and the store is not one of a cluster.
+    Moved,
     /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
     NoRuntime,
     /// Another error that the server replied.
@@ -81,6 +83,11 @@ impl RedisError {
     pub const fn kind(&self) -> RedisErrorKind {
         self.kind
     }
+
+    /// Returns what the server replied, or another detail.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
 }
 
 impl RedisErrorKind {
@@ -94,6 +101,7 @@ impl RedisErrorKind {
             "NOAUTH" | "WRONGPASS" => Self::Auth,
             "NOPERM" => Self::Permission,
             "WRONGTYPE" => Self::Foreign,
+            "MOVED" | "ASK" => Self::Moved,
             _ => return None,
         })
     }
@@ -145,6 +153,7 @@ impl RedisErrorKind {
             Self::Permission => {
                 "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the prefix"
             }
+            Self::Moved => "the server is a node of a cluster: create the store with `RedisStore::cluster`",
             Self::NoRuntime => "the call needs a tokio runtime that has its timer and I/O enabled",
             Self::Server => "Redis replied with an error",
         }
@@ -180,6 +189,8 @@ mod tests {
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
             ("ERR max number of clients reached", RedisErrorKind::Unreachable),
             ("ERR unknown command", RedisErrorKind::Server),
+            ("MOVED 3999 127.0.0.1:6381", RedisErrorKind::Moved),
+            ("ASK 3999 127.0.0.1:6381", RedisErrorKind::Moved),
             // The text of Redis 6 and 5.
             (
                 "ERR Error running script (call to f_1f3c): @user_script:9: @user_script: 9: -OOM command not allowed",

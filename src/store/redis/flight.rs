@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use super::error::RedisError;
 use super::limit::Shared;
-use super::link::{Answer, Verdict};
+use super::link::{Answer, Key, Link, Verdict};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::states::States;
@@ -26,6 +26,13 @@ struct Flight<A: StoredAlgorithm> {
     key: Arc<str>,
     number: u64,
     has_ended: bool,
+}
+
+/// The server of a trip.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    link: &'a Link,
+    key: Key<'a>,
 }
 
 /// The calls that wait for the next trip of a key.
@@ -45,7 +52,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     /// Adds a call to the next trip of its key. If no trip is under way, a trip begins at once.
     pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
-        let (now, ends) = (self.link.now(), call.deadline);
+        let (now, ends) = (self.links.any().now(), call.deadline);
         let batch = match self.flights.entry(Arc::clone(key)) {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
@@ -94,7 +101,7 @@ impl<A: StoredAlgorithm> Flight<A> {
     /// Returns the calls of the next trip: first the operations `undone`, which undo the charges of dropped calls, then
     /// the calls that have arrived during the last trip. If there are none, ends the flight and returns `None`.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
-        let deadline = self.shared.link.deadline();
+        let deadline = self.shared.links.any().deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
         let undone: Vec<_> = undone.into_iter().map(undo).collect();
         if let Entry::Occupied(mut waiting) = self.shared.flights.entry(Arc::clone(&self.key))
@@ -120,8 +127,9 @@ impl<A: StoredAlgorithm> Flight<A> {
     /// meanwhile.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
-        let link = &*shared.link;
+        let mut route = shared.links.route(&self.key);
         loop {
+            let link = &*route.link;
             let now = link.now();
             // Calls that were cancelled, or whose deadline has passed, are not charged.
             batch.retain(|call| !call.is_cancelled());
@@ -134,7 +142,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                 return Vec::new();
             };
             let (plan, connection) = (shared.plan(), link.connection());
-            let decided = link.until(last, self.decide(&plan, &batch, first)).await;
+            let at = At { link, key: Key { text: &self.key, is_asking: route.is_asking } };
+            let decided = link.until(last, self.decide(at, &plan, &batch, first)).await;
             let outcomes = match decided {
                 Some(Ok(Some(outcomes))) => Ok(outcomes),
                 // By the server's clock, the deadline of one of the calls had passed, so the server has changed
@@ -143,9 +152,23 @@ impl<A: StoredAlgorithm> Flight<A> {
                     tokio::task::yield_now().await;
                     continue;
                 }
-                Some(Err(error)) => Err(error),
+                Some(Err(error)) => match shared.links.redirect(&route, &error) {
+                    // Nothing was changed, so the calls are decided there from the beginning.
+                    Some(next) => match next.link.breaker.admit(now) {
+                        Ok(()) => {
+                            link.sleep_until(now.saturating_add(next.pause())).await;
+                            route = next;
+                            continue;
+                        }
+                        Err(open) => Err(open),
+                    },
+                    None => Err(error),
+                },
                 None => Err(link.failed(link.deadline_error(), connection)),
             };
+            if let Err(error) = &outcomes {
+                shared.links.find_masters_after(error);
+            }
             return self.answer(&plan, batch, outcomes);
         }
     }
@@ -177,11 +200,12 @@ impl<A: StoredAlgorithm> Flight<A> {
     /// `not_after`.
     async fn decide(
         &self,
+        at: At<'_>,
         plan: &Arc<Plan<A>>,
         batch: &[Pending<A>],
         not_after: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let link = &*self.shared.link;
+        let At { link, key } = at;
         let sent = link.now();
         let costs: Vec<u64> = match batch.iter().all(|call| call.operation.is_plain_check()) {
             true => batch.iter().map(|call| call.operation.cost).collect(),
@@ -189,8 +213,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         let script = plan.script(&costs).filter(|_| !costs.is_empty());
         let found = match script {
-            Some((script, arguments)) => link.eval(script, &self.key, not_after, arguments).await?,
-            None => link.read(&self.key, not_after).await?.into_other(),
+            Some((script, arguments)) => link.eval(script, key, not_after, arguments).await?,
+            None => link.read(key, not_after).await?.into_other(),
         };
         match found.verdict {
             Verdict::Done => {
@@ -199,25 +223,26 @@ impl<A: StoredAlgorithm> Flight<A> {
                 let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
                 match has_written {
                     true => link.breaker.wrote(),
-                    false => self.probe(plan, &mut state, &found, not_after).await,
+                    false => self.probe(at, plan, &mut state, &found, not_after).await,
                 }
                 self.remember(plan, state, &found, sent, &outcomes);
                 Ok(Some(outcomes))
             }
-            Verdict::Other => self.compare_and_set(plan, batch, not_after, found, sent).await,
+            Verdict::Other => self.compare_and_set(at, plan, batch, not_after, found, sent).await,
             Verdict::Late => Ok(None),
         }
     }
 
     async fn compare_and_set(
         &self,
+        at: At<'_>,
         plan: &Arc<Plan<A>>,
         batch: &[Pending<A>],
         not_after: Nanos,
         mut found: Answer,
         mut sent: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let link = &*self.shared.link;
+        let At { link, key } = at;
         loop {
             if found.is_late() {
                 return Ok(None);
@@ -226,11 +251,11 @@ impl<A: StoredAlgorithm> Flight<A> {
             let now = found.now;
             let after = state.write(plan, now).unwrap_or_default();
             if !(must_write && after != found.text) {
-                self.probe(plan, &mut state, &found, not_after).await;
+                self.probe(at, plan, &mut state, &found, not_after).await;
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, now);
                 let asked = link.now();
-                let swapped = link.swap(&self.key, not_after, &found.text, &after, ttl).await?;
+                let swapped = link.swap(key, not_after, &found.text, &after, ttl).await?;
                 match swapped.verdict {
                     // A server that is out of memory can still delete keys, so this does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
@@ -250,13 +275,20 @@ impl<A: StoredAlgorithm> Flight<A> {
 
     /// Writes the state unchanged, if only a trip that writes can close the circuit breaker. The calls are decided
     /// already, so a failure of this write affects only the breaker.
-    async fn probe(&self, plan: &Plan<A>, state: &mut States<A>, found: &Answer, not_after: Nanos) {
-        let link = &*self.shared.link;
+    async fn probe(
+        &self,
+        at: At<'_>,
+        plan: &Plan<A>,
+        state: &mut States<A>,
+        found: &Answer,
+        not_after: Nanos,
+    ) {
+        let At { link, key } = at;
         if found.text.is_empty() || !link.breaker.needs_write() {
             return;
         }
         let ttl = state.time_to_live(&plan.algorithm, found.now);
-        let written = link.swap(&self.key, not_after, &found.text, &found.text, ttl).await;
+        let written = link.swap(key, not_after, &found.text, &found.text, ttl).await;
         if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
             link.breaker.wrote();
         }

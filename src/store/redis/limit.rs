@@ -12,10 +12,11 @@ use tokio::sync::oneshot;
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Waiting;
-use super::link::Link;
+use super::links::Links;
 use super::names::Registered;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
+use super::stats::RedisStats;
 use super::waiting::WaitQueues;
 use crate::algorithm::{StoredAlgorithm, holds_requests};
 use crate::clock::Nanos;
@@ -40,7 +41,7 @@ pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Se
 
 /// The part of a limiter that its clones share.
 pub(super) struct Shared<A: StoredAlgorithm> {
-    pub(super) link: Arc<Link>,
+    pub(super) links: Links,
     pub(super) key_text: KeyText,
     initial: A,
     plan: RwLock<Arc<Plan<A>>>,
@@ -66,7 +67,7 @@ pub(super) struct Request<A> {
 
 /// The parts from which a limiter's store is made.
 pub(super) struct Parts<A: StoredAlgorithm> {
-    pub(super) link: Arc<Link>,
+    pub(super) links: Links,
     pub(super) key_text: KeyText,
     pub(super) plan: Arc<Plan<A>>,
     pub(super) scripts: bool,
@@ -77,9 +78,9 @@ pub(super) struct Parts<A: StoredAlgorithm> {
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
     pub(super) fn new(parts: Parts<A>) -> Self {
-        let Parts { link, key_text, plan, scripts, denials, fallback, name } = parts;
+        let Parts { links, key_text, plan, scripts, denials, fallback, name } = parts;
         let shared = Shared {
-            link,
+            links,
             key_text,
             initial: plan.algorithm.clone(),
             plan: RwLock::new(plan),
@@ -144,7 +145,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     ) -> Result<Outcome, RedisError> {
         let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
         let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
-        let link = &self.link;
+        let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, answer) = oneshot::channel();
@@ -167,7 +168,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
     /// the deadline.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
-        let deadline = self.link.deadline();
+        let deadline = self.links.any().deadline();
         self.send(key, Pending { operation, deadline, reply: None }, runtime);
     }
 
@@ -218,7 +219,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         if request.settles {
             return None;
         }
-        self.denials.answer(key, &self.plan(), &request.operation, self.link.now())
+        self.denials.answer(key, &self.plan(), &request.operation, self.links.any().now())
     }
 }
 
@@ -235,11 +236,16 @@ impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
     }
 
     fn stats(&self) -> StoreStats {
-        let Shared { link, fallback, .. } = &*self.shared;
-        let mut stats = StoreStats { trips: link.trips(), ..StoreStats::default() };
-        (stats.circuit_openings, stats.is_circuit_open) = (link.breaker.opened(), link.breaker.is_open());
-        stats.fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
-        stats
+        let Shared { links, fallback, .. } = &*self.shared;
+        let RedisStats { trips, opened, is_open, .. } = links.stats();
+        let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
+        StoreStats {
+            trips,
+            circuit_openings: opened,
+            is_circuit_open: is_open,
+            fallbacks,
+            ..StoreStats::default()
+        }
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
@@ -274,7 +280,7 @@ impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
     /// and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
     fn replace(&self, algorithm: A) {
         let shared = &self.shared;
-        match Plan::new(algorithm, shared.link.source, shared.scripts) {
+        match Plan::new(algorithm, shared.links.any().source, shared.scripts) {
             Ok(plan) => {
                 shared.name.set(plan.prefix());
                 *shared.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;

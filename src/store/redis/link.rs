@@ -1,5 +1,5 @@
-//! The part of a store that all its limiters share: the connection, the server's time, the deadline and the circuit
-//! breaker.
+//! The part of a store that all its limiters share for one server: the connection, the server's time, the deadline and
+//! the circuit breaker.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -13,6 +13,7 @@ use super::connection::{CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
 use super::server_time::ServerTime;
+use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
 
 pub(super) struct Link {
@@ -30,6 +31,14 @@ pub(super) struct Link {
     /// The time that tests pass to scripts as an argument, in microseconds.
     #[cfg(test)]
     pub(super) passed: AtomicU64,
+}
+
+/// A key, and how its node is asked for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Key<'a> {
+    pub(super) text: &'a str,
+    /// `true` if its slot is on its way to the node.
+    pub(super) is_asking: bool,
 }
 
 /// The reply of a script: a verdict, the server's time, and a state.
@@ -104,22 +113,37 @@ impl Link {
         self.connection.problem().unwrap_or_else(late)
     }
 
-    pub(super) fn trips(&self) -> u64 {
-        self.trips.load(Ordering::Relaxed)
+    pub(super) fn stats(&self) -> RedisStats {
+        RedisStats {
+            trips: self.trips.load(Ordering::Relaxed),
+            late: self.late.load(Ordering::Relaxed),
+            opened: self.breaker.opened(),
+            is_open: self.breaker.is_open(),
+        }
     }
 
-    pub(super) fn late(&self) -> u64 {
-        self.late.load(Ordering::Relaxed)
-    }
-
-    pub(super) async fn read(&self, key: &str, not_after: Nanos) -> Result<Answer, RedisError> {
+    pub(super) async fn read(&self, key: Key<'_>, not_after: Nanos) -> Result<Answer, RedisError> {
         self.eval(&self.read, key, not_after, |_| {}).await
+    }
+
+    /// Executes a script that reads. It also tells the server's time, so that calls that are late from now on are found out.
+    pub(super) async fn verify(&self, key: &str, timeout: Duration) -> Result<(), RedisError> {
+        let limit = self.now().saturating_add(Nanos::from(timeout).0);
+        match self.until(limit, self.read(Key::new(key), limit)).await {
+            Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
+            None => {
+                let late = || RedisError::new(RedisErrorKind::Late, "while connecting");
+                Err(self.connection.problem().unwrap_or_else(late))
+            }
+        }
     }
 
     /// Writes the text `after` if the text of the key is still `before`. Deletes the key if `after` is empty.
     pub(super) async fn swap(
         &self,
-        key: &str,
+        key: Key<'_>,
         not_after: Nanos,
         before: &str,
         after: &str,
@@ -136,13 +160,14 @@ impl Link {
     pub(super) async fn eval(
         &self,
         script: &Script,
-        key: &str,
+        key: Key<'_>,
         not_after: Nanos,
         arguments: impl Fn(&mut Command),
     ) -> Result<Answer, RedisError> {
         let command = |name: &str, script: &str| {
             let mut command = Command::default();
-            command.word(name).word(script).word("1").word(key);
+            command.set_asking(key.is_asking);
+            command.word(name).word(script).word("1").word(key.text);
             arguments(&mut command);
             command.number(self.last_argument(not_after));
             command
@@ -190,6 +215,11 @@ impl Link {
     /// Records the failure of a trip that began on the connection of that number. A connection that has replaced it
     /// since is kept.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
+        if error.kind() == RedisErrorKind::Moved {
+            // The server is well.
+            self.breaker.replied(self.now());
+            return error;
+        }
         let is_open = self.breaker.failed(&error, self.now());
         if is_open && error.kind().needs_connection() {
             self.connection.renew(connection);
@@ -205,6 +235,12 @@ impl Link {
             return self.passed.load(Ordering::SeqCst);
         }
         self.time.at(not_after.0 / 1_000).unwrap_or(1 << 53)
+    }
+}
+
+impl<'a> Key<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, is_asking: false }
     }
 }
 

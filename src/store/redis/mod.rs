@@ -17,8 +17,8 @@
 //!
 //! # What is exact
 //!
-//! All processes that use one name on one server share one limit, and together they admit exactly what one process
-//! would. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server decides a
+//! All processes that use one name on one server, or in one cluster, share one limit, and together they admit exactly
+//! what one process would. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server decides a
 //! call in one round trip. For the others, the state is read, and the new state is written unless another process has
 //! changed it meanwhile:
 //!
@@ -52,6 +52,7 @@ mod breaker;
 mod builder;
 mod calls;
 mod client;
+mod cluster;
 mod connection;
 mod denials;
 mod error;
@@ -59,23 +60,26 @@ mod flight;
 mod fragments;
 mod limit;
 mod link;
+mod links;
 mod names;
+mod node;
 mod operation;
 mod plan;
 mod scripts;
 mod server_time;
+mod slots;
 mod states;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod waiting;
 
 use std::fmt;
-use std::sync::Arc;
 
 use self::builder::Settings;
 use self::denials::Denials;
 use self::limit::Parts;
-use self::link::Link;
+use self::links::Links;
 use self::names::Names;
 use self::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
@@ -85,6 +89,7 @@ use crate::store::{MakeStore, StoreSettings};
 pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
 pub use limit::{RedisKey, RedisLimit, RedisReply};
+pub use stats::RedisStats;
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
@@ -111,7 +116,7 @@ pub use limit::{RedisKey, RedisLimit, RedisReply};
 /// Calls fail with a [`RedisError`], unless there is a [fallback](RedisStore::fallback).
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    links: Links,
     settings: Settings,
     names: Names,
 }
@@ -122,20 +127,6 @@ pub struct RedisStore {
 pub struct WithFallback<A: StoredAlgorithm> {
     store: RedisStore,
     fallback: RateLimiter<A>,
-}
-
-/// The counts of a [`RedisStore`] since it was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RedisStats {
-    /// The number of commands that were sent to decide calls.
-    pub trips: u64,
-    /// The number of calls that failed at their deadlines, because the reply was late or there was no connection.
-    pub late: u64,
-    /// The number of times that the circuit breaker opened.
-    pub opened: u64,
-    /// `true` if the circuit breaker is open, so that calls are not sent to the server.
-    pub is_open: bool,
 }
 
 impl RedisStore {
@@ -154,6 +145,29 @@ impl RedisStore {
         RedisStoreBuilder::new(url)
     }
 
+    /// Returns a builder of a store in a cluster, found by the URLs of one or more of its nodes.
+    ///
+    /// Each key is kept on the master that has its slot, so the keys of a limiter are spread over all masters. Slots that move
+    /// are followed. The circuit breaker is one per master: while a master fails, only the calls for its keys do. The other masters keep
+    /// their keys only with `cluster-require-full-coverage no`.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
+    /// use tower_throttle::store::redis::RedisStore;
+    ///
+    /// let urls = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"];
+    /// let redis = RedisStore::cluster(urls).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The builder's methods return an error if a URL is wrong, has a database other than 0 or is that of a Unix socket; if
+    /// there is none; or if the server is no node of a cluster. Nodes that are found are reached with the user, the password
+    /// and the encryption of the first URL.
+    pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
+        RedisStoreBuilder::of_cluster(urls)
+    }
+
     /// Returns a store whose calls are decided by `limiter` while Redis fails.
     ///
     /// `limiter` counts only the calls that it decides, so give it one machine's share of the quota.
@@ -164,12 +178,7 @@ impl RedisStore {
     /// Returns the counts of this store, which its clones share.
     #[must_use]
     pub fn stats(&self) -> RedisStats {
-        RedisStats {
-            trips: self.link.trips(),
-            late: self.link.late(),
-            opened: self.link.breaker.opened(),
-            is_open: self.link.breaker.is_open(),
-        }
+        self.links.stats()
     }
 
     fn limit<A: StoredAlgorithm>(
@@ -179,12 +188,12 @@ impl RedisStore {
     ) -> Result<RedisLimit<A>, RedisError> {
         let StoreSettings { algorithm, name, .. } = settings;
         let scripts = self.settings.scripts;
-        let plan = Plan::new(algorithm, self.link.source, scripts)?;
+        let plan = Plan::new(algorithm, self.links.any().source, scripts)?;
         let key_text = self.settings.key_text(name.as_deref().unwrap_or_default());
         let name = self.names.register(name, plan.prefix())?;
         let denials = Denials::new(self.settings.remember_denials);
-        let link = Arc::clone(&self.link);
-        Ok(RedisLimit::new(Parts { link, key_text, plan, scripts, denials, fallback, name }))
+        let links = self.links.clone();
+        Ok(RedisLimit::new(Parts { links, key_text, plan, scripts, denials, fallback, name }))
     }
 }
 

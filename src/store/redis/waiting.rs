@@ -105,7 +105,7 @@ impl<A: StoredAlgorithm> Shared<A> {
                 .map(|mark| Operation { action: Action::GiveBack(mark), ..request.operation.clone() });
             let runtime = Handle::try_current().ok();
             let mut sleeper = Sleeper { shared: self, key, give_back, runtime };
-            self.link.sleep_until(self.link.now().saturating_add(delay)).await;
+            self.links.any().sleep_until(self.links.any().now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
         // The call was charged as of the time at which it is released.
@@ -122,7 +122,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         let algorithm = request.operation.tier.as_ref().unwrap_or(&plan.algorithm);
         let Some(config) = algorithm.queue_config() else { return self.check(key, request).await };
         let max_wait = request.max_wait.min(config.max_wait());
-        let arrived = self.link.now();
+        let arrived = self.links.any().now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
         // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
@@ -130,13 +130,13 @@ impl<A: StoredAlgorithm> Shared<A> {
         if place.ahead > config.places() || config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
         }
-        let Some(_first) = self.link.until(latest, place.queue.first.lock()).await else {
+        let Some(_first) = self.links.any().until(latest, place.queue.first.lock()).await else {
             return self.check_behind(key, request, true).await;
         };
         let mut has_waited = place.ahead > 0;
         loop {
             let (decision, reservation) = self.check(key, request).await?;
-            let now = self.link.now();
+            let now = self.links.any().now();
             let waited = now.saturating_since(arrived);
             if decision.is_allowed() {
                 // A call that did not wait has no delay, although its trip took time.
@@ -146,7 +146,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             let Some(retry) = retry.filter(|retry| *retry <= latest) else {
                 return Ok((decision, reservation));
             };
-            self.link.sleep_until(retry).await;
+            self.links.any().sleep_until(retry).await;
             has_waited = true;
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_throttle::store::redis::{RedisStore, RedisStoreBuilder};
 use tower_throttle::test_util::Contract;
 
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisCluster, RedisServer};
 
 async fn keeps_the_contract(change: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) {
     let server = RedisServer::start();
@@ -28,4 +28,11 @@ async fn compare_and_set_keeps_the_contract() {
 #[tokio::test]
 async fn one_slot_keeps_the_contract() {
     keeps_the_contract(|builder| builder.one_slot("app")).await;
+}
+
+#[tokio::test]
+async fn a_cluster_keeps_the_contract() {
+    let cluster = RedisCluster::start();
+    let builder = RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(20));
+    Contract::new(builder.connect().await.unwrap()).run().await.assert_passed();
 }

@@ -1,5 +1,6 @@
 //! The store in Redis, over a real server: every test starts its own.
 
+mod cluster;
 #[cfg(feature = "test-util")]
 mod contract;
 mod faults;

@@ -61,7 +61,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
             5..8 => micros,
             _ => micros + random.scaled_below(period / max_cost.max(8) * 4 + 2),
         };
-        store.link.passed.store(micros, Ordering::SeqCst);
+        store.links.any().passed.store(micros, Ordering::SeqCst);
         let now = Nanos(micros * 1_000);
         // The first call begins a trip, and the other calls are decided together in the next one.
         let calls = if random.below(4) == 0 { random.below(6) + 1 } else { 1 };

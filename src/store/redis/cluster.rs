@@ -1,0 +1,381 @@
+//! The nodes of a cluster. Each has a link of its own, so a node that fails concerns only its keys.
+//!
+//! The `redis` crate has a connection to a cluster, too. It asks for the slots again after each failure of a node, and holds
+//! back all requests meanwhile, also those to other nodes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use ::redis::ConnectionInfo;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::connection::Connection;
+use super::error::{RedisError, RedisErrorKind};
+use super::link::Link;
+use super::links::Route;
+use super::node::Node;
+use super::slots::{Address, Range, Redirect, SLOTS, parse_slots, slot};
+use super::stats::RedisStats;
+use crate::clock::Nanos;
+use crate::store::shared_key::KeyText;
+
+/// The number of nodes that are asked at once which node has which slots.
+const ASKED_AT_ONCE: usize = 4;
+/// The shortest time between two times at which nodes are asked that, in nanoseconds.
+const PAUSE: u64 = 100_000_000;
+
+pub(super) struct Cluster {
+    /// The servers that the user has named.
+    named: Vec<ConnectionInfo>,
+    /// The time limit of an attempt to connect, and of the question for the slots.
+    timeout: Duration,
+    deadline: Duration,
+    /// A link that is used for its clock and deadline alone.
+    any: Arc<Link>,
+    nodes: RwLock<Nodes>,
+    /// The time from which the nodes may be asked for the slots again.
+    next_question: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Nodes {
+    nodes: Vec<Node>,
+    /// The index of the node of each slot.
+    of_slots: Vec<u16>,
+    /// What nodes have counted that are no longer among the masters.
+    former: RedisStats,
+}
+
+/// Ends the time in which no other question for the slots begins.
+struct Question(Arc<Cluster>);
+
+impl Cluster {
+    pub(super) fn new(
+        named: Vec<ConnectionInfo>,
+        timeout: Duration,
+        deadline: Duration,
+    ) -> Result<Self, RedisError> {
+        let config = |detail: String| RedisError::new(RedisErrorKind::Config, detail);
+        let mut first = Vec::new();
+        for info in &named {
+            if info.redis_settings().db() != 0 {
+                return Err(config("a cluster has only the database 0".to_owned()));
+            }
+            let address = Address::of(info)
+                .ok_or_else(|| config(format!("a node of a cluster is not reached at {}", info.addr())))?;
+            first.push(Node::new(info, address, timeout, deadline)?);
+        }
+        let Some(node) = first.first() else {
+            return Err(config("a cluster needs the URL of at least one node".to_owned()));
+        };
+        let any = Arc::clone(&node.link);
+        // Until the slots are known, a node that does not have a key says which one does.
+        let of_slots = (0..SLOTS).map(|slot| (slot % first.len()) as u16).collect();
+        let nodes = Nodes { nodes: first, of_slots, former: RedisStats::default() };
+        Ok(Self {
+            named,
+            timeout,
+            deadline,
+            any,
+            nodes: RwLock::new(nodes),
+            next_question: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn any(&self) -> &Link {
+        &self.any
+    }
+
+    pub(super) fn link_of(&self, key: &str) -> Arc<Link> {
+        let nodes = self.read();
+        Arc::clone(&nodes.nodes[usize::from(nodes.of_slots[usize::from(slot(key))])].link)
+    }
+
+    /// Takes over that another node has a key, if `error` says so. Returns the way there.
+    pub(super) fn redirect(self: &Arc<Self>, from: &Route, error: &RedisError) -> Option<Route> {
+        let Redirect { is_asking, slot, mut address } = Redirect::parse(error)?;
+        let link = {
+            let mut nodes = self.write();
+            if address.host.is_empty() {
+                let replied = nodes.nodes.iter().find(|node| Arc::ptr_eq(&node.link, &from.link))?;
+                address.host.clone_from(&replied.address.host);
+            }
+            let index = match nodes.nodes.iter().position(|node| node.address == address) {
+                Some(index) => index,
+                None => {
+                    nodes.nodes.push(self.node(address).ok()?);
+                    nodes.nodes.len() - 1
+                }
+            };
+            if !is_asking {
+                nodes.of_slots[usize::from(slot)] = u16::try_from(index).ok()?;
+            }
+            Arc::clone(&nodes.nodes[index].link)
+        };
+        if !is_asking {
+            // Other slots may have moved, too.
+            self.find_masters();
+        }
+        Some(Route { link, is_asking, redirects: from.redirects + 1 })
+    }
+
+    /// Asks the nodes for the slots and takes over the reply, in the background and not more often than every 100 ms.
+    pub(super) fn find_masters(self: &Arc<Self>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
+        // A runtime that is not driven must not hold back the others for ever.
+        let later = now.saturating_add(Nanos::from(self.timeout).0.saturating_mul(10)).max(1);
+        let ours = || self.next_question.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
+        if now >= next && ours().is_ok() {
+            let question = Question(Arc::clone(self));
+            runtime.spawn(async move {
+                // If no node answers, the next call that fails asks again.
+                let _ = question.0.ask_for_slots().await;
+            });
+        }
+    }
+
+    /// Asks the nodes for the slots, a few at a time, and takes over the first reply.
+    pub(super) async fn ask_for_slots(&self) -> Result<(), RedisError> {
+        let mut known = self.read().nodes.clone();
+        // Those that answer come first, and those that the user has named and that are no masters last.
+        known.sort_by_key(|node| node.link.breaker.is_open());
+        for info in &self.named {
+            if let Some(address) = Address::of(info)
+                && !known.iter().any(|node| node.address == address)
+            {
+                known.push(Node::new(info, address, self.timeout, self.deadline)?);
+            }
+        }
+        let mut failed = None;
+        for some in known.chunks(ASKED_AT_ONCE) {
+            let mut replies = JoinSet::new();
+            for Node { client, address, .. } in some.iter().cloned() {
+                let timeout = self.timeout.max(self.deadline);
+                replies.spawn(async move {
+                    let reply = tokio::time::timeout(timeout, client.slots()).await;
+                    let late =
+                        |_| RedisError::new(RedisErrorKind::Unreachable, format!("within {timeout:?}"));
+                    let reply = reply.map_err(|error| client.problem().unwrap_or_else(|| late(error)))??;
+                    parse_slots(&reply, &address.host)
+                });
+            }
+            while let Some(reply) = replies.join_next().await {
+                match reply {
+                    Ok(Ok(ranges)) if !ranges.is_empty() => return self.take_over(&ranges),
+                    Ok(Ok(_)) => {
+                        failed = Some(RedisError::new(RedisErrorKind::Loading, "no node of it has slots"));
+                    }
+                    Ok(Err(error)) => failed = Some(name_no_cluster(error)),
+                    Err(_) => {}
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| RedisError::new(RedisErrorKind::NoRuntime, "")))
+    }
+
+    /// Takes over which master has which slots. Links to servers that are no masters any more are given up.
+    fn take_over(&self, ranges: &[Range]) -> Result<(), RedisError> {
+        let mut nodes = self.write();
+        let mut masters: Vec<Node> = Vec::new();
+        let mut of_slots = vec![None; SLOTS];
+        for Range { first, last, master } in ranges {
+            let index = match masters.iter().position(|node| node.address == *master) {
+                Some(index) => index,
+                None => {
+                    let known = nodes.nodes.iter().find(|node| node.address == *master).cloned();
+                    masters.push(known.map_or_else(|| self.node(master.clone()), Ok)?);
+                    masters.len() - 1
+                }
+            };
+            of_slots[usize::from(*first)..=usize::from(*last)].fill(Some(index as u16));
+        }
+        // A slot that no master has, as far as the node that replied knows, is asked of the one that had it.
+        let mut kept: Vec<Option<u16>> = vec![None; nodes.nodes.len()];
+        for (new, old) in of_slots.iter_mut().zip(&nodes.of_slots).filter(|(new, _)| new.is_none()) {
+            let (index, node) = (&mut kept[usize::from(*old)], &nodes.nodes[usize::from(*old)]);
+            *new = Some(*index.get_or_insert_with(|| index_in(&mut masters, node)));
+        }
+        let is_gone = |node: &&Node| !masters.iter().any(|master| Arc::ptr_eq(&master.link, &node.link));
+        let former =
+            nodes.nodes.iter().filter(is_gone).fold(nodes.former, |sum, node| sum.and(node.link.stats()));
+        let of_slots = of_slots.into_iter().flatten().collect();
+        *nodes = Nodes { nodes: masters, of_slots, former };
+        Ok(())
+    }
+
+    /// Executes a script on each master. Returns an error if none can be reached, or one cannot decide calls for another reason.
+    pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
+        let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
+        let timeout = self.timeout.max(self.deadline);
+        let mut replies = JoinSet::new();
+        for link in &links {
+            // Among some keys for each node, it has one, unless it has few slots.
+            let mut keys = (0..16 * links.len() as u64).map(|number| keys.of(&number));
+            let Some(key) = keys.find(|key| Arc::ptr_eq(&self.link_of(key), link)) else { continue };
+            let link = Arc::clone(link);
+            replies.spawn(async move { link.verify(&key, timeout).await });
+        }
+        let (mut verified, mut failed) = (false, None);
+        while let Some(reply) = replies.join_next().await {
+            match reply {
+                Ok(Ok(())) => verified = true,
+                Ok(Err(error)) => match error.kind() {
+                    RedisErrorKind::Late | RedisErrorKind::Unreachable | RedisErrorKind::Loading => {
+                        failed = Some(error);
+                    }
+                    // The slot has moved.
+                    RedisErrorKind::Moved => verified = true,
+                    _ => return Err(error),
+                },
+                Err(_) => {}
+            }
+        }
+        match failed {
+            Some(error) if !verified => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn stats(&self) -> RedisStats {
+        let nodes = self.read();
+        let former = RedisStats { is_open: false, ..nodes.former };
+        nodes.nodes.iter().fold(former, |sum, node| sum.and(node.link.stats()))
+    }
+
+    /// Creates a node that is reached like the first of the named servers, at another address.
+    fn node(&self, address: Address) -> Result<Node, RedisError> {
+        Node::new(&self.named[0], address, self.timeout, self.deadline)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Nodes> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Nodes> {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let now = self.0.any.now().0;
+        self.0.next_question.store(now.saturating_add(PAUSE), Ordering::Relaxed);
+    }
+}
+
+/// Returns the index of a node, after adding it if it is missing.
+fn index_in(masters: &mut Vec<Node>, node: &Node) -> u16 {
+    let known = masters.iter().position(|master| master.address == node.address);
+    known.unwrap_or_else(|| {
+        masters.push(node.clone());
+        masters.len() - 1
+    }) as u16
+}
+
+/// Names the error of a server that is no node of a cluster.
+fn name_no_cluster(error: RedisError) -> RedisError {
+    match error.detail().contains("cluster support disabled") {
+        true => RedisError::new(
+            RedisErrorKind::Config,
+            "the server is no node of a cluster: create the store with `RedisStore::connect`",
+        ),
+        false => error,
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("nodes", &self.read().nodes).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::redis::IntoConnectionInfo;
+
+    use super::*;
+
+    fn cluster(urls: &[&str]) -> Result<Arc<Cluster>, RedisError> {
+        let named = urls.iter().map(|url| url.into_connection_info().unwrap()).collect();
+        let time = Duration::from_millis(50);
+        Cluster::new(named, time, time).map(Arc::new)
+    }
+
+    fn range(first: u16, last: u16, port: u16) -> Range {
+        Range { first, last, master: Address { host: "127.0.0.1".to_owned(), port } }
+    }
+
+    /// Returns the port of the node that is asked for a key.
+    fn port_of(cluster: &Cluster, key: &str) -> u16 {
+        let link = cluster.link_of(key);
+        let nodes = cluster.read();
+        nodes.nodes.iter().find(|node| Arc::ptr_eq(&node.link, &link)).unwrap().address.port
+    }
+
+    fn route(cluster: &Cluster, key: &str) -> Route {
+        Route { link: cluster.link_of(key), is_asking: false, redirects: 0 }
+    }
+
+    // The key `foo` is in slot 12182, and `bar` in 5061.
+    #[test]
+    fn a_key_is_asked_of_the_master_that_has_its_slot() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (1, 1));
+        cluster.take_over(&[range(0, 5_999, 1), range(6_000, 12_181, 2), range(12_182, 16_383, 3)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 1));
+        let kept = cluster.link_of("foo");
+        cluster.take_over(&[range(0, 5_999, 4), range(6_000, 16_383, 3)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 4));
+        assert!(Arc::ptr_eq(&kept, &cluster.link_of("foo")), "a master that stays keeps its link");
+        assert_eq!(cluster.read().nodes.len(), 2, "the others are given up");
+        // A slot without a master is asked of the node that had it.
+        cluster.take_over(&[range(0, 5_999, 1)]).unwrap();
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 1));
+        assert_eq!(cluster.read().nodes.len(), 2);
+    }
+
+    #[test]
+    fn a_slot_that_has_moved_is_remembered_and_one_on_its_way_is_not() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        let from = route(&cluster, "foo");
+        let error = |text: &str| RedisError::from_reply(text);
+        let asked = cluster.redirect(&from, &error("ASK 12182 127.0.0.1:2")).unwrap();
+        assert!(asked.is_asking && !Arc::ptr_eq(&asked.link, &from.link));
+        assert_eq!(port_of(&cluster, "foo"), 1);
+        let moved = cluster.redirect(&from, &error("MOVED 12182 127.0.0.1:2")).unwrap();
+        assert!(!moved.is_asking && Arc::ptr_eq(&moved.link, &asked.link));
+        assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (2, 1));
+        // An empty host is that of the node that replied.
+        let back = cluster.redirect(&moved, &error("MOVED 12182 :1")).unwrap();
+        assert!(Arc::ptr_eq(&back.link, &from.link));
+        assert_eq!((moved.redirects, back.redirects), (1, 2));
+        assert!(cluster.redirect(&from, &error("OOM")).is_none());
+        assert!(cluster.redirect(&from, &error("MOVED 16384 127.0.0.1:2")).is_none());
+    }
+
+    #[test]
+    fn what_former_masters_have_counted_is_kept() {
+        let cluster = cluster(&["redis://127.0.0.1:1"]).unwrap();
+        let link = cluster.link_of("foo");
+        let error = RedisError::new(RedisErrorKind::Busy, "");
+        link.count_late();
+        link.failed(error, 0);
+        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: true });
+        cluster.take_over(&[range(0, 16_383, 2)]).unwrap();
+        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: false });
+        cluster.take_over(&[range(0, 16_383, 3)]).unwrap();
+        assert_eq!(cluster.stats().late, 1);
+    }
+
+    #[test]
+    fn addresses_that_no_node_can_have_are_errors() {
+        for urls in [&[][..], &["redis://127.0.0.1:1/3"], &["redis://127.0.0.1:1", "unix:///tmp/redis.sock"]]
+        {
+            assert_eq!(cluster(urls).unwrap_err().kind(), RedisErrorKind::Config, "{urls:?}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The link of a store, or those to the nodes of a cluster.
+
+use std::sync::Arc;
+
+use super::cluster::Cluster;
+use super::error::RedisError;
+use super::link::Link;
+use super::stats::RedisStats;
+
+#[derive(Clone, Debug)]
+pub(super) enum Links {
+    /// One server.
+    One(Arc<Link>),
+    Cluster(Arc<Cluster>),
+}
+
+/// Where a trip goes.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) link: Arc<Link>,
+    /// `true` if the slot of the key is on its way to that node, and the key is there already.
+    pub(super) is_asking: bool,
+    /// The number of nodes that said that another one has the key.
+    pub(super) redirects: u32,
+}
+
+impl Links {
+    /// Returns a link for what all have in common: the clock, the deadline and the source of the time.
+    pub(super) fn any(&self) -> &Link {
+        match self {
+            Self::One(link) => link,
+            Self::Cluster(cluster) => cluster.any(),
+        }
+    }
+
+    /// Returns the link to the server that has the key, as it seems.
+    pub(super) fn route(&self, key: &str) -> Route {
+        let link = match self {
+            Self::One(link) => Arc::clone(link),
+            Self::Cluster(cluster) => cluster.link_of(key),
+        };
+        Route { link, is_asking: false, redirects: 0 }
+    }
+
+    /// Returns where the key is if a node of a cluster replied that another one has it.
+    pub(super) fn redirect(&self, from: &Route, error: &RedisError) -> Option<Route> {
+        match self {
+            Self::One(_) => None,
+            Self::Cluster(cluster) => cluster.redirect(from, error),
+        }
+    }
+
+    /// Has the masters of a cluster found out anew after a call failed, since another node may have taken over.
+    pub(super) fn find_masters_after(&self, error: &RedisError) {
+        if let Self::Cluster(cluster) = self
+            && error.kind().is_outage()
+        {
+            cluster.find_masters();
+        }
+    }
+
+    pub(super) fn stats(&self) -> RedisStats {
+        match self {
+            Self::One(link) => link.stats(),
+            Self::Cluster(cluster) => cluster.stats(),
+        }
+    }
+}
+
+impl Route {
+    /// Returns how long to wait before the trip, in nanoseconds: nodes that send a key to each other do not agree yet.
+    pub(super) fn pause(&self) -> u64 {
+        if self.redirects > 3 { 2_000_000 } else { 0 }
+    }
+}

@@ -1,0 +1,61 @@
+//! A node of a cluster.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{ConnectionAddr, ConnectionInfo};
+
+use super::client::{Client, convert};
+use super::error::RedisError;
+use super::link::Link;
+use super::scripts::TimeSource;
+use super::slots::Address;
+
+/// A node, and the link to it.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) address: Address,
+    pub(super) client: Client,
+    pub(super) link: Arc<Link>,
+}
+
+impl Node {
+    /// Creates a node that is reached like another server, at its own address. It connects when it is used.
+    pub(super) fn new(
+        like: &ConnectionInfo,
+        address: Address,
+        timeout: Duration,
+        deadline: Duration,
+    ) -> Result<Self, RedisError> {
+        let (host, port) = (address.host.clone(), address.port);
+        let addr = match like.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let info = like.clone().set_addr(addr);
+        let client = Client::new(::redis::Client::open(info).map_err(|error| convert(&error))?, timeout);
+        let link = Link::new(Box::new(client.clone()), deadline, TimeSource::Server).into();
+        Ok(Self { address, client, link })
+    }
+}
+
+impl Address {
+    /// Returns the address of a server, if it has a port.
+    pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Self { host: host.clone(), port: *port })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
