@@ -15,6 +15,7 @@ mod calls;
 mod counts;
 mod policy;
 mod ring;
+mod slice;
 mod timeline;
 mod top_keys;
 
@@ -23,8 +24,9 @@ pub use self::calls::{CallStats, StoreStats};
 pub use self::counts::CallCounts;
 pub(crate) use self::counts::{CELLS, CallOutcome, CallRegistry, Counted};
 pub use self::policy::{KeyStats, PolicyStats};
-pub(crate) use self::timeline::Event;
-pub use self::timeline::{Slice, Timeline};
+pub(crate) use self::slice::Event;
+pub use self::slice::Slice;
+pub use self::timeline::Timeline;
 pub use self::top_keys::{TopKey, TopKeys};
 
 /// What a limiter has counted. Returned by [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use super::timeline::{Event, Slice};
+use super::slice::{Event, Slice};
 
 /// The number of a slice that is not in use, or is being overwritten. Others are counted from 1.
 const NONE: u64 = 0;

@@ -1,7 +1,6 @@
 //! Trips to the server. A process makes at most one trip at a time for a key. Calls that arrive during a trip are
 //! decided together in the next trip, in the order in which they arrived.
 
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,14 +10,12 @@ use tokio::runtime::Handle;
 use super::error::RedisError;
 use super::limit::Shared;
 use super::link::{Answer, Key, Link, Verdict};
+use super::next_trip::Waiting;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::states::States;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
-
-/// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
-const MAX_BATCH: usize = 256;
 
 /// The task that makes the trips for a key, one after another. Each key in the table of flights has one such task.
 struct Flight<A: StoredAlgorithm> {
@@ -33,16 +30,6 @@ struct Flight<A: StoredAlgorithm> {
 struct At<'a> {
     link: &'a Link,
     key: Key<'a>,
-}
-
-/// The calls that wait for the next trip of a key.
-#[derive(Debug)]
-pub(super) struct Waiting<A> {
-    /// The number of the flight that makes the next trip.
-    flight: u64,
-    /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
-    ends: Nanos,
-    calls: Vec<Pending<A>>,
 }
 
 /// The results of all calls of a trip, or an error that applies to all of them.
@@ -74,16 +61,6 @@ impl<A: StoredAlgorithm> Shared<A> {
         let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
         // If the runtime has ended, it drops the task at once, and the flight with the task.
         runtime.spawn(flight.run(batch));
-    }
-}
-
-impl<A> Waiting<A> {
-    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
-    fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
-        let later = self.calls.split_off(self.calls.len().min(MAX_BATCH));
-        batch.extend(mem::replace(&mut self.calls, later));
-        self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
-        batch
     }
 }
 

@@ -11,13 +11,13 @@ use tokio::sync::oneshot;
 
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
-use super::flight::Waiting;
 use super::links::Links;
 use super::names::Registered;
+use super::next_trip::Waiting;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::stats::RedisStats;
-use super::waiting::WaitQueues;
+use super::wait_queue::WaitQueues;
 use crate::algorithm::{StoredAlgorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::cluster::Cluster;
 use super::error::RedisError;
 use super::link::Link;
+use super::route::Route;
 use super::stats::RedisStats;
 
 #[derive(Clone, Debug)]
@@ -12,16 +13,6 @@ pub(super) enum Links {
     /// One server.
     One(Arc<Link>),
     Cluster(Arc<Cluster>),
-}
-
-/// Where a trip goes.
-#[derive(Clone, Debug)]
-pub(super) struct Route {
-    pub(super) link: Arc<Link>,
-    /// `true` if the slot of the key is on its way to that node, and the key is there already.
-    pub(super) is_asking: bool,
-    /// The number of nodes that said that another one has the key.
-    pub(super) redirects: u32,
 }
 
 impl Links {
@@ -64,12 +55,5 @@ impl Links {
             Self::One(link) => link.stats(),
             Self::Cluster(cluster) => cluster.stats(),
         }
-    }
-}
-
-impl Route {
-    /// Returns how long to wait before the trip, in nanoseconds: nodes that send a key to each other do not agree yet.
-    pub(super) fn pause(&self) -> u64 {
-        if self.redirects > 3 { 2_000_000 } else { 0 }
     }
 }

@@ -62,9 +62,11 @@ mod limit;
 mod link;
 mod links;
 mod names;
+mod next_trip;
 mod node;
 mod operation;
 mod plan;
+mod route;
 mod scripts;
 mod server_time;
 mod slots;
@@ -72,6 +74,7 @@ mod states;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod wait_queue;
 mod waiting;
 
 use std::fmt;

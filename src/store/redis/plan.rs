@@ -3,9 +3,11 @@ use std::sync::Arc;
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
-use super::states::{States, VERSION};
 use crate::algorithm::{Step, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
+
+/// The version of the text of a key: its first word.
+pub(super) const VERSION: &str = "1";
 
 /// An algorithm, with the script that decides its checks and the beginning of the texts of its states.
 #[derive(Debug)]
@@ -74,18 +76,6 @@ impl<A: StoredAlgorithm> Plan<A> {
         let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
         text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
     }
-
-    /// Reads the text of a key at `now`. The states of other quotas are converted. If the text is empty, the state is
-    /// fresh.
-    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
-        if text.is_empty() {
-            return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));
-        }
-        States::read(self, text, now).ok_or_else(|| {
-            let shown: String = text.chars().take(60).collect();
-            RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
-        })
-    }
 }
 
 #[cfg(test)]
@@ -96,6 +86,7 @@ mod tests {
         TokenBucket,
     };
     use crate::quota::Quota;
+    use crate::store::redis::states::States;
     use std::time::Duration;
 
     const MINUTE: u64 = 60_000_000_000;

@@ -5,13 +5,12 @@
 //! no machine admits more than its own quota would, whichever machine has admitted the calls before. A state is dropped
 //! when its quota was not used for as long as the state takes to become fresh.
 
+use super::error::{RedisError, RedisErrorKind};
 use super::operation::{Action, Operation, Outcome};
-use super::plan::Plan;
+use super::plan::{Plan, VERSION};
 use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// The version of the text of a key: its first word.
-pub(super) const VERSION: &str = "1";
 /// The text between two states.
 const SEPARATOR: &str = " | ";
 /// The maximum number of states of other quotas. If there are more, the states that would be dropped first are dropped
@@ -32,6 +31,20 @@ struct Other<A: StoredAlgorithm> {
     state: A::State,
     /// The time until which this state is kept.
     until: Nanos,
+}
+
+impl<A: StoredAlgorithm> Plan<A> {
+    /// Reads the text of a key at `now`. The states of other quotas are converted. If the text is empty, the state is
+    /// fresh.
+    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
+        if text.is_empty() {
+            return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));
+        }
+        States::read(self, text, now).ok_or_else(|| {
+            let shown: String = text.chars().take(60).collect();
+            RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
+        })
+    }
 }
 
 impl<A: StoredAlgorithm> States<A> {

@@ -6,11 +6,8 @@
 //! the first call of the queue asks the server again when the window has room.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use dashmap::DashMap;
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 
 use super::error::RedisError;
 use super::limit::{Request, Shared};
@@ -19,45 +16,6 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::Reservation;
-
-/// The queues of the keys for which calls of this process wait.
-#[derive(Debug, Default)]
-pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
-
-/// The queue of a key. The first call of the queue holds the lock `first`, which is fair.
-#[derive(Debug, Default)]
-struct WaitQueue {
-    first: Mutex<()>,
-    len: AtomicU64,
-}
-
-/// A slot in a queue. When the last slot of a queue is dropped, the queue is removed.
-struct Place<'a> {
-    queues: &'a WaitQueues,
-    key: &'a Arc<str>,
-    queue: Arc<WaitQueue>,
-    ahead: u64,
-}
-
-impl WaitQueues {
-    fn join<'a>(&'a self, key: &'a Arc<str>) -> Place<'a> {
-        let entry = self.0.entry(Arc::clone(key)).or_default();
-        let ahead = entry.len.fetch_add(1, Ordering::AcqRel);
-        let queue = Arc::clone(&entry);
-        drop(entry);
-        Place { queues: self, key, queue, ahead }
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        // Slots are added only while the entry is locked, as it is here.
-        let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
-        if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
-            entry.remove();
-        }
-    }
-}
 
 /// Gives back the charge of a call if the call is dropped while it sleeps.
 struct Sleeper<'a, A: StoredAlgorithm> {

@@ -1,0 +1,73 @@
+//! What is counted in one slice of time.
+
+use std::time::Duration;
+
+/// An event that is counted. Response times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    Admitted,
+    /// Admitted after a wait in a queue, for which it has borrowed that number of units of the next window.
+    Released(u64),
+    Denied,
+    Succeeded(u64),
+    Failed(u64),
+}
+
+/// What a policy did in one slice of time, or in several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slice {
+    /// Requests that were admitted.
+    pub admitted: u64,
+    /// Requests that this policy denied; not those that were let through in shadow mode.
+    pub denied: u64,
+    /// Admitted requests that had waited in a queue.
+    pub queued: u64,
+    /// Responses of the inner service, whatever their status.
+    pub successes: u64,
+    /// Errors of the inner service.
+    pub errors: u64,
+    /// Units that requests with priority have borrowed from the next window.
+    pub borrowed: u64,
+    pub(super) response_nanos: u64,
+    pub(super) min_nanos: u64,
+}
+
+impl Slice {
+    /// Returns the sum of the times that the inner service took, for the responses and errors of this slice.
+    #[must_use]
+    pub fn response_time(&self) -> Duration {
+        Duration::from_nanos(self.response_nanos)
+    }
+
+    /// Returns the shortest of these times; `None` if there was no response.
+    #[must_use]
+    pub fn min_response_time(&self) -> Option<Duration> {
+        (self.min_nanos < u64::MAX).then(|| Duration::from_nanos(self.min_nanos))
+    }
+
+    /// Returns the mean of these times; `None` if there was no response.
+    #[must_use]
+    pub fn mean_response_time(&self) -> Option<Duration> {
+        self.response_nanos.checked_div(self.successes + self.errors).map(Duration::from_nanos)
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.denied += other.denied;
+        self.queued += other.queued;
+        self.successes += other.successes;
+        self.errors += other.errors;
+        self.borrowed += other.borrowed;
+        self.response_nanos = self.response_nanos.saturating_add(other.response_nanos);
+        self.min_nanos = self.min_nanos.min(other.min_nanos);
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Self {
+        let (response_nanos, min_nanos) = (0, u64::MAX);
+        let (admitted, denied, queued, successes, errors, borrowed) = (0, 0, 0, 0, 0, 0);
+        Self { admitted, denied, queued, successes, errors, borrowed, response_nanos, min_nanos }
+    }
+}

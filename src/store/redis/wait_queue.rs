@@ -1,0 +1,46 @@
+//! The queues of this process, for calls that wait for a window.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use tokio::sync::Mutex;
+
+/// The queues of the keys for which calls of this process wait.
+#[derive(Debug, Default)]
+pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
+
+/// The queue of a key. The first call of the queue holds the lock `first`, which is fair.
+#[derive(Debug, Default)]
+pub(super) struct WaitQueue {
+    pub(super) first: Mutex<()>,
+    len: AtomicU64,
+}
+
+/// A slot in a queue. When the last slot of a queue is dropped, the queue is removed.
+pub(super) struct Place<'a> {
+    queues: &'a WaitQueues,
+    key: &'a Arc<str>,
+    pub(super) queue: Arc<WaitQueue>,
+    pub(super) ahead: u64,
+}
+
+impl WaitQueues {
+    pub(super) fn join<'a>(&'a self, key: &'a Arc<str>) -> Place<'a> {
+        let entry = self.0.entry(Arc::clone(key)).or_default();
+        let ahead = entry.len.fetch_add(1, Ordering::AcqRel);
+        let queue = Arc::clone(&entry);
+        drop(entry);
+        Place { queues: self, key, queue, ahead }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // Slots are added only while the entry is locked, as it is here.
+        let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
+        if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
+            entry.remove();
+        }
+    }
+}
