@@ -45,6 +45,12 @@ impl Rounds {
         &self.seconds[at.unwrap_or_else(|| panic!("no contestant is called {name}"))]
     }
 
+    /// Returns the median of the times of `name`, in seconds.
+    #[cfg(feature = "redis")]
+    pub fn median(&self, name: &str) -> f64 {
+        median(self.seconds(name).iter().copied())
+    }
+
     /// Returns the median, over the rounds, of the ratio of the times of `name` and `peer`.
     pub fn ratio(&self, name: &str, peer: &str) -> f64 {
         median(self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs))

@@ -29,6 +29,8 @@ const CALLS: usize = 6_400;
 const ALONE: usize = 500;
 const KEYS: usize = 10_000;
 const PING: &str = "PING";
+/// What no decision can do without.
+const BARE: &str = "a script of TIME, GET and PSETEX";
 /// Admits all calls.
 const PLENTY: Quota = Quota::per_second(1_000_000);
 
@@ -52,6 +54,7 @@ pub fn run(rounds: usize) {
     let trips = Rc::new(Cell::new((0, 0)));
     let contestants = vec![
         setting.clone().ping(),
+        setting.clone().bare_script(),
         setting.limiter("token bucket", TokenBucket::new(PLENTY)),
         setting.limiter("fixed window", FixedWindow::new(PLENTY)),
         setting.limiter("sliding counter", SlidingCounter::new(PLENTY)),
@@ -61,10 +64,17 @@ pub fn run(rounds: usize) {
     ];
     let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
     let rounds_of_64 = Rounds::of(contestants, rounds);
-    let rows: Vec<_> =
-        (names.iter()).map(|name| vec![name.clone(), table::ratio(rounds_of_64.ratio(PING, name))]).collect();
-    let title = format!("{CALLERS} callers on {KEYS} keys in Redis: decisions per second to PING");
-    table::print(&title, &["", "to PING"], &rows);
+    let row = |name: &String| {
+        vec![
+            name.clone(),
+            format!("{:.0}", CALLS as f64 / rounds_of_64.median(name) / 1e3),
+            table::ratio(rounds_of_64.ratio(PING, name)),
+            table::ratio(rounds_of_64.ratio(BARE, name)),
+        ]
+    };
+    let rows: Vec<_> = names.iter().map(row).collect();
+    let title = format!("{CALLERS} callers on {KEYS} keys in Redis: decisions per second");
+    table::print(&title, &["", "thousands", "to PING", "to a script without logic"], &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
     setting.alone(rounds);
@@ -89,9 +99,9 @@ impl Setting {
     }
 
     /// Returns the time that the callers need for all calls.
-    fn time<F: Future<Output = ()>>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
+    fn time<F>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
     where
-        F: 'static,
+        F: Future<Output = ()> + 'static,
     {
         let tasks = LocalSet::new();
         for caller in 0..CALLERS {
@@ -111,6 +121,26 @@ impl Setting {
         Contestant::new(PING, move || {
             let connection = self.connection.clone();
             self.time(move |_| ping(connection.clone()))
+        })
+    }
+
+    fn bare_script(self) -> Contestant<'static> {
+        let script = redis::Script::new(
+            "redis.call('TIME') redis.call('GET', KEYS[1]) redis.call('PSETEX', KEYS[1], 60000, ARGV[1]) return 1",
+        );
+        let script = Rc::new(script);
+        Contestant::new(BARE, move || {
+            let (connection, keys) = (self.connection.clone(), Rc::clone(&self.keys));
+            let script = Rc::clone(&script);
+            self.time(move |number| {
+                let (mut connection, script) = (connection.clone(), Rc::clone(&script));
+                let key = format!("bare:{}", keys[number % KEYS]);
+                async move {
+                    let mut call = script.key(key);
+                    let replied = call.arg("1 1700000000000000").invoke_async::<i64>(&mut connection).await;
+                    assert_eq!(replied, Ok(1));
+                }
+            })
         })
     }
 

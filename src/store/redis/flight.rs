@@ -98,8 +98,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Returns the calls that have arrived meanwhile, after those that undo what was charged to calls that were dropped. Ends the flight if
-    /// there are none.
+    /// Returns the calls that have arrived meanwhile, after those that undo dropped calls. Ends the flight if there are none.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.links.any().deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
@@ -269,8 +268,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Writes the state as it is, if only a trip that writes can close the circuit breaker. The calls are decided already, so its
-    /// failure concerns the breaker alone.
+    /// Writes the state as it is, if only a trip that writes can close the circuit breaker. The calls are decided already.
     async fn probe(
         &self,
         at: At<'_>,
@@ -320,17 +318,6 @@ fn apply<A: StoredAlgorithm>(
     };
     let outcomes = batch.iter().map(apply).collect();
     Ok((outcomes, state, must_write))
-}
-
-impl Answer {
-    fn is_late(&self) -> bool {
-        self.verdict == Verdict::Late
-    }
-
-    /// Returns the answer of a reading as that of a script that found a state which it cannot change.
-    fn into_other(self) -> Self {
-        if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
-    }
 }
 
 /// If the task is dropped with its runtime, or panics, the calls that wait get an error, and the key can be used again.

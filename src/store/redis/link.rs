@@ -240,6 +240,15 @@ impl<'a> Key<'a> {
 }
 
 impl Answer {
+    pub(super) fn is_late(&self) -> bool {
+        self.verdict == Verdict::Late
+    }
+
+    /// Returns the answer of a reading as that of a script that found a state which it cannot change.
+    pub(super) fn into_other(self) -> Self {
+        if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
+    }
+
     /// Parses a reply such as `D1700000000000000 text`: the letter of the verdict, the server's time in
     /// microseconds, and the text after the space.
     fn parse(text: &[u8]) -> Option<Self> {
