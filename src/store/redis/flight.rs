@@ -9,27 +9,25 @@ use tokio::runtime::Handle;
 
 use super::error::RedisError;
 use super::limit::Shared;
-use super::link::{Answer, Key, Link, Verdict};
+use super::link::{Key, Link};
 use super::next_trip::Waiting;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
-use super::states::States;
 use crate::algorithm::StoredAlgorithm;
-use crate::clock::Nanos;
 
 /// The task that makes the trips for a key, one after another. Each key in the table of flights has one such task.
-struct Flight<A: StoredAlgorithm> {
-    shared: Arc<Shared<A>>,
-    key: Arc<str>,
+pub(super) struct Flight<A: StoredAlgorithm> {
+    pub(super) shared: Arc<Shared<A>>,
+    pub(super) key: Arc<str>,
     number: u64,
     has_ended: bool,
 }
 
 /// The server of a trip.
 #[derive(Clone, Copy)]
-struct At<'a> {
-    link: &'a Link,
-    key: Key<'a>,
+pub(super) struct At<'a> {
+    pub(super) link: &'a Link,
+    pub(super) key: Key<'a>,
 }
 
 /// The results of all calls of a trip, or an error that applies to all of them.
@@ -172,136 +170,6 @@ impl<A: StoredAlgorithm> Flight<A> {
         debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");
         batch.into_iter().zip(outcomes).filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
     }
-
-    /// Decides the calls in one or more round trips. Returns `None` if, by the server's clock, it was later than
-    /// `not_after`.
-    async fn decide(
-        &self,
-        at: At<'_>,
-        plan: &Arc<Plan<A>>,
-        batch: &[Pending<A>],
-        not_after: Nanos,
-    ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let At { link, key } = at;
-        let sent = link.now();
-        let costs: Vec<u64> = match batch.iter().all(|call| call.operation.is_plain_check()) {
-            true => batch.iter().map(|call| call.operation.cost).collect(),
-            false => Vec::new(),
-        };
-        let script = plan.script(&costs).filter(|_| !costs.is_empty());
-        let found = match script {
-            Some((script, arguments)) => link.eval(script, key, not_after, arguments).await?,
-            None => link.read(key, not_after).await?.into_other(),
-        };
-        match found.verdict {
-            Verdict::Done => {
-                // The script has decided the calls on the state in `found`, by the same rules. So their decisions are
-                // computed here from that state.
-                let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
-                match has_written {
-                    true => link.breaker.wrote(),
-                    false => self.probe(at, plan, &mut state, &found, not_after).await,
-                }
-                self.remember(plan, state, &found, sent, &outcomes);
-                Ok(Some(outcomes))
-            }
-            Verdict::Other => self.compare_and_set(at, plan, batch, not_after, found, sent).await,
-            Verdict::Late => Ok(None),
-        }
-    }
-
-    async fn compare_and_set(
-        &self,
-        at: At<'_>,
-        plan: &Arc<Plan<A>>,
-        batch: &[Pending<A>],
-        not_after: Nanos,
-        mut found: Answer,
-        mut sent: Nanos,
-    ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let At { link, key } = at;
-        loop {
-            if found.is_late() {
-                return Ok(None);
-            }
-            let (outcomes, mut state, must_write) = apply(plan, &found, batch)?;
-            let now = found.now;
-            let after = state.write(plan, now).unwrap_or_default();
-            if !(must_write && after != found.text) {
-                self.probe(at, plan, &mut state, &found, not_after).await;
-            } else {
-                let ttl = state.time_to_live(&plan.algorithm, now);
-                let asked = link.now();
-                let swapped = link.swap(key, not_after, &found.text, &after, ttl).await?;
-                match swapped.verdict {
-                    // A server that is out of memory can still delete keys, so this does not close the breaker.
-                    Verdict::Done if after.is_empty() => {}
-                    Verdict::Done => link.breaker.wrote(),
-                    // Another process has changed the state meanwhile: decide again, on the state that it wrote.
-                    Verdict::Other => {
-                        (found, sent) = (swapped, asked);
-                        continue;
-                    }
-                    Verdict::Late => return Ok(None),
-                }
-            }
-            self.remember(plan, state, &found, sent, &outcomes);
-            return Ok(Some(outcomes));
-        }
-    }
-
-    /// Writes the state unchanged, if only a trip that writes can close the circuit breaker. The calls are decided
-    /// already, so a failure of this write affects only the breaker.
-    async fn probe(
-        &self,
-        at: At<'_>,
-        plan: &Plan<A>,
-        state: &mut States<A>,
-        found: &Answer,
-        not_after: Nanos,
-    ) {
-        let At { link, key } = at;
-        if found.text.is_empty() || !link.breaker.needs_write() {
-            return;
-        }
-        let ttl = state.time_to_live(&plan.algorithm, found.now);
-        let written = link.swap(key, not_after, &found.text, &found.text, ttl).await;
-        if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
-            link.breaker.wrote();
-        }
-    }
-
-    fn remember(
-        &self,
-        plan: &Arc<Plan<A>>,
-        state: States<A>,
-        found: &Answer,
-        sent: Nanos,
-        outcomes: &[Outcome],
-    ) {
-        if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
-            self.shared.denials.remember(&self.key, plan, state.own, found.now, sent);
-        }
-    }
-}
-
-/// Applies the calls in order to the state in `found`. Returns the outcomes, the new state, and whether that state must
-/// be written.
-fn apply<A: StoredAlgorithm>(
-    plan: &Plan<A>,
-    found: &Answer,
-    batch: &[Pending<A>],
-) -> Result<(Vec<Outcome>, States<A>, bool), RedisError> {
-    let mut state = plan.decode(&found.text, found.now)?;
-    let mut must_write = false;
-    let apply = |call: &Pending<A>| {
-        let (outcome, changed) = call.operation.apply(&plan.algorithm, &mut state.own, found.now);
-        state.follow(&call.operation, &outcome, changed);
-        must_write |= changed;
-        outcome
-    };
-    let outcomes = batch.iter().map(apply).collect();
-    Ok((outcomes, state, must_write))
 }
 
 /// If the task panics, or its runtime drops it, the calls that wait for it get an error, and the key can be used again.

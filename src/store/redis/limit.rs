@@ -24,7 +24,7 @@ use crate::decision::Decision;
 use crate::limiter::RateLimiter;
 use crate::stats::StoreStats;
 use crate::store::shared_key::{KeyText, SharedKey};
-use crate::store::{Acquired, Attempt, KeyedStore, ReplaceAlgorithm, Reservation, SettleStore, Store};
+use crate::store::{Acquired, Attempt, KeyedStore, Reservation, SettleStore, Store};
 
 /// The store of one limiter in a [`RedisStore`](super::RedisStore). Created by
 /// [`Builder::store`](crate::limiter::Builder::store).
@@ -44,16 +44,16 @@ pub(super) struct Shared<A: StoredAlgorithm> {
     pub(super) links: Links,
     pub(super) key_text: KeyText,
     initial: A,
-    plan: RwLock<Arc<Plan<A>>>,
-    is_replaced: AtomicBool,
-    scripts: bool,
+    pub(super) plan: RwLock<Arc<Plan<A>>>,
+    pub(super) is_replaced: AtomicBool,
+    pub(super) scripts: bool,
     /// The keys for which a trip is under way, each with the calls that wait for its next trip.
     pub(super) flights: DashMap<Arc<str>, Waiting<A>>,
     pub(super) flights_begun: AtomicU64,
     pub(super) queues: WaitQueues,
     pub(super) denials: Denials<A>,
     pub(super) fallback: Option<RateLimiter<A>>,
-    name: Registered,
+    pub(super) name: Registered,
 }
 
 /// A call of a limiter.
@@ -274,24 +274,6 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimit<
 /// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
 impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
 
-/// The states of keys are converted when the keys are next used. Other processes continue with their own algorithm.
-impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
-    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old one stays in use,
-    /// and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
-    fn replace(&self, algorithm: A) {
-        let shared = &self.shared;
-        match Plan::new(algorithm, shared.links.any().source, shared.scripts) {
-            Ok(plan) => {
-                shared.name.set(plan.prefix());
-                *shared.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
-                shared.is_replaced.store(true, Ordering::Release);
-                shared.denials.clear();
-            }
-            Err(error) => log_not_replaced(&error),
-        }
-    }
-}
-
 impl<A: StoredAlgorithm> Clone for RedisLimit<A> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
@@ -303,11 +285,3 @@ impl<A: StoredAlgorithm> fmt::Debug for RedisLimit<A> {
         f.debug_struct("RedisLimit").field("key", &self.shared.key_text).finish_non_exhaustive()
     }
 }
-
-#[cfg(feature = "tracing")]
-fn log_not_replaced(error: &RedisError) {
-    tracing::error!(%error, "tower-throttle: the algorithm was not replaced");
-}
-
-#[cfg(not(feature = "tracing"))]
-fn log_not_replaced(_: &RedisError) {}

@@ -1,0 +1,144 @@
+//! The decisions of one trip: by a script, or by reading the state and writing the new state.
+
+use std::sync::Arc;
+
+use super::error::RedisError;
+use super::flight::{At, Flight};
+use super::link::{Answer, Verdict};
+use super::operation::{Outcome, Pending};
+use super::plan::Plan;
+use super::states::States;
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+
+impl<A: StoredAlgorithm> Flight<A> {
+    /// Decides the calls in one or more round trips. Returns `None` if, by the server's clock, it was later than
+    /// `not_after`.
+    pub(super) async fn decide(
+        &self,
+        at: At<'_>,
+        plan: &Arc<Plan<A>>,
+        batch: &[Pending<A>],
+        not_after: Nanos,
+    ) -> Result<Option<Vec<Outcome>>, RedisError> {
+        let At { link, key } = at;
+        let sent = link.now();
+        let costs: Vec<u64> = match batch.iter().all(|call| call.operation.is_plain_check()) {
+            true => batch.iter().map(|call| call.operation.cost).collect(),
+            false => Vec::new(),
+        };
+        let script = plan.script(&costs).filter(|_| !costs.is_empty());
+        let found = match script {
+            Some((script, arguments)) => link.eval(script, key, not_after, arguments).await?,
+            None => link.read(key, not_after).await?.into_other(),
+        };
+        match found.verdict {
+            Verdict::Done => {
+                // The script has decided the calls on the state in `found`, by the same rules. So their decisions are
+                // computed here from that state.
+                let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
+                match has_written {
+                    true => link.breaker.wrote(),
+                    false => self.probe(at, plan, &mut state, &found, not_after).await,
+                }
+                self.remember(plan, state, &found, sent, &outcomes);
+                Ok(Some(outcomes))
+            }
+            Verdict::Other => self.compare_and_set(at, plan, batch, not_after, found, sent).await,
+            Verdict::Late => Ok(None),
+        }
+    }
+
+    async fn compare_and_set(
+        &self,
+        at: At<'_>,
+        plan: &Arc<Plan<A>>,
+        batch: &[Pending<A>],
+        not_after: Nanos,
+        mut found: Answer,
+        mut sent: Nanos,
+    ) -> Result<Option<Vec<Outcome>>, RedisError> {
+        let At { link, key } = at;
+        loop {
+            if found.is_late() {
+                return Ok(None);
+            }
+            let (outcomes, mut state, must_write) = apply(plan, &found, batch)?;
+            let now = found.now;
+            let after = state.write(plan, now).unwrap_or_default();
+            if !(must_write && after != found.text) {
+                self.probe(at, plan, &mut state, &found, not_after).await;
+            } else {
+                let ttl = state.time_to_live(&plan.algorithm, now);
+                let asked = link.now();
+                let swapped = link.swap(key, not_after, &found.text, &after, ttl).await?;
+                match swapped.verdict {
+                    // A server that is out of memory can still delete keys, so this does not close the breaker.
+                    Verdict::Done if after.is_empty() => {}
+                    Verdict::Done => link.breaker.wrote(),
+                    // Another process has changed the state meanwhile: decide again, on the state that it wrote.
+                    Verdict::Other => {
+                        (found, sent) = (swapped, asked);
+                        continue;
+                    }
+                    Verdict::Late => return Ok(None),
+                }
+            }
+            self.remember(plan, state, &found, sent, &outcomes);
+            return Ok(Some(outcomes));
+        }
+    }
+
+    /// Writes the state unchanged, if only a trip that writes can close the circuit breaker. The calls are decided
+    /// already, so a failure of this write affects only the breaker.
+    async fn probe(
+        &self,
+        at: At<'_>,
+        plan: &Plan<A>,
+        state: &mut States<A>,
+        found: &Answer,
+        not_after: Nanos,
+    ) {
+        let At { link, key } = at;
+        if found.text.is_empty() || !link.breaker.needs_write() {
+            return;
+        }
+        let ttl = state.time_to_live(&plan.algorithm, found.now);
+        let written = link.swap(key, not_after, &found.text, &found.text, ttl).await;
+        if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
+            link.breaker.wrote();
+        }
+    }
+
+    fn remember(
+        &self,
+        plan: &Arc<Plan<A>>,
+        state: States<A>,
+        found: &Answer,
+        sent: Nanos,
+        outcomes: &[Outcome],
+    ) {
+        if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
+            self.shared.denials.remember(&self.key, plan, state.own, found.now, sent);
+        }
+    }
+}
+
+/// Applies the calls in order to the state in `found`. Returns the outcomes, the new state, and whether that state must
+/// be written.
+fn apply<A: StoredAlgorithm>(
+    plan: &Plan<A>,
+    found: &Answer,
+    batch: &[Pending<A>],
+) -> Result<(Vec<Outcome>, States<A>, bool), RedisError> {
+    let mut state = plan.decode(&found.text, found.now)?;
+    let mut must_write = false;
+    let apply = |call: &Pending<A>| {
+        let (outcome, changed) = call.operation.apply(&plan.algorithm, &mut state.own, found.now);
+        state.follow(&call.operation, &outcome, changed);
+        must_write |= changed;
+        outcome
+    };
+    let outcomes = batch.iter().map(apply).collect();
+    Ok((outcomes, state, must_write))
+}
