@@ -1,8 +1,8 @@
-//! Counts instructions and locked operations per check under valgrind: the counts have no noise, but do not show
-//! caches.
+//! Counts instructions and locked operations per check, and per request through the layer, under valgrind: the counts
+//! have no noise, but do not show caches.
 //!
-//! Only [`walk`](crate::check::walk) is counted, as the difference of two lengths. The system's work to read the clock
-//! is not counted, because it is not part of the program.
+//! Only [`check::walk`](crate::check::walk) and [`layer::walk`](crate::layer::walk) are counted, as the difference of two
+//! lengths. The system's work to read the clock is not counted, because it is not part of the program.
 
 use std::env;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 
 use crate::check::{FEW, PLENTY, Quotas, governor, keys, ours, walk};
-use crate::table;
+use crate::{layer, table};
 
 const SUBJECTS: [&str; 5] = ["governor", "FixedWindow", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 const KEYS: usize = 100;
@@ -18,8 +18,14 @@ const KEYS: usize = 100;
 const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
+    count("one check, without reading the clock", &SUBJECTS);
+    count("one request through the layer without header fields, without reading the clock", &layer::COUNTED);
+}
+
+fn count(what: &str, subjects: &[&str]) {
     let mut rows = Vec::new();
-    for subject in SUBJECTS {
+    for subject in subjects {
+        let subject = *subject;
         let mut row = vec![subject.to_owned()];
         for quota in ["plenty", "few"] {
             match LENGTHS.map(|length| counted(subject, quota, length)) {
@@ -33,7 +39,7 @@ pub fn all() {
         rows.push(row);
     }
     table::print(
-        "instructions and locked operations of one check, without reading the clock",
+        &format!("instructions and locked operations of {what}"),
         &["", "admitted", "locked", "refused", "locked"],
         &rows,
     );
@@ -43,7 +49,7 @@ pub fn all() {
 fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-bus=yes"])
-        .arg("--toggle-collect=*check*walk*")
+        .args(["--toggle-collect=*check*walk*", "--toggle-collect=*layer*walk*"])
         .arg(env::current_exe().ok()?)
         .args(["loop", subject, quota, &length.to_string()])
         .output()
@@ -59,6 +65,9 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
     let mut next = || arguments.next().unwrap_or_default();
     let (subject, quota, length) = (next(), next(), next().parse::<usize>().expect("a length"));
     let (plenty, keys, calls) = (quota == "plenty", keys(KEYS), length * KEYS);
+    if layer::COUNTED.contains(&subject.as_str()) {
+        return layer::count(&subject, if plenty { PLENTY } else { FEW }, calls);
+    }
     let quotas = |plenty_of: fn() -> Quotas| if plenty { plenty_of() } else { Quotas::per_hour(FEW) };
     let window = quotas(|| Quotas::per_hour(PLENTY));
     let bucket = quotas(Quotas::deep);

@@ -18,6 +18,7 @@ use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::key::{Global, PeerIp, from_fn};
+use tower_throttle::stats::{Timeline, TopKeys};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
@@ -34,6 +35,8 @@ pub const LEAN: &str = "tower-throttle, no fields";
 pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
+/// The subjects of [`count`].
+pub const COUNTED: [&str; 4] = ["plain", "limited", "limited, with a timeline", "limited, with top keys"];
 const TUPLE: &str = "two limits on one key (tuple), no fields";
 const JOINED: &str = "two limits, joined (and), no fields";
 const STACKED: &str = "two limits, one layer on another, no fields";
@@ -167,6 +170,27 @@ where
         }
         (took, allocations)
     })
+}
+
+/// Sends requests to one subject, in a process under valgrind.
+pub fn count(subject: &str, limit: u32, calls: usize) {
+    let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(ErrorResponder);
+    let mut requests: Vec<_> = (0..calls).map(|_| request()).collect();
+    match subject {
+        "plain" => walk(&mut bare(), &mut requests),
+        "limited" => walk(&mut ours.layer(bare()), &mut requests),
+        "limited, with a timeline" => {
+            walk(&mut ours.timeline(&Timeline::new()).layer(bare()), &mut requests);
+        }
+        "limited, with top keys" => walk(&mut ours.top_keys(&TopKeys::new()).layer(bare()), &mut requests),
+        other => panic!("no subject is called {other}"),
+    }
+}
+
+/// Sends the requests, one after another.
+#[inline(never)]
+pub fn walk<S: Service<Request<Body>>>(service: &mut S, requests: &mut Vec<Request<Body>>) {
+    requests.drain(..).for_each(|request| call(service, request));
 }
 
 fn request() -> Request<Body> {

@@ -60,6 +60,7 @@ where
     }
 
     fn on_denied(&self, key: &K::Key) {
+        self.key.on_denied(key);
         self.top.record(key, |hash| self.label.label(key, hash));
     }
 }

@@ -18,7 +18,8 @@ pub struct CallStats {
     pub closed: u64,
     /// Calls that this policy allowed, and that another policy of the same layer denied. They were not charged.
     pub denied_by_others: u64,
-    /// Calls that were dropped while they were queued.
+    /// Calls that were dropped while they were queued; with a store that answers later, such as Redis, also calls that
+    /// were dropped before the reply.
     pub cancelled: u64,
     /// Calls that were admitted in shadow mode, and would otherwise have been denied or queued.
     pub shadow_denied: u64,
@@ -58,7 +59,8 @@ pub struct StoreStats {
     pub shared: u64,
     /// Commands that were sent to a server.
     pub trips: u64,
-    /// Calls that the store's fallback decided, since the store itself could not.
+    /// Calls of the limiter that is the store's fallback: those that the store could not decide, and those that were made
+    /// to that limiter directly.
     pub fallbacks: u64,
     /// The number of times that the circuit breaker has opened.
     pub circuit_openings: u64,

@@ -5,7 +5,7 @@
 //! cell of their own.
 
 use std::array::from_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CallStats;
@@ -184,6 +184,8 @@ impl CallRegistry {
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
             if !is_used {
+                // Observes what the thread that dropped the last other reference has counted.
+                fence(Ordering::Acquire);
                 self.direct.absorb(known);
             }
             is_used

@@ -13,6 +13,7 @@ use super::link::Link;
 use super::links::Links;
 use super::names::Names;
 use super::scripts::TimeSource;
+use crate::clock::AnyClock;
 use crate::store::shared_key::{KeySecret, KeyText};
 
 /// The time limit of an attempt to connect, unless another is set or the deadline of calls is longer.
@@ -192,7 +193,10 @@ impl RedisStoreBuilder {
         source: TimeSource,
         settings: Settings,
     ) -> RedisStore {
-        Self::store_with(Links::One(Link::new(connection, deadline, source).into()), settings)
+        Self::store_with(
+            Links::One(Link::new(connection, AnyClock::default(), deadline, source).into()),
+            settings,
+        )
     }
 
     fn store_with(links: Links, settings: Settings) -> RedisStore {

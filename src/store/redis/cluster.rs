@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
-use super::node::Node;
+use super::node::{Node, NodeSettings};
 use super::route::Route;
 use super::slots::{Address, Range, Redirect, SLOTS, parse_slots, slot};
 use super::stats::RedisStats;
-use crate::clock::Nanos;
+use crate::clock::{AnyClock, Nanos};
 use crate::store::shared_key::KeyText;
 
 /// The number of nodes that are asked at once which node has which slots.
@@ -30,9 +30,7 @@ const PAUSE: u64 = 100_000_000;
 pub(super) struct Cluster {
     /// The servers that the user has named.
     named: Vec<ConnectionInfo>,
-    /// The time limit of an attempt to connect, and of the question for the slots.
-    timeout: Duration,
-    deadline: Duration,
+    settings: NodeSettings,
     /// A link that is used for its clock and deadline alone.
     any: Arc<Link>,
     nodes: RwLock<Nodes>,
@@ -59,6 +57,7 @@ impl Cluster {
         deadline: Duration,
     ) -> Result<Self, RedisError> {
         let config = |detail: String| RedisError::new(RedisErrorKind::Config, detail);
+        let settings = NodeSettings { timeout, deadline, clock: AnyClock::default() };
         let mut first = Vec::new();
         for info in &named {
             if info.redis_settings().db() != 0 {
@@ -66,7 +65,7 @@ impl Cluster {
             }
             let address = Address::of(info)
                 .ok_or_else(|| config(format!("a node of a cluster is not reached at {}", info.addr())))?;
-            first.push(Node::new(info, address, timeout, deadline)?);
+            first.push(Node::new(info, address, &settings)?);
         }
         let Some(node) = first.first() else {
             return Err(config("a cluster needs the URL of at least one node".to_owned()));
@@ -75,14 +74,7 @@ impl Cluster {
         // Until the slots are known, a node that does not have a key says which one does.
         let of_slots = (0..SLOTS).map(|slot| (slot % first.len()) as u16).collect();
         let nodes = Nodes { nodes: first, of_slots, former: RedisStats::default() };
-        Ok(Self {
-            named,
-            timeout,
-            deadline,
-            any,
-            nodes: RwLock::new(nodes),
-            next_question: AtomicU64::new(0),
-        })
+        Ok(Self { named, settings, any, nodes: RwLock::new(nodes), next_question: AtomicU64::new(0) })
     }
 
     pub(super) fn any(&self) -> &Link {
@@ -127,7 +119,7 @@ impl Cluster {
         let Ok(runtime) = Handle::try_current() else { return };
         let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
         // A runtime that is not driven must not hold back the others for ever.
-        let later = now.saturating_add(Nanos::from(self.timeout).0.saturating_mul(10)).max(1);
+        let later = now.saturating_add(Nanos::from(self.settings.timeout).0.saturating_mul(10)).max(1);
         let ours = || self.next_question.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
         if now >= next && ours().is_ok() {
             let question = Question(Arc::clone(self));
@@ -147,14 +139,14 @@ impl Cluster {
             if let Some(address) = Address::of(info)
                 && !known.iter().any(|node| node.address == address)
             {
-                known.push(Node::new(info, address, self.timeout, self.deadline)?);
+                known.push(Node::new(info, address, &self.settings)?);
             }
         }
         let mut failed = None;
         for some in known.chunks(ASKED_AT_ONCE) {
             let mut replies = JoinSet::new();
             for Node { client, address, .. } in some.iter().cloned() {
-                let timeout = self.timeout.max(self.deadline);
+                let timeout = self.settings.timeout.max(self.settings.deadline);
                 replies.spawn(async move {
                     let reply = tokio::time::timeout(timeout, client.slots()).await;
                     let late =
@@ -210,7 +202,7 @@ impl Cluster {
     /// Executes a script on each master. Returns an error if none can be reached, or one cannot decide calls for another reason.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
-        let timeout = self.timeout.max(self.deadline);
+        let timeout = self.settings.timeout.max(self.settings.deadline);
         let mut replies = JoinSet::new();
         for link in &links {
             // Among some keys for each node, it has one, unless it has few slots.
@@ -248,7 +240,7 @@ impl Cluster {
 
     /// Creates a node that is reached like the first of the named servers, at another address.
     fn node(&self, address: Address) -> Result<Node, RedisError> {
-        Node::new(&self.named[0], address, self.timeout, self.deadline)
+        Node::new(&self.named[0], address, &self.settings)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Nodes> {

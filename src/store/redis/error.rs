@@ -43,8 +43,11 @@ pub enum RedisErrorKind {
     Auth,
     /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
-    /// Another node of the cluster has the key (`MOVED`, `ASK`), and the store is not one of a cluster.
+    /// Another node of the cluster has the key (`MOVED`, `ASK`). A store in a cluster follows such a reply, unless the
+    /// reply does not tell the address of that node.
     Moved,
+    /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Other keys are not affected.
+    Unserved,
     /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
     NoRuntime,
     /// Another error that the server replied.
@@ -67,6 +70,8 @@ impl RedisError {
             false => None,
         };
         let kind = match code.or_else(inner) {
+            // It concerns this slot, and not the node that replied.
+            _ if text.starts_with("CLUSTERDOWN Hash slot not served") => RedisErrorKind::Unserved,
             Some(kind) => kind,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
             // A script fails with this text if the Redis user may not run one of its commands.
@@ -154,6 +159,7 @@ impl RedisErrorKind {
                 "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the prefix"
             }
             Self::Moved => "the server is a node of a cluster: create the store with `RedisStore::cluster`",
+            Self::Unserved => "no node of the cluster has the slot of the key: assign the slot to a master",
             Self::NoRuntime => "the call needs a tokio runtime that has its timer and I/O enabled",
             Self::Server => "Redis replied with an error",
         }
@@ -191,6 +197,8 @@ mod tests {
             ("ERR unknown command", RedisErrorKind::Server),
             ("MOVED 3999 127.0.0.1:6381", RedisErrorKind::Moved),
             ("ASK 3999 127.0.0.1:6381", RedisErrorKind::Moved),
+            ("CLUSTERDOWN Hash slot not served", RedisErrorKind::Unserved),
+            ("CLUSTERDOWN The cluster is down", RedisErrorKind::Loading),
             // The text of Redis 6 and 5.
             (
                 "ERR Error running script (call to f_1f3c): @user_script:9: @user_script: 9: -OOM command not allowed",

@@ -61,10 +61,16 @@ pub(super) enum Verdict {
 }
 
 impl Link {
-    pub(super) fn new(connection: Box<dyn Connection>, deadline: Duration, source: TimeSource) -> Self {
+    /// Creates a link. The links of a store have clones of one clock, so that their readings can be compared.
+    pub(super) fn new(
+        connection: Box<dyn Connection>,
+        clock: AnyClock,
+        deadline: Duration,
+        source: TimeSource,
+    ) -> Self {
         Self {
             connection,
-            clock: AnyClock::default(),
+            clock,
             deadline,
             time: ServerTime::default(),
             breaker: Breaker::default(),
@@ -215,7 +221,7 @@ impl Link {
     /// Records the failure of a trip that began on the connection of that number. A connection that has replaced it
     /// since is kept.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
-        if error.kind() == RedisErrorKind::Moved {
+        if matches!(error.kind(), RedisErrorKind::Moved | RedisErrorKind::Unserved) {
             // The server is well.
             self.breaker.replied(self.now());
             return error;

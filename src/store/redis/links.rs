@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cluster::Cluster;
-use super::error::RedisError;
+use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::route::Route;
 use super::stats::RedisStats;
@@ -44,7 +44,7 @@ impl Links {
     /// Has the masters of a cluster found out anew after a call failed, since another node may have taken over.
     pub(super) fn find_masters_after(&self, error: &RedisError) {
         if let Self::Cluster(cluster) = self
-            && error.kind().is_outage()
+            && (error.kind().is_outage() || error.kind() == RedisErrorKind::Unserved)
         {
             cluster.find_masters();
         }

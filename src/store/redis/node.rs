@@ -11,6 +11,7 @@ use super::error::RedisError;
 use super::link::Link;
 use super::scripts::TimeSource;
 use super::slots::Address;
+use crate::clock::AnyClock;
 
 /// A node, and the link to it.
 #[derive(Clone)]
@@ -20,14 +21,23 @@ pub(super) struct Node {
     pub(super) link: Arc<Link>,
 }
 
+/// The settings that all nodes of a cluster have in common.
+#[derive(Clone, Debug)]
+pub(super) struct NodeSettings {
+    /// The time limit of an attempt to connect, and of the question for the slots.
+    pub(super) timeout: Duration,
+    pub(super) deadline: Duration,
+    pub(super) clock: AnyClock,
+}
+
 impl Node {
     /// Creates a node that is reached like another server, at its own address. It connects when it is used.
     pub(super) fn new(
         like: &ConnectionInfo,
         address: Address,
-        timeout: Duration,
-        deadline: Duration,
+        settings: &NodeSettings,
     ) -> Result<Self, RedisError> {
+        let NodeSettings { timeout, deadline, clock } = settings.clone();
         let (host, port) = (address.host.clone(), address.port);
         let addr = match like.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -37,7 +47,7 @@ impl Node {
         };
         let info = like.clone().set_addr(addr);
         let client = Client::new(::redis::Client::open(info).map_err(|error| convert(&error))?, timeout);
-        let link = Link::new(Box::new(client.clone()), deadline, TimeSource::Server).into();
+        let link = Link::new(Box::new(client.clone()), clock, deadline, TimeSource::Server).into();
         Ok(Self { address, client, link })
     }
 }

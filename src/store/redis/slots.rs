@@ -104,7 +104,8 @@ impl Range {
         let slot = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
         let host = if host.is_empty() { own.to_owned() } else { host };
         let master = Address { host, port: (*port).try_into().ok()? };
-        Some(Self { first: slot(first)?, last: slot(last)?, master })
+        let (first, last) = (slot(first)?, slot(last)?);
+        (first <= last).then_some(Self { first, last, master })
     }
 }
 
@@ -171,6 +172,7 @@ mod tests {
             Value::Array(vec![Value::Int(1)]),
             Value::Array(vec![range(-1, 5, node(text("a"), 1))]),
             Value::Array(vec![range(0, 16_384, node(text("a"), 1))]),
+            Value::Array(vec![range(10, 5, node(text("a"), 1))]),
             Value::Array(vec![range(0, 5, node(text("a"), 65_536))]),
             Value::Array(vec![range(0, 5, Value::Array(vec![]))]),
         ] {

@@ -266,3 +266,17 @@ async fn denials_of_each_kind_are_listed() {
     assert!(waiting.poll() && waiting.output.unwrap().is_err());
     assert_eq!(listed(&top), [("7".to_owned(), 3)]);
 }
+
+/// A list that is set first counts as well as one that is set later.
+#[tokio::test]
+async fn a_denied_key_is_counted_in_each_list_of_its_policy() {
+    let (first, second) = (TopKeys::new(), TopKeys::new());
+    let layer = RateLimitLayer::new(PeerIp::new(), at_once(1))
+        .top_keys(&first)
+        .top_keys_by(&second, |ip: &IpAddr| ip.to_string());
+    let service = layer.layer(service_fn(hello));
+    for _ in 0..3 {
+        let _ = service.clone().oneshot(from("1.2.3.4")).await.unwrap();
+    }
+    assert_eq!((first.total(), second.total()), (2, 2));
+}
