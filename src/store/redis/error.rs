@@ -21,15 +21,16 @@ pub enum RedisErrorKind {
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
-    /// No reply came before the deadline of the call. The call was charged only if the server executed it before that
+    /// No reply came before the deadline of the call. The call is charged if the server has executed it before that
     /// deadline.
     Late,
     /// There is no connection.
     Unreachable,
-    /// Earlier calls failed, so this call was not sent. Within half a second, one call tries the server again.
+    /// Earlier calls failed, so this call was not sent. At most half a second after the last failure, one call is sent
+    /// to try the server again.
     Open,
-    /// The value of the key was not written by this crate, or was written by another version of this crate. The value
-    /// is not changed.
+    /// The value of the key is not a state of this limiter: something else has written it, or a version of this crate
+    /// with another format. The value is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
