@@ -58,9 +58,10 @@ impl<F, D> HttpResponder<F, D> {
     /// A client that is still sending when the server closes the connection may lose the response, and a proxy then
     /// returns 502. If the body is read to its end, the client gets the response, and the connection can be used again.
     ///
-    /// If a longer body is announced, or if the client sent [`Expect`](http::header::EXPECT), the response is returned
-    /// at once, with `Connection: close`. If a body turns out to be too long, too slow or broken, the response is
-    /// returned at that time, with `Connection: close`, too. At most 1,024 bodies are read at the same time, by this
+    /// If the announced length is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the
+    /// response is returned at once, with `Connection: close`. If a body turns out to be too long, too slow or broken,
+    /// the response is returned at that time, also with `Connection: close`. At most 1,024 bodies are read at the same
+    /// time, by this
     /// responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
