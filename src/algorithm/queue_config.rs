@@ -33,7 +33,7 @@ pub struct QueueConfig {
     counted: bool,
     /// True if it is unknown when a call will be admitted.
     untimed: bool,
-    /// True if a call cannot wait in this queue and in the queue of another member of a tuple.
+    /// True if the queue cannot be combined with that of another member of a tuple.
     exclusive: bool,
 }
 
@@ -108,7 +108,7 @@ impl QueueConfig {
     }
 
     /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
-    /// algorithm must also include these places: the quota of its first
+    /// algorithm's policy must include these places: the quota of its first
     /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
     /// admits or queues at one instant. A decision reports that quota as its `limit`, unless
     /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.

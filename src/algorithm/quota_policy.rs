@@ -9,8 +9,8 @@ use crate::quota::Quota;
 /// A quota as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// The maximum number of units that an idle key can admit at one instant, the places of a leaky bucket's queue
-    /// included.
+    /// The maximum number of units that an idle key can admit at one instant, the places of the queue of a leaky bucket
+    /// or `Smooth` included.
     pub quota: u64,
     /// The time in which `quota` units become available again. It has no meaning for
     /// [concurrent](QuotaUnit::ConcurrentRequests) requests.

@@ -13,9 +13,10 @@ use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
 ///
-/// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but the result only
-/// estimates the calls of the last period. Around the edge of two windows, just under twice the limit can pass in one
-/// period. The quota's burst has no effect. A cost above the limit never fits.
+/// The previous window counts with the weight `1 - elapsed / period`, where `elapsed` is the age of the current window.
+/// The arithmetic is exact, but the result only estimates the calls of the last period. Around the edge of two windows,
+/// just under twice the limit can pass in one period. The quota's burst has no effect. A cost above the limit never
+/// fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,10 +60,11 @@ use crate::quota::Quota;
 /// built rate limiting capable of scaling to millions of domains", 2017). If the estimate is not strict enough, use a
 /// [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// The windows of a key begin with the first call after the key was idle.
+/// The first window of a key begins with the key's first admitted call, or with the first admitted call after the key
+/// was idle. Each further window follows the window before it without a gap.
 ///
-/// **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
-/// period`, in integers.
+/// **Invariant.** A call of cost `n` passes exactly when, at the time `e` of the current window, `previous * (period -
+/// e) + (current + n) * period <= limit * period`, in integers.
 ///
 /// **Cost.** Constant time, 32 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
