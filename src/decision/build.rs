@@ -88,7 +88,8 @@ impl Decision {
         self
     }
 
-    /// Returns the same admission, with the time until one more unit is available, in grains.
+    /// Returns the same admission, with the time until one more unit is available, in the unit of the other times of
+    /// the decision: nanoseconds, unless [`in_grains`](Decision::in_grains) is called.
     pub(crate) const fn with_next(mut self, next: u64) -> Self {
         if self.allowed {
             self.wait = next;

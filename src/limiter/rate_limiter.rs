@@ -52,7 +52,8 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Panics
 ///
-/// No method panics on any key, cost or clock.
+/// No method panics because of a key, a cost or a clock reading. [`acquire`](RateLimiter::acquire) describes when its
+/// future panics.
 pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
     pub(super) store: S,
     algorithm: PhantomData<fn() -> A>,
@@ -94,7 +95,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes `cost` units if all are available, else none. Never waits.
     ///
-    /// A cost that exceeds the limit is denied without a `retry_after`.
+    /// A cost that exceeds the limit is denied without a `retry_after`. With a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), no cost is too large.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

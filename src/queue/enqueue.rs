@@ -110,7 +110,7 @@ impl<A: Algorithm> Queue<A> {
         let ready_at = match &mut self.projection {
             Some(projection) => {
                 if tier.is_some() {
-                    // If the tier is new to the key, this adds it to the state.
+                    // If the tier is new to the key, this call adds the tier to the state.
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);

@@ -100,7 +100,7 @@ impl<A: Algorithm> Table<A> {
         }
         let late = now < algorithm.last_update(state);
         let now = if late { self.clock.now() } else { now };
-        // Not taken apart: the decision would be copied.
+        // The result is not taken apart, because that would copy the decision.
         let decision = change(algorithm, state, now);
         if let Some(decision) = &decision {
             self.count(key, call, decision);

@@ -58,11 +58,11 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
 /// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
 /// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
-/// denial in a window begins the lockout, and reports the lockout's duration. During a lockout every call that arrives
-/// is denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the
-/// inner algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial
-/// has none. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry)
-/// is set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
+/// denial in a window begins the lockout, and already reports the lockout. During a lockout every call that arrives is
+/// denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner
+/// algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial has
+/// none. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry) is
+/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
 /// [share a bucket](crate::store::OnFull::ShareBuckets) are not locked out. A
 /// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///

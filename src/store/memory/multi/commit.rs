@@ -40,7 +40,7 @@ impl Commit<'_, '_, '_> {
             // The key has no state, so there is nothing to charge.
             preview if call.overflowed => Some(preview.decision()),
             Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // The leader also charges the cost of this call. If the call has its own algorithm, it reports the state
+            // The leader also charges the cost of this call. If this call has its own algorithm, it reports the state
             // after that charge.
             Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
                 match call.reports_separately(at, self.denied) {

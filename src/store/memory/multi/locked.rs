@@ -62,7 +62,7 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// The future of a call in one queue. Returns the decision, the time at which the call was charged, and its permit.
+/// The future of a call in one queue. Yields the decision, the time at which the call was charged, and its permit.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
 /// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
