@@ -50,7 +50,7 @@
 //!    calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is
 //!    [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: that number of calls of cost 1, made by the same method (such as `check` or `acquire`),
-//! would be admitted at this instant, and no more.
+//!    would be admitted at this instant, and no more.
 //! 6. **A clock that steps back** admits nothing extra. If the clock is behind a key's time by at most one period, the
 //!    key's time stands still until the clock has caught up. If the clock is further behind, the key keeps its usage,
 //!    and its time continues from the new reading.

@@ -23,12 +23,12 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// With state in memory, a future that is dropped while its call is queued charges nothing for the queue: the calls
-    /// behind it move up, and the inner service is not called. A [joined](crate::RateLimitLayer::and) policy that has
-    /// charged the call already refunds the part of the charge that still counts. If the future is dropped after the
-    /// call's release but before its next poll, the call's charge is undone, unless another call for the key was
-    /// admitted meanwhile. Once the inner service was called, the charge stays. A permit of the call is released in any
-    /// case.
+    /// If the future is dropped while the call is queued, the calls behind it move up, and the inner service is not
+    /// called. With state in memory, the limit that queues the call charges nothing, and a
+    /// [joined](crate::RateLimitLayer::and) policy that has charged the call already refunds the part of the charge
+    /// that still counts. If the future is dropped after the call's release but before its next poll, the charge is
+    /// undone, unless another call for the key was admitted meanwhile. Once the inner service was called, the charge
+    /// stays. A permit of the call is released in any case.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where

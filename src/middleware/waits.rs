@@ -61,8 +61,7 @@ impl<F, D> HttpResponder<F, D> {
     /// If the announced length is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the
     /// response is returned at once, with `Connection: close`. If a body turns out to be too long, too slow or broken,
     /// the response is returned at that time, also with `Connection: close`. At most 1,024 bodies are read at the same
-    /// time, by this
-    /// responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
+    /// time, by this responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
