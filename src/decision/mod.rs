@@ -114,7 +114,8 @@ impl Decision {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
     }
 
-    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit.
+    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit, the
+    /// maximum number of calls in progress.
     ///
     /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). With
     /// `acquire` on a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with
@@ -147,7 +148,9 @@ impl Decision {
         }
     }
 
-    /// Returns the time until the key is fresh: from then on, its calls are decided as if the key had never been used.
+    /// Returns the time until the key is fresh, if no other call is made meanwhile: from then on, calls of the key are
+    /// decided as if the key had never been used. For [`Concurrency`](crate::algorithm::Concurrency), the time is zero,
+    /// because it is unknown when calls in progress end.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)

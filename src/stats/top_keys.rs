@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The keys that are denied most often: who hits the limit.
+/// The keys that are denied most often.
 ///
 /// Pass a list to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read the
 /// clone at any time. Clones share the counts. The list has the label of a key, not the key. By default, the label is a

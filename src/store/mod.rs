@@ -60,7 +60,7 @@ pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
 /// The [module documentation](self) states the contract. A store has its algorithm and its clock, and its clones share
-/// their state, as those of a database client do.
+/// their state, as the clones of a database client do.
 pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The identity of a key in this store. [`KeyedStore`] creates it.
     type Key: Send + 'static;

@@ -204,7 +204,8 @@ impl<A: Algorithm> TieredState<A> {
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
     }
 
-    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged it already.
+    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged the call
+    /// already.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         if self.other_tiers.len() >= MAX_TIERS {
