@@ -8,7 +8,7 @@ use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 
 /// A format of the header fields that report limits to callers.
 ///
-/// The draft still changes, so more formats may be added.
+/// The draft draft-ietf-httpapi-ratelimit-headers still changes, so more formats may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderFormat {
