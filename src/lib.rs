@@ -45,10 +45,11 @@
 //!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies a call,
 //!    the others do not charge it.
 //! 4. **`retry_after` is exact**: the same call is denied at every instant before that time, and allowed at that time,
-//!    if there is no other call for the key and no queued call is cancelled meanwhile. `Retry-After` is this wait,
-//!    rounded up to seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit of
-//!    calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is
-//!    [a hint](middleware::HttpResponder::retry_after_unknown).
+//!    if there is no other call for the key and no queued call is cancelled meanwhile. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), it may be later than necessary. `Retry-After` is this wait,
+//!    rounded up to seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit
+//!    of calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is [a
+//!    hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: that number of calls of cost 1, made by the same method (such as `check` or `acquire`),
 //!    would be admitted at this instant, and no more.
 //! 6. **A clock that steps back** admits nothing extra. If the clock is behind a key's time by at most one period, the

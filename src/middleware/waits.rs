@@ -18,9 +18,10 @@ impl<F, D> HttpResponder<F, D> {
     /// `None` there is no `Retry-After`, and many clients then retry at once.
     ///
     /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If the wait of some of the policies
-    /// that denied the call is known, the hint is raised to the longest of these waits. The jitter is added, and the
-    /// maximum reported wait caps the sum. There is no hint for a request without a key, nor for a request that costs
-    /// more than a limit can ever admit. A gRPC response has no hint, since it uses other fields.
+    /// that denied the call is known, the hint is raised to the longest of these waits. The [jitter](Self::jitter) is
+    /// added, and the [maximum reported wait](Self::max_reported_wait) caps the sum. There is no hint for a request
+    /// without a key, nor for a request that costs more than a limit can ever admit. A gRPC response has no hint, since
+    /// it uses other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;

@@ -146,8 +146,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if the wait of one of
-    /// these policies is unknown.
+    /// Returns the longest known wait of the policies that denied the call. If the wait of one of these policies is
+    /// unknown, the result is a lower bound of the time until all of them would allow the call.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }

@@ -44,7 +44,8 @@ pub enum RedisErrorKind {
     Auth,
     /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
-    /// Another node of the cluster has the key (`MOVED`, `ASK`), and the store is not one of a cluster.
+    /// Another node of a cluster has the key (`MOVED`, `ASK`), and the store was not created with
+    /// [`cluster`](super::RedisStore::cluster), or could not follow.
     Moved,
     /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
     NoRuntime,

@@ -132,9 +132,9 @@ impl<F, D> HttpResponder<F, D> {
     }
 
     /// Sets the maximum of a random time that is added to the wait reported to each rejected caller. So clients that
-    /// were rejected together do not retry together. All fields of the response report the same wait. The reported wait
-    /// is never less than the true wait, unless [`max_reported_wait`](Self::max_reported_wait) is set. The default is
-    /// zero.
+    /// were rejected together do not retry together. Within a response, the same random time is added to the wait of
+    /// each policy. The reported wait is never less than the true wait, unless
+    /// [`max_reported_wait`](Self::max_reported_wait) is set. The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
