@@ -21,7 +21,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// The number of queued calls, and the length of their wait, are bounded:
     ///
     /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call that finds the queue full, or
-    ///   would have to wait longer than `d`, is denied at once. With
+    ///   would have to wait longer than `d`, is denied at once. With [`Concurrency`](crate::algorithm::Concurrency),
+    ///   whose waits are not known, a call is denied after it has waited for `d`. With
     ///   [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue full is queued, and
     ///   the oldest waiter is denied. With `queue(0)`, no call waits. If `max_wait(d)` or `overflow(..)` was called
     ///   without `queue(n)`, at most as many calls wait as the limit, for buckets and `Smooth` the burst.

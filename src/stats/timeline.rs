@@ -296,7 +296,7 @@ mod tests {
             });
             while !counting.is_finished() {
                 for (_, slice) in timeline.recent() {
-                    // The two are counted one after the other, and read in that order.
+                    // `admitted` is counted before `queued`, and read before `queued`.
                     assert!(slice.admitted <= slice.queued + 1, "{slice:?}");
                 }
             }
