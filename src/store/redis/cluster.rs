@@ -118,7 +118,7 @@ impl Cluster {
             Arc::clone(&nodes.nodes[index].link)
         };
         if !is_asking {
-            // Other slots may have moved, too.
+            // Other slots may have moved together with this slot.
             self.find_masters();
         }
         Some(Route { link, is_asking, redirects: from.redirects + 1 })
