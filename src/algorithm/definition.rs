@@ -74,15 +74,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges the units of a call that another tier has admitted, as far as `self` has units available. Called by
-    /// [`Tiered`](super::Tiered).
+    /// Charges the units of a call that another tier has admitted, as far as `self` has units available.
+    /// [`Tiered`](super::Tiered) calls this method. `Concurrency` charges all units of the call.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Returns whether the state is fresh: it decides, at `now` and later, as the state of a new key does. A store may
-    /// remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
+    /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
+    /// store may remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -118,7 +118,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A full store compares several keys and evicts the key with
+    /// Returns how near the key is to its limit at `now`. A full store may compare several keys and evict the key with
     /// the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of

@@ -228,17 +228,17 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Sets how long a call may wait, and makes a layer queue requests as well. A call that would wait longer
-            /// is denied at once. If the wait is unknown, as for calls in progress, the call is denied when it has
-            /// waited this long.
+            /// Sets how long a call may wait, and, as `queue` does, makes a layer queue requests. A call that would
+            /// wait longer is denied at once. If the wait is unknown, as for calls in progress, the call is denied when
+            /// it has waited this long.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);
                 self
             }
 
-            /// Sets which call is denied when the queue is full, by default the call that arrives. Also makes a layer
-            /// queue requests.
+            /// Sets which call is denied when the queue is full, by default the call that arrives. As `queue` does,
+            /// this method makes a layer queue requests.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

@@ -97,7 +97,8 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
     /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
-    /// charge to a key. Queued calls keep their order, and are released at the new rate.
+    /// charge to a key. Queued calls keep their order, and are released at the new rate, except calls that chose a
+    /// [tier](crate::algorithm::Tiered).
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -144,8 +145,9 @@ impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     ///
     /// Close the limiter when a server shuts down, because queued requests would delay the shutdown. A layer rejects
     /// requests with 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted
-    /// before stay admitted. The denial of a closed limiter [is marked](crate::Decision::is_closed), and has no
-    /// `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not count such a denial.
+    /// before the limiter was closed stay admitted. The denial of a closed limiter [is
+    /// marked](crate::Decision::is_closed), and has no `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not
+    /// count such a denial.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

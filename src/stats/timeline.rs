@@ -283,8 +283,7 @@ mod tests {
         assert!(rings <= 8, "threads that have ended leave their slices to others: {rings}");
     }
 
-    /// A running clock: what is read while threads count is never more than what was counted, and all of it is there in
-    /// the end.
+    /// With a running clock, no slice that is read mixes the counts of two slices of time.
     #[test]
     fn a_reader_sees_no_slice_that_is_half_overwritten() {
         let timeline = Timeline::new().slices(2).slice_length(MS);
