@@ -30,8 +30,8 @@
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
 //! A limiter makes one trip at a time for each key. Calls that arrive during a trip are decided together in the next
-//! trip, in the order in which they arrived. If a key has no unit available, the process remembers this for at most one
-//! second, and denies without a trip each call whose units cannot be available yet.
+//! trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process remembers
+//! this for at most one second, and denies without a trip each call whose units cannot be available yet.
 //!
 //! # What is not promised
 //!
