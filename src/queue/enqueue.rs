@@ -99,7 +99,7 @@ impl<A: Algorithm> Queue<A> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
         let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
-            // When another queue will release a waiter is unknown. So the call is rejected like a call that does not
+            // It is unknown when another queue will release a waiter. So the call is rejected like a call that does not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };
             let denial = self.view(base, algorithm, state, now).reject(arrival);

@@ -64,7 +64,7 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
-    /// The time of the latest reset of the schedule. No waiter gets a slot before it.
+    /// The time of the latest reset of the schedule. No waiter gets a slot before this time.
     since: Nanos,
     /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
     ready_at: Option<Nanos>,

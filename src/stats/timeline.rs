@@ -100,7 +100,7 @@ impl Timeline {
     pub(crate) fn record(&self, now: Nanos, event: Event) {
         let Shared { id, length, .. } = *self.shared;
         let number = now.0 / length + 1;
-        // A thread that ends counts no more.
+        // A thread that is ending has no `OWN` any more, and counts nothing.
         let _ = OWN.try_with(|own| {
             let Ok(mut own) = own.try_borrow_mut() else { return };
             let known = own.iter().position(|(of, _)| *of == id);

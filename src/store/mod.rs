@@ -3,11 +3,11 @@
 //! A [`Store`] promises three things, and an [`Algorithm`] relies on them:
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
-//! another call is changing. 2. **Removal changes no decision.** State may be dropped only when the algorithm reports
-//! that the key is fresh. If the store is full, a documented policy may drop other state: for the [`MemoryStore`], this
-//! policy is [`OnFull`]. 3. **All or nothing.** A call that is denied has charged nothing. In a store that decides
-//! immediately, the same holds for a call that is cancelled while it is queued. [`Store::Wait`] says what other stores
-//! promise.
+//!    another call is changing.
+//! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
+//!    the store is full, a documented policy may drop other state: for the [`MemoryStore`], this policy is [`OnFull`].
+//! 3. **All or nothing.** A call that is denied has charged nothing. In a store that decides immediately, a call that is
+//!    cancelled while it is queued has charged nothing either. [`Store::Wait`] says what other stores promise.
 //!
 //! # A store of your own
 //!

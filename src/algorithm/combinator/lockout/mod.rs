@@ -45,7 +45,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
         let mut window = 0;
         self.algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
         if window == 0 {
-            // Concurrent requests have no window.
+            // A limit of calls in progress has no window.
             window = self.duration;
         }
         let window = window.clamp(1, i64::MAX as u64);
