@@ -42,8 +42,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// The rejection of a handler that takes a [`Decision`] if the request has no decision: the route has no
-/// `RateLimitLayer`, or the request was not limited. The response is a 500.
+/// The rejection of the extractor [`Decision`]. The request has no decision, because the route has no `RateLimitLayer`,
+/// or because the request was not limited. The response is a 500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingDecision;
 

@@ -45,11 +45,13 @@
 //!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies a call,
 //!    the others do not charge it.
 //! 4. **`retry_after` is exact**: the same call is denied at every instant before that time, and allowed at that time,
-//!    if there is no other call for the key and no queued call is cancelled meanwhile. `Retry-After` is this wait,
-//!    rounded up to seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit of
-//!    calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is
-//!    [a hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is exact**: that number of calls of cost 1 would be admitted at this instant, and no more.
+//!    if there is no other call for the key and no queued call is cancelled meanwhile. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), it may be later than necessary. `Retry-After` is this wait,
+//!    rounded up to seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit
+//!    of calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is [a
+//!    hint](middleware::HttpResponder::retry_after_unknown).
+//! 5. **`remaining` is exact**: that number of calls of cost 1, made by the same method (such as `check` or `acquire`),
+//!    would be admitted at this instant, and no more.
 //! 6. **A clock that steps back** admits nothing extra. If the clock is behind a key's time by at most one period, the
 //!    key's time stands still until the clock has caught up. If the clock is further behind, the key keeps its usage,
 //!    and its time continues from the new reading.
@@ -90,9 +92,10 @@
 //! - `metrics`: the method `record_metrics` of a layer, which gives its counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `test-util`: the module `test_util`, with the promises of a store as tests, for stores of your own.
-//! - `tracing` (default): one error event for each kind of configuration mistake that affects requests, a warning when
-//!   a limiter is built from a window and a quota with a burst, and an event of level `debug` for each request that was
-//!   queued or denied.
+//! - `tracing` (default): log events. Each kind of configuration mistake that affects requests is logged once as an
+//!   error, and a store that fails is logged as an error. Some probable mistakes are logged as warnings, such as a
+//!   window with a quota that has a burst. Each request that was queued, denied, or has an invalid key is logged at
+//!   level `debug`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -18,7 +18,7 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// Whether a store fails, as far as this was logged.
+/// The state of a store as it was logged last: failing, or restored.
 ///
 /// A caller may be able to make every second request fail, for example with a key whose value in the store is not
 /// valid. So after each failure that is logged, twice as many decisions in a row are needed before the store counts as
@@ -51,8 +51,8 @@ impl StoreState {
         is_first
     }
 
-    /// Records a decision while the store counts as failing. Returns whether the store is restored by it, which must be
-    /// logged.
+    /// Records a decision while the store counts as failing. Returns whether the store now counts as restored, which
+    /// must be logged.
     #[cold]
     fn decided(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ impl Observer {
         }
     }
 
-    /// Logs that the store decides again, if its failure was logged before.
+    /// Logs that the store decides again, if its failure was logged and enough decisions in a row have been made since.
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {

@@ -135,7 +135,8 @@ impl Quota {
         Duration::from_nanos(self.period)
     }
 
-    /// Returns how many units may arrive at one instant, as set by [`burst`](Quota::burst).
+    /// Returns the burst: how many units may arrive at one instant. Without a call of [`burst`](Quota::burst), this is
+    /// the limit.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst
@@ -153,9 +154,9 @@ impl Quota {
 
 /// Reads `100/minute`, `10/s`, `1000 per day`, `5 per 2s`, `100/min burst 20`.
 ///
-/// A time is an optional whole number and a unit: `ns`, `us`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`, `hr`,
-/// `d`, or the unit's full name, in the singular or plural. Upper case is accepted, and so are additional spaces
-/// between the parts. Digits may be grouped by `_`.
+/// A time is an optional whole number and a unit: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`,
+/// `hr`, `hrs`, `d`, or the unit's full name, in the singular or plural. Upper case is accepted, and so are additional
+/// spaces between the parts. Digits may be grouped by `_`.
 impl FromStr for Quota {
     type Err = QuotaError;
 

@@ -18,7 +18,7 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 /// The effect of a clock reading on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockStep {
-    /// The time by which the key's time advances.
+    /// The time by which the key's time advances, in nanoseconds.
     pub(super) elapsed: u64,
     /// The time by which the clock is behind the key's time. The key's time stands still until the clock has caught up.
     pub(super) behind: u64,

@@ -16,19 +16,19 @@ use crate::decision::Decision;
 /// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
-/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. The wait is not known in
-/// advance, so a call is denied only after it has waited for [`max_wait`](Concurrency::max_wait). A free permit goes to
-/// the first waiter. If that waiter is neither polled nor dropped, it blocks its key, as in any fair semaphore. To
-/// combine this limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit
-/// part of a tuple.
+/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. A call that finds the queue
+/// full is denied at once. The wait is not known in advance, so a queued call is denied after it has waited for
+/// [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the first waiter is
+/// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
+/// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
 ///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
 /// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
 /// held. In code, prefer permits to `release`: a permit records the bucket from which it was taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
-/// affects calls in progress. A call that ends is subtracted from the total that counted it, even if the algorithm was
-/// [replaced](crate::limiter::RateLimiter::replace) meanwhile.
+/// affects calls in progress. The units of a permit are subtracted from the total that counted them, even if the
+/// algorithm was [replaced](crate::limiter::RateLimiter::replace) meanwhile.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -78,8 +78,8 @@ use crate::decision::Decision;
 /// **Cost.** Constant time. 16 bytes for each key with a call in progress. With a total, all keys change one shared
 /// counter.
 ///
-/// It is unknown when a call will end. So a denial has no `retry_after`, and responses report neither a window nor a
-/// time at which to retry.
+/// It is unknown when a call will end. So a denial has no `retry_after`, responses report no window, and the
+/// `Retry-After` of a rejection is only a [hint](crate::middleware::HttpResponder::retry_after_unknown).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
@@ -109,13 +109,13 @@ impl Concurrency {
         Self { limit, total: None, queue_config: QueueConfig::acquire_only(limit) }
     }
 
-    /// Returns the number of calls that may be in progress for one key.
+    /// Returns the maximum number of calls in progress for one key.
     #[must_use]
     pub const fn limit_per_key(&self) -> u64 {
         self.limit
     }
 
-    /// Returns the number of calls that may be in progress for all keys together, if a total was set.
+    /// Returns the maximum number of calls in progress for all keys together, if a total was set.
     #[must_use]
     pub fn limit_in_total(&self) -> Option<u64> {
         self.total.as_ref().map(Semaphore::limit)

@@ -39,7 +39,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Such a key counts as idle since `created_at`.
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
 
-    /// Undoes a charge of `cost` made at `charged_at`, as far as its units still count.
+    /// Undoes a charge of `cost` units made at `charged_at`, as far as these units still count.
     ///
     /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
     /// charge it is for. The algorithms of this crate undo nothing if the clock was set back to before `charged_at`.
@@ -58,8 +58,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Charges `cost` units if they are available, all or none.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
-    /// Returns the decision that [`check`](Algorithm::check) of that cost would make, without charging: `remaining` and
-    /// `reset_after` describe the state as it is.
+    /// Returns the decision that [`check`](Algorithm::check) would make for a call of `cost`, without charging the
+    /// call. `remaining` and `reset_after` describe the state before such a charge.
     ///
     /// The state may be advanced to `now`, which changes no decision.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
@@ -74,15 +74,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges the units of a call that another tier has admitted, as far as `self` has units available. Called by
-    /// [`Tiered`](super::Tiered).
+    /// Charges the units of a call that another tier has admitted, as far as `self` has units available.
+    /// [`Tiered`](super::Tiered) calls this method. `Concurrency` charges all units of the call.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
-    /// Returns whether the state is fresh: it decides, at `now` and later, as the state of a new key does. A store may
-    /// remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
+    /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
+    /// store may remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -94,8 +94,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         f(self.policy());
     }
 
-    /// Locks a key out for `duration` once a number of its calls were denied. [`after`](LockoutBuilder::after) sets the
-    /// number. See [`Lockout`](super::Lockout).
+    /// Locks a key out for `duration` when a number of its calls were denied within one window.
+    /// [`after`](LockoutBuilder::after) sets the number. See [`Lockout`](super::Lockout).
     ///
     /// # Panics
     ///
@@ -112,12 +112,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// the current algorithm.
     fn release_total(&self, _cost: u64) {}
 
-    /// Returns the number of units that calls in progress hold. A key with units in flight is never evicted.
+    /// Returns the number of units that calls in progress hold for the key. A key with units in flight is never
+    /// evicted.
     fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A full store compares several keys and evicts the key with
+    /// Returns how near the key is to its limit at `now`. A full store may compare several keys and evict the key with
     /// the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
@@ -212,7 +213,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Undoes the latest admission of a queued call: replaces the state by `before`, a copy from before the admission,
-    /// and advances this state to the latest clock reading.
+    /// and advances the copy to the latest clock reading.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;

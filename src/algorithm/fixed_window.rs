@@ -10,12 +10,13 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// A count that starts again when its window ends.
+/// A count that starts again at 0 when its window ends.
 ///
-/// A window begins with the first admitted request after the previous window ended, and lasts exactly one period. At
-/// its end the whole limit is available again. Around the edge of two windows, just under twice the limit can pass in
-/// one period; with [`aligned`](FixedWindow::aligned) windows, twice the limit. The quota's burst has no effect. A cost
-/// above the limit never fits.
+/// A window begins with the first admitted call after the previous window ended, or, if windows are
+/// [`aligned`](FixedWindow::aligned), at a multiple of the period. A window lasts exactly one period. At the end of a
+/// window the whole limit is available again. Around the edge of two windows, just under twice the limit can pass in
+/// one period; if windows are aligned, exactly twice the limit. The quota's burst has no effect. A cost above the limit
+/// never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -80,7 +81,7 @@ pub struct FixedWindowState {
 }
 
 impl FixedWindow {
-    /// Creates a fixed window, which begins with the first admitted request after the previous window ended.
+    /// Creates a fixed window that is not aligned.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self { quota, aligned: false, queue_config: QueueConfig::acquire_only(quota.limit()) }

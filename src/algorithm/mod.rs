@@ -10,31 +10,32 @@
 //! | you want | use | maximum in any one period | how calls pass | `Retry-After` is | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until a slice is a period old | 56 bytes + 8 per slice |
-//! | the same, but each unit is available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per unit |
-//! | nearly the same, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 56 bytes + 8 per slice |
+//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per unit |
+//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
-//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit | evenly | until there is a place in the queue | 24 bytes |
-//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, and the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
-//! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | absent: it is unknown when a call ends | 16 bytes |
+//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, counted by scheduled times | evenly | until there is a place in the queue | 24 bytes |
+//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, plus the permits stored in one second if bursty | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | only a hint: it is unknown when a call ends | 16 bytes |
 //!
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
-//! A denial charges nothing. All algorithms compute in integers: a quota of 7 per minute admits exactly 7 calls a
-//! minute, without drift. All except [`Concurrency`] report a `retry_after`, at which the same call is allowed if no
-//! other call was made meanwhile.
+//! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial by
+//! any of them except [`Concurrency`] reports a `retry_after`, unless the call costs more than the limit: the same call
+//! is allowed after that time, if no other call was made meanwhile.
 //!
 //! # Waiting
 //!
-//! Every algorithm can queue calls instead of denying them. A call of [`acquire`](crate::limiter::RateLimiter::acquire)
-//! that cannot pass now is queued if the queue has a free place. A layer queues requests once `queue(n)`,
-//! `max_wait(duration)` or `overflow(..)` was called. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls,
-//! a layer queues requests by default. Queued calls are admitted in the order of arrival. A bucket admits a call when
-//! it has the tokens, a window when it has room. A call that waits for a window and is polled late is charged to the
-//! window in which it is admitted.
+//! Every algorithm in the first table can queue calls instead of denying them. A call of
+//! [`acquire`](crate::limiter::RateLimiter::acquire) that cannot pass now is queued if the queue has a free place and
+//! the wait is not above `max_wait`. A layer queues requests if `queue(n)`, `max_wait(duration)` or `overflow(..)` was
+//! called on the algorithm. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer queues requests by
+//! default. Queued calls are admitted in the order of arrival. A token bucket admits a queued call when the bucket has
+//! the tokens, a window when the window has room, and a leaky bucket at the slot of the call. A call that waits for a
+//! window and is polled late is charged to the window in which it is admitted.
 //!
-//! Unless one of those three methods was called, any number of calls can wait in
+//! With the other algorithms, unless one of those three methods was called, any number of calls can wait in
 //! [`acquire`](crate::limiter::RateLimiter::acquire). Only [`max_queued`](crate::limiter::Builder::max_queued) bounds
 //! these calls, for all keys together, so the waiters of one key may use up `max_queued`. By default, the queues of
 //! [`LeakyBucket`] and [`Smooth`] hold as many calls as the quota's burst.
@@ -50,7 +51,7 @@
 //!
 //! | you want | write | more state per key |
 //! |---|---|---|
-//! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | the sum |
+//! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | none beyond the states of the members |
 //! | a key that is denied ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
 //! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
@@ -78,10 +79,10 @@
 //!
 //! # Pictures
 //!
-//! Most pages have a picture of their algorithm. The same calls arrive in all of them, in the phases that are named at
-//! the top: a trickle, a burst of 3 and one of 5 calls around the edge of a window, a pause, a burst of 8, twice the
-//! limit for two seconds, a pause. The limit is always 4: 4 calls per second, or for [`Concurrency`] 4 calls at a time.
-//! From top to bottom:
+//! Most pages have a picture of their algorithm. The same calls arrive in all pictures, in the phases that are named at
+//! the top: a trickle, a burst of 3 calls and a burst of 5 calls around the edge of a window, a pause, a burst of 8,
+//! twice the limit for two seconds, a pause. The limit is 4 calls per second, for [`Concurrency`] 4 calls at a time,
+//! and for [`Tiered`] 8 calls per second during a part of the time. From top to bottom:
 //!
 //! - The calls that arrive, from left to right. A dot is a call that passes, a cross is a call that is denied, and a
 //!   ring is a call that waits.

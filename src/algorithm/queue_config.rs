@@ -33,7 +33,7 @@ pub struct QueueConfig {
     counted: bool,
     /// True if it is unknown when a call will be admitted.
     untimed: bool,
-    /// True if a call cannot wait in this queue and in the queue of another member of a tuple.
+    /// True if the queue cannot be combined with that of another member of a tuple.
     exclusive: bool,
 }
 
@@ -108,7 +108,7 @@ impl QueueConfig {
     }
 
     /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
-    /// algorithm must also include these places: the quota of its first
+    /// algorithm's policy must include these places: the quota of its first
     /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
     /// admits or queues at one instant. A decision reports that quota as its `limit`, unless
     /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
@@ -228,17 +228,17 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Sets how long a call may wait, and makes a layer queue requests as well. A call that would wait longer
-            /// is denied at once. If the wait is unknown, as for calls in progress, the call is denied when it has
-            /// waited this long.
+            /// Sets how long a call may wait, and, as `queue` does, makes a layer queue requests. A call that would
+            /// wait longer is denied at once. If the wait is unknown, as for calls in progress, the call is denied when
+            /// it has waited this long.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);
                 self
             }
 
-            /// Sets which call is denied when the queue is full, by default the call that arrives. Also makes a layer
-            /// queue requests.
+            /// Sets which call is denied when the queue is full, by default the call that arrives. As `queue` does,
+            /// this method makes a layer queue requests.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

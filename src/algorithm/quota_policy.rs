@@ -9,8 +9,8 @@ use crate::quota::Quota;
 /// A quota as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// The maximum number of units that an idle key can admit at one instant, the places of a leaky bucket's queue
-    /// included.
+    /// The maximum number of units that an idle key can admit at one instant, the places of the queue of a leaky bucket
+    /// or `Smooth` included.
     pub quota: u64,
     /// The time in which `quota` units become available again. It has no meaning for
     /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
@@ -64,8 +64,8 @@ impl QuotaPolicy {
         Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
     }
 
-    /// Returns the same policy, but its requests become available one by one at the rate of `quota`, as with a bucket.
-    /// Only the rate is taken from `quota`: the policy keeps its own quota and window.
+    /// Returns this policy with the rate of `quota`, at which requests become available one by one, as with a bucket.
+    /// The policy keeps its own quota and window.
     #[must_use]
     pub const fn with_rate(mut self, quota: Quota) -> Self {
         self.rate = Some(Rate::of(quota));
@@ -76,9 +76,9 @@ impl QuotaPolicy {
     /// should spread its remaining requests. `decision` must report this policy.
     ///
     /// For a denial, this is the `retry_after`. For an admission after which no unit remains, this is the time until
-    /// the next unit is available, if the algorithm reports it. For any other admission, this is the time in which the
-    /// remaining units become available again, at most the [window](Self::window). `None` means that waiting does not
-    /// help, or that the time is unknown.
+    /// the next unit is available, if the algorithm reports that time. For any other admission, this is the time in
+    /// which the remaining units become available again, at most the [window](Self::window). `None` means that waiting
+    /// does not help, or that the time is unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {

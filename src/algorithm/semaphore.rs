@@ -11,7 +11,7 @@ pub(crate) struct Semaphore {
     limit: u64,
 }
 
-/// The share of a call in one or more semaphores, released when dropped.
+/// The share of a call in any number of semaphores, released when dropped.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct SharedPermit {

@@ -13,9 +13,10 @@ use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
 ///
-/// The previous window counts with weight `1 - elapsed / period`. The arithmetic is exact, but the result only
-/// estimates the calls of the last period. Around the edge of two windows, just under twice the limit can pass in one
-/// period. The quota's burst has no effect. A cost above the limit never fits.
+/// The previous window counts with the weight `1 - elapsed / period`, where `elapsed` is the age of the current window.
+/// The arithmetic is exact, but the result only estimates the calls of the last period. Around the edge of two windows,
+/// just under twice the limit can pass in one period. The quota's burst has no effect. A cost above the limit never
+/// fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,8 +44,9 @@ use crate::quota::Quota;
 ///
 /// **Where it breaks.** Calls that were made just before the edge no longer count just after the edge.
 ///
-/// **The idea.** Keep the count of the previous window as well, and assume that its calls were spread evenly. At the
-/// time `e` after the current window began, the sliding window covers the last `1 - e / period` of the previous window:
+/// **The idea.** Keep the counts of the current and of the previous window, and assume that the calls of the previous
+/// window were spread evenly. At the time `e` after the current window began, the sliding window covers the last `1 - e
+/// / period` of the previous window:
 ///
 /// ```text
 ///            previous: 80            current: 30
@@ -54,15 +56,16 @@ use crate::quota::Quota;
 /// ```
 ///
 /// The price is that the assumption may be wrong. Calls bunched at the *end* of the previous window count for less than
-/// they should: just under twice the limit can pass within one period. Calls bunched at its *beginning* count for up to
-/// a period longer than they should. For real traffic, Cloudflare reported 0.003 % of calls decided wrongly ("How we
-/// built rate limiting capable of scaling to millions of domains", 2017). If the estimate is not strict enough, use a
-/// [`SlidingWindow`](crate::algorithm::SlidingWindow).
+/// they should: just under twice the limit can pass within one period. Calls bunched at the *beginning* of the previous
+/// window count for up to a period longer than they should. For real traffic, Cloudflare reported 0.003 % of calls
+/// decided wrongly ("How we built rate limiting capable of scaling to millions of domains", 2017). If the estimate is
+/// not strict enough, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// The windows of a key begin with the first call after the key was idle.
+/// The first window of a key begins with the key's first admitted call, or with the first admitted call after the key
+/// was idle. Each further window follows the window before it without a gap.
 ///
-/// **Invariant.** A call of cost `n` passes exactly when `previous * (period - e) + (current + n) * period <= limit *
-/// period`, in integers.
+/// **Invariant.** A call of cost `n` passes exactly when, at the time `e` of the current window, `previous * (period -
+/// e) + (current + n) * period <= limit * period`, in integers.
 ///
 /// **Cost.** Constant time, 32 bytes a key.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,8 +14,9 @@ use crate::quota::Quota;
 
 /// The exact window: at most the limit passes in any period, and each unit is available again exactly one period later.
 ///
-/// A key takes up to 16 bytes for each unit of the limit. A [`SlidingWindow`](crate::algorithm::SlidingWindow) takes
-/// less. The quota's burst has no effect. A cost above the limit never fits.
+/// A key takes up to 16 bytes for each unit of the limit. With a high limit, a
+/// [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less. The quota's burst has no effect. A cost above the
+/// limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,8 +46,8 @@ use crate::quota::Quota;
 /// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
 /// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
-/// **The idea.** A deque of records, oldest first. Each has the *running total* of all units up to and including this
-/// record. Records that are a period old are dropped from the front, each once. The sum within the period is a
+/// **The idea.** A deque of records, oldest first. Each record has the *running total* of all units up to and including
+/// this record. Records that are a period old are dropped from the front, each once. The sum within the period is a
 /// difference of two totals. A binary search finds the time at which five more units are available. Calls at the same
 /// instant share a record.
 ///

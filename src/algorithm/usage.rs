@@ -3,6 +3,7 @@ use crate::decision::Decision;
 /// The used part of a key's limit, by which a full store chooses the key to evict.
 ///
 /// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
+/// [`LOCKED_OUT`](Usage::LOCKED_OUT) is above `FULL`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usage(u64);
 
@@ -25,7 +26,7 @@ impl Usage {
         Self((((used as u128) << 32) / limit as u128) as u64)
     }
 
-    /// Returns the usage that a decision of cost 0 reports.
+    /// Returns the usage that follows from the decision on a peek of cost 0.
     pub(super) const fn reported_by(decision: &Decision) -> Self {
         Self::of(decision.limit().saturating_sub(decision.remaining()), decision.limit())
     }

@@ -49,7 +49,7 @@ impl Decision {
         }
     }
 
-    /// Returns the same decision, for a call that was queued for `delay` nanoseconds.
+    /// Returns this decision, for a call that was queued for `delay` nanoseconds.
     pub const fn with_delay(mut self, delay: u64) -> Self {
         self.delay = delay;
         self
@@ -69,26 +69,28 @@ impl Decision {
         decision
     }
 
-    /// Returns the same denial. If it has no `retry_after`, `unknown` says why: `true` if a wait helps but its
-    /// length is not known, `false` if no wait helps. For authors of algorithms and stores.
+    /// Returns this denial with the reason for which it has no `retry_after`: `unknown` is `true` if a wait helps but
+    /// the length of the wait is not known, and `false` if no wait helps. Has no effect on a denial with a
+    /// `retry_after`. For authors of algorithms and stores.
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// Returns the same denial, by a lockout. The call must not be queued.
+    /// Returns this denial as that of a lockout. The call must not be queued.
     pub(crate) const fn with_barred(mut self) -> Self {
         self.barred = true;
         self
     }
 
-    /// Returns the same denial, of a call that found the queue full.
+    /// Returns this denial as that of a call that found the queue full.
     pub(crate) const fn with_queue_full(mut self) -> Self {
         self.queue_full = !self.allowed;
         self
     }
 
-    /// Returns the same admission, with the time until one more unit is available, in grains.
+    /// Returns this admission with the time until one more unit is available, in the unit of the other times of the
+    /// decision: nanoseconds, unless [`in_grains`](Decision::in_grains) is called.
     pub(crate) const fn with_next(mut self, next: u64) -> Self {
         if self.allowed {
             self.wait = next;
@@ -96,27 +98,27 @@ impl Decision {
         self
     }
 
-    /// Returns the same admission, with the time over which the remaining units should be spread, in nanoseconds. For a
+    /// Returns this admission with the time over which the remaining units should be spread, in nanoseconds. For a
     /// decision on several limits.
     pub(crate) const fn with_window(mut self, window: u64) -> Self {
         (self.wait, self.is_window) = (window, true);
         self
     }
 
-    /// Returns the same decision, with its spans in grains, of which a nanosecond has `grains`.
+    /// Returns this decision with its times in grains, of which a nanosecond has `grains`.
     #[inline]
     pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
         self.grains = grains;
         self
     }
 
-    /// Returns the same decision, reported for the limit at `index` among several.
+    /// Returns this decision, reported for the limit at `index` among several.
     pub(crate) const fn with_index(mut self, index: usize) -> Self {
         self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
         self
     }
 
-    /// Returns the same decision, with a `reset_after` of at least `nanos` nanoseconds.
+    /// Returns this decision with a `reset_after` of at least `nanos` nanoseconds.
     pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
         if self.nanos(self.reset) < nanos {
             if self.wait != NEVER {
@@ -127,13 +129,13 @@ impl Decision {
         self
     }
 
-    /// Returns the same decision, for a key that admits no other call now.
+    /// Returns this decision with a `remaining` of 0, for a key that admits no other call now.
     pub(crate) const fn with_remaining_zero(mut self) -> Self {
         self.remaining = 0;
         self
     }
 
-    /// Returns the same denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help.
+    /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help.
     pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.allowed {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);

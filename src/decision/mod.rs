@@ -31,7 +31,7 @@ pub struct Decision {
     table_full: bool,
     /// Set if a wait helps, but its length is not known.
     unknown: bool,
-    /// Set if `wait` is the window of an admission. Such a `wait` may be 0.
+    /// Set if `wait` is the window of the reported limit, in an admission by several limits. Such a `wait` may be 0.
     is_window: bool,
     /// Set if a lockout denied the call, so that it must not be queued.
     barred: bool,
@@ -42,7 +42,8 @@ pub struct Decision {
     limit: u64,
     remaining: u64,
     /// A time, in grains. Of a denial: the time until the same call would be allowed, or `NEVER`. Of an admission: the
-    /// time until one more unit is available, or 0 if the algorithm does not report that time.
+    /// time until one more unit is available, or 0 if the algorithm does not report that time. Of an admission by
+    /// several limits: the window of the reported limit.
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
@@ -53,7 +54,7 @@ pub struct Decision {
     delay: u64,
 }
 
-/// The value of `wait` if no wait helps.
+/// The `wait` of a denial that has no `retry_after`.
 const NEVER: u64 = u64::MAX;
 
 impl Decision {
@@ -70,8 +71,9 @@ impl Decision {
     /// Returns the index of the limit that this decision reports, in a tuple of limits on one key. The first has the
     /// index 0.
     ///
-    /// If the call was denied, this is the limit with the longest wait, otherwise the limit with the fewest units left.
-    /// With a single limit, the index is 0.
+    /// If the call was denied, this is the limit with the longest wait, where an unknown wait counts as the longest.
+    /// Otherwise this is the limit with the fewest units left, and of several such limits the one with the longest
+    /// window. With a single limit, the index is 0.
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.index as usize
@@ -89,10 +91,10 @@ impl Decision {
         self.closed
     }
 
-    /// Returns whether the call was denied because the key table is full: the key has used nothing, but there is no
-    /// room for it. When there will be room is not known, so there is no `retry_after`.
+    /// Returns whether the call was denied because the key table is full: the key has used nothing, but the table has
+    /// no room for the key. It is not known when there will be room, so there is no `retry_after`.
     ///
-    /// HTTP callers get a 503, gRPC callers `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
+    /// A layer rejects HTTP requests with 503, and gRPC calls with `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
         self.table_full
@@ -105,18 +107,20 @@ impl Decision {
 
     /// Returns whether the call was denied because it costs more than the limit can ever admit, so that no wait helps.
     ///
-    /// A denial can have no [wait](Decision::retry_after) for other reasons: it is not known when calls in progress
-    /// end, the limiter is closed, or the key table is full. Such a call may be retried at any time.
+    /// A denial may also lack a [wait](Decision::retry_after) for other reasons: it is not known when calls in progress
+    /// end, the limiter is closed, or the key table is full.
     #[must_use]
     pub const fn never_fits(&self) -> bool {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
     }
 
-    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit.
+    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit, the
+    /// maximum number of calls in progress.
     ///
-    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). For a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) it is 1 with `check`, and with `acquire` one more than the number
-    /// of calls that may be queued.
+    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). With
+    /// `acquire` on a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with
+    /// priority, calls that may be queued count as well. So for a `LeakyBucket`, this is 1 with `check`, and more with
+    /// `acquire`.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -134,7 +138,7 @@ impl Decision {
     /// allowed, if waiting does not help, or if the length of the wait is not known.
     ///
     /// The time is exact, not rounded to seconds. If no other call is made or cancelled meanwhile, the same call is
-    /// denied at every earlier instant, and allowed or queued at that instant. With
+    /// denied at every instant before this time has passed, and allowed or queued as soon as this time has passed. With
     /// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
@@ -144,7 +148,9 @@ impl Decision {
         }
     }
 
-    /// Returns the time until the key is fresh: from then on, its calls are decided as if the key had never been used.
+    /// Returns the time until the key is fresh, if no other call is made meanwhile: from then on, calls of the key are
+    /// decided as if the key had never been used. For [`Concurrency`](crate::algorithm::Concurrency), the time is zero,
+    /// because it is unknown when calls in progress end.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)

@@ -191,8 +191,8 @@ impl PeerProblem {
 }
 
 impl HeaderProblem {
-    /// Returns whether the problem is a mistake of the client: the header was sent in an invalid form. A missing header
-    /// is a mistake of the configuration, since a proxy should have set it.
+    /// Returns whether the problem is a mistake of the client: the header was sent in an invalid form. If a header is
+    /// missing, the configuration is at fault, since a proxy should have set the header.
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,

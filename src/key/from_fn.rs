@@ -9,8 +9,8 @@ use super::{KeyError, KeyExtractor};
 /// `None` means that the request is not limited; in [`first_of`](super::first_of()), it means that the next extractor
 /// is tried.
 ///
-/// The key is the value that the function returns: `limiter.reset(&42_u32)` resets the tenant 42 of the example. Its
-/// `Hash` must be [prefix-free](KeyExtractor::Key).
+/// The key is the value that the function returns: `limiter.reset(&42_u32)` resets the tenant 42 of the example. The
+/// `Hash` of the key must be [prefix-free](KeyExtractor::Key).
 ///
 /// ```
 /// use tower_throttle::key::from_fn;

@@ -6,9 +6,9 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 /// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
 /// or a proxy's header is missing.
 ///
-/// The setting does not apply to requests that are not limited, nor to requests whose key is
-/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid): these are always rejected. Each
-/// request without a key is [counted](crate::RateLimitLayer::stats). Of each kind of error, each layer logs the first
+/// Requests that are not limited are admitted whatever the setting is. Requests whose key is
+/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid) are rejected whatever the setting is.
+/// Each request without a key is [counted](crate::RateLimitLayer::stats). Each layer logs the first error of each kind
 /// (feature `tracing`), with what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```

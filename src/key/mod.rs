@@ -15,16 +15,16 @@
 //! | a combination of these | a tuple: `(PeerIp::new(), Method::by_safety())` |
 //! | anything else, any request type | [`from_fn`] |
 //!
-//! Callers can invent the values that they send, and each invented value has a new budget. So limit by address as well,
-//! or put the limiter inside the layer that checks the value. The parts of a tuple are hashed separately: the keys
-//! `("a", "bc")` and `("ab", "c")` differ.
+//! Callers can invent tokens, sessions and values of headers, and each invented value has a new budget. So limit by
+//! address as well, or put the limiter inside the layer that checks the value. The parts of a tuple are hashed
+//! separately: the keys `("a", "bc")` and `("ab", "c")` differ.
 //!
 //! # Requests that are exempt, forbidden, or without a key
 //!
 //! An extractor returns `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) exempts networks, and
 //! [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as [`Paths`],
-//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403 before anything is
-//! counted.
+//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403, and charges no
+//! limit.
 //!
 //! A request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the limit. A
 //! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
@@ -35,8 +35,8 @@
 //!
 //! # Peeking at, refunding and resetting a key
 //!
-//! Each extractor has a method `key` that builds the key of a request from the value that the request would contain. A
-//! limiter that is given a key of another type or form finds no state, and reports no error. So build keys with the
+//! Most extractors have a method `key` that builds the key of a request from the value that the request would contain.
+//! A limiter that is given a key of another type or form finds no state, and reports no error. So build keys with the
 //! extractor:
 //!
 //! ```
@@ -51,15 +51,16 @@
 //! # Ok::<(), http::header::InvalidHeaderName>(())
 //! ```
 //!
-//! The key of a tuple is the tuple of the keys, the key of [`Global`] is `()`, and the key of [`from_fn`] is the value
-//! that the function returns.
+//! An [`Or`] has the methods [`first_key`](Or::first_key) and [`second_key`](Or::second_key) instead. The key of a
+//! tuple is the tuple of the keys, the key of [`Global`] is `()`, and the key of [`from_fn`] is the value that the
+//! function returns.
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires keys that are a [`SharedKey`](crate::store::SharedKey): they
-//! have a text that is the same on all machines. A key with several parts is a shared key if all its parts are. The
-//! keys of [`Bearer`] and [`Cookie`] are shared keys only with [`keyed_by(secret)`](Bearer::keyed_by). Without a secret
-//! they are hashed with a random number of the process, so each process would have a limit of its own.
+//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey): they
+//! have a text that is the same on all machines. A key with several parts implements it if all its parts do. The keys
+//! of [`Bearer`] and [`Cookie`] implement it only with [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, tokens
+//! and sessions are hashed with a random number of the process, so each process would have a limit of its own.
 
 mod error;
 mod exempt;
@@ -118,7 +119,7 @@ pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
     note = "for HTTP requests take one of `tower_throttle::key`; for others `key::from_fn(|request: &{Req}| Some(..))`"
 )]
 pub trait KeyExtractor<Req> {
-    /// The key, which identifies a budget. Only its hash is kept.
+    /// The key, which identifies a budget. A store in memory keeps only the hash of the key.
     ///
     /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
     /// the bytes that one key writes to the hasher must not begin with, or equal, the bytes that another key writes.
@@ -126,15 +127,15 @@ pub trait KeyExtractor<Req> {
     /// `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
-    /// Returns the key of `request`, or `Ok(None)` if it is not limited.
+    /// Returns the key of `request`, or `Ok(None)` if the request is not limited.
     ///
     /// # Errors
     ///
     /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
-    /// the [client](KeyError::invalid), or if the caller is [not served](KeyError::forbidden).
+    /// the [client](KeyError::invalid), or if the caller is [denied service](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 
-    /// Counts a denial of the key. By default, it does nothing.
+    /// Counts a denial of the key. The default implementation does nothing.
     #[doc(hidden)]
     fn on_denied(&self, _key: &Self::Key) {}
 }

@@ -21,7 +21,11 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// The number of queued calls, and the length of their wait, are bounded:
     ///
     /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call that finds the queue full, or
-    ///   would have to wait longer than `d`, is denied at once. With `queue(0)`, no call waits.
+    ///   would have to wait longer than `d`, is denied at once. With [`Concurrency`](crate::algorithm::Concurrency),
+    ///   whose waits are not known, a call is denied after it has waited for `d`. With
+    ///   [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue full is queued, and
+    ///   the oldest waiter is denied. With `queue(0)`, no call waits. If `max_wait(d)` or `overflow(..)` was called
+    ///   without `queue(n)`, at most as many calls wait as the limit, for buckets and `Smooth` the burst.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
     /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One
@@ -30,7 +34,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// In a tokio runtime, each call consumes budget of [cooperative
     /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over calls that are
-    /// decided at once lets other tasks run. If the task has no budget left, the call does not join the queue at that
+    /// decided at once lets other tasks run. If the task has no budget left at a poll, the call is not yet made at that
     /// poll.
     ///
     /// # Cancel safety
@@ -38,14 +42,15 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// A call whose future is dropped before its first poll, or while the call is queued, has charged nothing, and the
     /// calls behind it move up. A queued call is charged when it is released. If the future is dropped after the
     /// release but before its next poll, the units are given back, unless another call for the key has been admitted
-    /// meanwhile. The work of cancelling a queued call is linear in the number of queued calls of the key.
+    /// meanwhile. Units that a call in progress holds are released in any case. The work of cancelling a queued call is
+    /// linear in the number of queued calls of the key.
     ///
     /// A queued call has a timer, so keep polling its future, in a task or a `select!`. A call whose future is not
     /// polled loses at most its own slot, with one exception: the first waiter of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) is given the next free permit. If its future is kept but never
-    /// polled again, the waiter blocks its key, as in any fair semaphore. A call that waits for a window and is polled
-    /// late is charged to the window in which it is released, not to the earlier window in which it could have been
-    /// released.
+    /// [`Concurrency`](crate::algorithm::Concurrency) is given the next free permit. If the future of this waiter is
+    /// kept but never polled again, the waiter blocks its key, as in any fair semaphore. A call that waits for a window
+    /// and is polled late is charged to the window in which it is released, not to the earlier window in which it could
+    /// have been released.
     ///
     /// A runtime that is shut down drops its waiters, with the same effect as dropping each future. A clock that steps
     /// back while calls are queued adds at most one period to their wait.
@@ -75,8 +80,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// A call that would have to wait longer is denied at once, without having waited. The `retry_after` of the denial
     /// is the time until the same call would be admitted or queued. With
     /// [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied after it
-    /// has waited for `max_wait`. If the algorithm has a shorter `max_wait`, that applies. If the call is decided at
-    /// once, `remaining` counts calls with the same `max_wait`. Otherwise the same as
+    /// has waited for `max_wait`. If the `max_wait` of the algorithm is shorter, the shorter time applies. If the call
+    /// is decided at once, `remaining` counts calls with the same `max_wait`. Otherwise the same as
     /// [`acquire`](RateLimiter::acquire), with the same cancel safety and panics.
     ///
     /// ```

@@ -97,7 +97,8 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
     /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
-    /// charge to a key. Queued calls keep their order, and are released at the new rate.
+    /// charge to a key. Queued calls keep their order, and are released at the new rate, except calls that chose a
+    /// [tier](crate::algorithm::Tiered).
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -106,6 +107,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning and ends one new period after it, or is aligned to the new period if windows are aligned. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
     /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A present lockout lasts at most as long as a new lockout. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
+    /// | the maximum of calls at a time | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
     /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000 keys. One 64th of the
@@ -137,13 +139,15 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
-    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls.
-    /// With [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are instead admitted without a charge.
+    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls of a
+    /// cost above 0. With [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are instead admitted
+    /// without a charge.
     ///
     /// Close the limiter when a server shuts down, because queued requests would delay the shutdown. A layer rejects
     /// requests with 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted
-    /// before stay admitted. The denial of a closed limiter [is marked](crate::Decision::is_closed), and has no
-    /// `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not count it.
+    /// before the limiter was closed stay admitted. The denial of a closed limiter [is
+    /// marked](crate::Decision::is_closed), and has no `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not
+    /// count such a denial.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -52,7 +52,8 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Panics
 ///
-/// No method panics on any key, cost or clock.
+/// No method panics because of a key, a cost or a clock reading. [`acquire`](RateLimiter::acquire) describes when its
+/// future panics.
 pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
     pub(super) store: S,
     algorithm: PhantomData<fn() -> A>,
@@ -94,7 +95,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 
     /// Takes `cost` units if all are available, else none. Never waits.
     ///
-    /// A cost that exceeds the limit is denied without a `retry_after`.
+    /// A cost that exceeds the limit is denied without a `retry_after`. With a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), no cost is too large.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -175,7 +177,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// Never refunds more than was taken: units that are available again because time has passed, or because their
     /// window has ended, are not refunded. The limiter does not record which call took which units. So refund only
-    /// units that your own calls took, and refund them soon.
+    /// units that your own calls took, and refund them soon. Units of calls in progress, as with
+    /// [`Concurrency`](crate::algorithm::Concurrency), are not refunded.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -195,8 +198,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.refund(self.store.key(key), cost)
     }
 
-    /// Makes the key fresh, except that calls in progress stay counted. The first queued call of the key may then be
-    /// released at once, and the others after it.
+    /// Makes the key fresh, except that calls in progress stay counted. Has no effect on a key that [shares a
+    /// bucket](crate::store::OnFull::ShareBuckets). The first queued call of the key may then be released at once, and
+    /// the others after it.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

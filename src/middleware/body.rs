@@ -11,7 +11,7 @@ pin_project! {
     /// The response body of a rate-limited HTTP service: the body of the inner service, or the body of a rejection.
     ///
     /// The body passes on the trailers and errors of the inner body. `Default` creates an empty body for any type of
-    /// inner body. If the call has a permit, the body holds the permit until it ends, fails or is dropped.
+    /// inner body. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -108,7 +108,7 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 #[derive(Clone, Copy, Debug)]
 struct ClosedByUs;
 
-/// Adds `Connection: close` to the response. With `may_be_read`, [`keep_open`] can remove it again.
+/// Adds `Connection: close` to the response. If `may_be_read` is `true`, [`keep_open`] can remove this field again.
 pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     if is_closing(answer.headers()) {
         return;

@@ -23,10 +23,12 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the call is queued, nothing is charged, the calls behind it move up, and the
-    /// inner service is not called. If the future is dropped after the call's release but before its next poll, the
-    /// call's units are given back, unless another call for the key was admitted meanwhile. Once the inner service was
-    /// called, the units stay charged, and a permit of the call is released.
+    /// If the future is dropped while the call is queued, the calls behind it move up, and the inner service is not
+    /// called. With state in memory, the limit that queues the call charges nothing, and a
+    /// [joined](crate::RateLimitLayer::and) policy that has charged the call already refunds the part of the charge
+    /// that still counts. If the future is dropped after the call's release but before its next poll, the charge is
+    /// undone, unless another call for the key was admitted meanwhile. Once the inner service was called, the charge
+    /// stays. A permit of the call is released in any case.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -36,7 +38,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if all that is left to do is to return a rejection.
+        // `None` if the future only has a rejection left to return.
         shared: Option<(Arc<Policies<P>>, R)>,
     }
 }

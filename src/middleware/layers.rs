@@ -55,17 +55,18 @@ impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Joins two layers: a request must be allowed by both layers. If one layer denies it, neither layer charges it.
+    /// Joins two layers: a request must be allowed by both layers. If one layer denies the request, neither layer
+    /// charges it.
     ///
     /// Both policies are decided together while both keys are locked, so no other call for these keys is decided in
     /// between. The responder of this layer makes the responses. A policy whose name is already used is numbered:
     /// `default`, `default-2`.
     ///
-    /// If one policy queues the request, the other policy charges it as soon as the request joins the queue. If the
+    /// If one policy queues the request, the other policy charges the request as soon as it joins the queue. If the
     /// request is cancelled while it is queued, the part of that charge that still counts is refunded; with
-    /// [tiers](crate::algorithm::Tiered), it is refunded to the tier that the key used last. If both policies queue the
-    /// request, the request is admitted when it is due in both queues. The inner service then receives at most what
-    /// each queue releases, but less evenly than from a single queue.
+    /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
+    /// the request, the request is admitted when it is due in both queues. Over time, the inner service then receives
+    /// at most what each queue releases, but at less even intervals than from a single queue.
     ///
     /// The state of both layers must be in memory. Call [`unless`](RateLimitLayer::unless) and
     /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining.

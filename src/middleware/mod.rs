@@ -12,16 +12,17 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! Each call is decided in `call`, before its body is read. An admitted call is passed to the instance of the service
-//! that was polled by `poll_ready`.
+//! With state in memory, each call is decided in `call`. Other stores decide later, while the response future is
+//! polled. The body of the request is not read before the decision. An admitted call is passed to the instance of the
+//! service that was polled by `poll_ready`.
 //!
 //! If the algorithm queues calls, a queued request is kept together with an instance of the service that is ready for
-//! it, and is passed to that instance when it is admitted. The request waits no longer than its `grpc-timeout`, and its
-//! body is not read meanwhile. If the algorithm limits calls in progress
+//! the request, and is passed to that instance when the request is admitted. The request waits no longer than its
+//! `grpc-timeout`, and its body is not read meanwhile. If the algorithm limits calls in progress
 //! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends. A
 //! handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; an axum handler can
-//! take it as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls get a
-//! response at once.
+//! take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls
+//! get a response at once.
 //!
 //! If the cost of a call is known only from its response, use [`settle`](RateLimitLayer::settle). To see what a limit
 //! would do before it is enforced, use [`shadow`](RateLimitLayer::shadow).

@@ -12,9 +12,9 @@ use super::response::Responder;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// Calls are decided in `call`, since the key is extracted from the request; `poll_ready` only polls the inner service.
-/// If a call is rejected, everything that the inner service reserved in `poll_ready` stays reserved for the next call
-/// of this clone.
+/// The decision begins in `call`, since the key is extracted from the request; `poll_ready` only polls the inner
+/// service. If a call is rejected, everything that the inner service reserved in `poll_ready` stays reserved for the
+/// next call of this clone.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     policies: Arc<Policies<P>>,

@@ -18,9 +18,10 @@ impl<F, D> HttpResponder<F, D> {
     /// `None` there is no `Retry-After`, and many clients then retry at once.
     ///
     /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If the wait of some of the policies
-    /// that denied the call is known, the hint is raised to the longest of these waits. The jitter is added, and the
-    /// maximum reported wait caps the sum. There is no hint for a request without a key, nor for a request that costs
-    /// more than a limit can ever admit. A gRPC response has no hint, since it uses other fields.
+    /// that denied the call is known, the hint is raised to the longest of these waits. The [jitter](Self::jitter) is
+    /// added, and the [maximum reported wait](Self::max_reported_wait) caps the sum. There is no hint for a request
+    /// without a key, nor for a request that costs more than a limit can ever admit. A gRPC response has no hint, since
+    /// it uses other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
@@ -58,10 +59,10 @@ impl<F, D> HttpResponder<F, D> {
     /// A client that is still sending when the server closes the connection may lose the response, and a proxy then
     /// returns 502. If the body is read to its end, the client gets the response, and the connection can be used again.
     ///
-    /// If a longer body is announced, or if the client sent [`Expect`](http::header::EXPECT), the response is returned
-    /// at once, with `Connection: close`. If a body turns out to be too long, too slow or broken, the response is
-    /// returned at that time, with `Connection: close`, too. At most 1,024 bodies are read at the same time, by this
-    /// responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
+    /// If the announced length is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the
+    /// response is returned at once, with `Connection: close`. If a body turns out to be too long, too slow or broken,
+    /// the response is returned at that time, also with `Connection: close`. At most 1,024 bodies are read at the same
+    /// time, by this responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.

@@ -10,8 +10,8 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 impl<A: Algorithm> Queue<A> {
-    /// Cancels a waiter, or a released call that has not observed its release. The units of a released call are given
-    /// back if no call was admitted after it.
+    /// Cancels a waiter, or a released call that has not observed its release. The charge of a released call is undone
+    /// if no call was admitted after it. Units that a call in progress holds are released in any case.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(

@@ -99,7 +99,7 @@ impl<A: Algorithm> Queue<A> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
         let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
-            // When another queue will release a waiter is unknown. So the call is rejected like a call that does not
+            // It is unknown when another queue will release a waiter. So the call is rejected like a call that does not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };
             let denial = self.view(base, algorithm, state, now).reject(arrival);
@@ -110,7 +110,7 @@ impl<A: Algorithm> Queue<A> {
         let ready_at = match &mut self.projection {
             Some(projection) => {
                 if tier.is_some() {
-                    // If the tier is new to the key, this adds it to the state.
+                    // If the tier is new to the key, this call adds the tier to the state.
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);

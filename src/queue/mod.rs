@@ -1,16 +1,17 @@
 //! The queue of one key: the waiters, their order, and their release.
 //!
 //! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the time
-//! as an argument, and return wakers. The caller wakes these after it has released its locks.
+//! as an argument, and return wakers. The caller of a method wakes these after it has released its locks.
 //!
-//! The time at which a waiter is released is computed from the schedule on every access, and not stored. So a waiter
-//! that is removed leaves no gap: the waiters behind it move up. Every access releases all due waiters. So a queue
-//! advances even if the task of its first waiter is not polled, and every slot that the schedule has freed is available
-//! to new calls.
+//! The time at which a waiter is released is computed from the schedule, and is not fixed when the waiter arrives. So a
+//! waiter that is removed leaves no gap: the waiters behind it move up. Every access except a peek releases all due
+//! waiters. So a queue advances even if the task of its first waiter is not polled, and every slot that the schedule
+//! has freed is available to new calls.
 //!
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
-//! waiter is set to the time that was computed when the waiter arrived, so it never fires too early. A waiter that
-//! becomes the first, or that is next behind a cancelled waiter, is woken once to set its timer again.
+//! waiter is set to the time that was computed when the waiter arrived. Such a timer never fires too early, unless the
+//! algorithm was replaced. A waiter that becomes the first, or that is next behind a cancelled waiter, is woken once to
+//! set its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every waiter
 //! ahead has been admitted at its scheduled time. Adding a new waiter to the projection takes constant time. Some
@@ -63,7 +64,7 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
-    /// The time of the latest reset of the schedule. No waiter gets a slot before it.
+    /// The time of the latest reset of the schedule. No waiter gets a slot before this time.
     since: Nanos,
     /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
     ready_at: Option<Nanos>,

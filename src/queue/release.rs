@@ -68,8 +68,8 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Records when the first waiter is released, as computed at `now`. Returns that time. If it is unknown, each
-    /// access computes it again.
+    /// Records when the first waiter is released, as computed at `now`. Returns that time. If the time is unknown,
+    /// returns [`Nanos::MAX`], and each access computes the time again.
     pub(super) fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
         self.checked_at = ready_at.map(|_| now);
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
@@ -149,7 +149,7 @@ impl<A: Algorithm> Queue<A> {
             let algorithm = tier.as_deref().unwrap_or(base);
             let mut view = QueueView::behind(base, algorithm, state, self, 0).with(*waiting, *ahead);
             let decision = view.admission(now, false);
-            // With a cost of 0, the call stays allowed even if a lockout began while it waited.
+            // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
             let decision = algorithm.report(state, now, 0, false, decision);
             let released = &mut self.released[at];
             let delay = released.decision.delay();

@@ -30,7 +30,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         let Arrival { now, cost, .. } = arrival;
         let config = self.config;
         let turn = self.turn(now, cost);
-        // When calls of other keys are released is unknown, so their places count as taken.
+        // It is unknown when calls of other keys are released, so the places of these calls count as taken.
         let others = self.total.len().saturating_sub(self.waiting());
         let limit = self.total.limit();
         if !arrival.may_wait || others >= limit {

@@ -1,4 +1,4 @@
-//! The waiters of a queue, and the calls that have left it.
+//! The waiters of a queue, and the calls that have left the queue.
 
 use std::task::Waker;
 

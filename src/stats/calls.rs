@@ -46,7 +46,8 @@ impl CallStats {
 
 /// The numbers of a store's events, and its present size. A field that has no meaning for a store is zero.
 ///
-/// If `evicted` and `shared` are zero, [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+/// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
+/// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {

@@ -1,8 +1,8 @@
 //! The counters of limiters and layers, for dashboards, tests and alerts.
 //!
-//! Every limiter and every policy of a layer counts its calls, always and exactly, on any number of threads. A reader
-//! stops no call. The counters begin at zero when the limiter or the layer is created, and only grow. Only `keys`,
-//! `waiting` and `is_circuit_open` of [`StoreStats`] are present values.
+//! Every limiter with state in memory and every policy of a layer counts its calls, always and exactly, on any number
+//! of threads. A reader stops no call. The counters begin at zero when the limiter or the layer is created, and only
+//! grow. Only `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are present values.
 //!
 //! | read | with |
 //! |---|---|

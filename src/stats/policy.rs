@@ -15,7 +15,7 @@ pub struct PolicyStats {
     pub keys: KeyStats,
     /// The requests that the store failed to decide.
     pub store_errors: u64,
-    /// The events of the store. If other layers or calls use the same store, their events are included.
+    /// The events of the store. If other layers or calls use the same store, the events that they cause are included.
     pub store: StoreStats,
 }
 

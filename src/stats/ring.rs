@@ -1,13 +1,14 @@
 //! The slices of one thread: written by that thread only, read by any.
 //!
-//! A slice has no lock. Its thread adds by plain loads and stores, and when a new slice of time begins, it overwrites the
-//! oldest one between two changes of the slice's number: a reader that saw the number change drops what it has read.
+//! A slice has no lock. Its thread adds by plain loads and stores. When a new slice of time begins, the thread
+//! overwrites the oldest slice between two changes of the slice's number. A reader that saw the number change drops
+//! what it has read.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::slice::{Event, Slice};
 
-/// The number of a slice that is not in use, or is being overwritten. Others are counted from 1.
+/// The number of a slice that is not in use, or is being overwritten. The numbers of slices in use begin at 1.
 const NONE: u64 = 0;
 
 /// The counters of one slice.
@@ -41,7 +42,7 @@ impl Counters {
         }
     }
 
-    /// Begins the slice with that number.
+    /// Begins the slice `number`.
     #[cold]
     fn begin(&self, number: u64) {
         self.number.store(NONE, Ordering::Relaxed);
@@ -78,7 +79,8 @@ impl Counters {
         }
     }
 
-    /// Returns the number of the slice and its counts, unless it is overwritten meanwhile.
+    /// Returns the number of the slice and its counts. Returns `None` if the slice is not in use, or is overwritten
+    /// meanwhile.
     fn read(&self) -> Option<(u64, Slice)> {
         let number = self.number.load(Ordering::Acquire);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -114,7 +116,7 @@ impl Ring {
         Self { slices: (0..slices).map(|_| Counters::new()).collect() }
     }
 
-    /// Counts an event in the slice with that number. Only one thread may call it.
+    /// Counts an event in the slice `number`. Only one thread may call this method on a ring.
     #[inline]
     pub(super) fn add(&self, number: u64, event: Event) {
         let slice = &self.slices[(number % self.slices.len() as u64) as usize];

@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Admitted,
-    /// Admitted after a wait in a queue, for which it has borrowed that number of units of the next window.
+    /// Admitted after a wait in a queue. The field is the number of units that the request has borrowed from the next
+    /// window.
     Released(u64),
     Denied,
     Succeeded(u64),
@@ -19,7 +20,7 @@ pub(crate) enum Event {
 pub struct Slice {
     /// Requests that were admitted.
     pub admitted: u64,
-    /// Requests that this policy denied; not those that were let through in shadow mode.
+    /// Requests that this policy denied, except in shadow mode.
     pub denied: u64,
     /// Admitted requests that had waited in a queue.
     pub queued: u64,
@@ -40,13 +41,15 @@ impl Slice {
         Duration::from_nanos(self.response_nanos)
     }
 
-    /// Returns the shortest of these times; `None` if there was no response.
+    /// Returns the shortest time that the inner service took for a response or an error of this slice. Returns `None`
+    /// if there was neither.
     #[must_use]
     pub fn min_response_time(&self) -> Option<Duration> {
         (self.min_nanos < u64::MAX).then(|| Duration::from_nanos(self.min_nanos))
     }
 
-    /// Returns the mean of these times; `None` if there was no response.
+    /// Returns the mean time that the inner service took for the responses and errors of this slice. Returns `None` if
+    /// there was neither.
     #[must_use]
     pub fn mean_response_time(&self) -> Option<Duration> {
         self.response_nanos.checked_div(self.successes + self.errors).map(Duration::from_nanos)

@@ -10,10 +10,10 @@ use super::ring::Ring;
 use super::slice::{Event, Slice};
 use crate::clock::{AnyClock, Nanos};
 
-/// What a policy did of late: one [`Slice`] for each of the last 60 seconds, unless set otherwise.
+/// The recent counts of a policy: by default, one [`Slice`] for each of the last 60 seconds.
 ///
-/// Give it to a layer with [`timeline`](crate::middleware::RateLimitLayer::timeline), keep a clone, and read it at any time.
-/// Clones share the counts. A layer without one does no work for it.
+/// Pass a timeline to a layer with [`timeline`](crate::middleware::RateLimitLayer::timeline), keep a clone, and read
+/// the clone at any time. Clones share the counts. A layer without a timeline does no work for these counts.
 ///
 /// ```
 /// use tower_throttle::stats::Timeline;
@@ -29,8 +29,8 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// # Guarantees
 ///
-/// Totals are exact on any number of threads: each counts in slices of its own. If the clock steps back, the slices that it
-/// crosses may be lost, and no others.
+/// Totals are exact on any number of threads: each thread counts in slices of its own. If the clock steps back, only
+/// the slices between the two readings may be lost.
 ///
 /// # Memory
 ///
@@ -70,19 +70,20 @@ impl Timeline {
         Self { shared: Arc::new(Shared { id, slices, length, clock, rings: Mutex::default() }) }
     }
 
-    /// Returns a new timeline of that number of slices, the present one included; at least 1, at most 3,600.
+    /// Returns a new timeline of this number of slices, the present slice included. A number below 1 counts as 1, and a
+    /// number above 3,600 as 3,600.
     #[must_use]
     pub fn slices(self, slices: usize) -> Self {
         Self::with(slices.clamp(1, 3_600), self.shared.length, self.shared.clock.clone())
     }
 
-    /// Returns a new timeline whose slices have that length, at least a millisecond.
+    /// Returns a new timeline whose slices have this length. A length below one millisecond counts as one millisecond.
     #[must_use]
     pub fn slice_length(self, length: Duration) -> Self {
         Self::with(self.shared.slices, Nanos::from(length).0.max(1_000_000), self.shared.clock.clone())
     }
 
-    /// Returns a new timeline with another clock: that of the limiter, in tests.
+    /// Returns a new timeline with another clock. In tests, use the clock of the limiter.
     #[must_use]
     pub fn clock(self, clock: impl Into<AnyClock>) -> Self {
         Self::with(self.shared.slices, self.shared.length, clock.into())
@@ -99,7 +100,7 @@ impl Timeline {
     pub(crate) fn record(&self, now: Nanos, event: Event) {
         let Shared { id, length, .. } = *self.shared;
         let number = now.0 / length + 1;
-        // A thread that ends counts no more.
+        // A thread that is ending has no `OWN` any more, and counts nothing.
         let _ = OWN.try_with(|own| {
             let Ok(mut own) = own.try_borrow_mut() else { return };
             let known = own.iter().position(|(of, _)| *of == id);
@@ -112,23 +113,23 @@ impl Timeline {
     #[cold]
     fn join(&self, own: &mut Vec<(u64, Arc<Ring>)>) -> usize {
         let mut rings = self.shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
-        // That of a thread that has ended is used again.
+        // The ring of a thread that has ended is used again.
         let unused = rings.iter().find(|ring| Arc::strong_count(ring) == 1).cloned();
         let ring = unused.unwrap_or_else(|| {
             let ring = Arc::new(Ring::new(self.shared.slices));
             rings.push(Arc::clone(&ring));
             ring
         });
-        // What that thread has written comes before what this one writes.
+        // The writes of the ended thread come before those of this thread.
         fence(Ordering::Acquire);
-        // The rings of timelines that are gone.
+        // The rings of timelines that were dropped are removed.
         own.retain(|(_, ring)| Arc::strong_count(ring) > 1);
         own.push((self.shared.id, ring));
         own.len() - 1
     }
 
-    /// Returns the slices that are not over for longer than the timeline reaches back, the oldest first; each with the
-    /// reading of the clock at which it began. Slices without any event are left out.
+    /// Returns the present slice, and those before it that the timeline still covers, the oldest first. Each slice
+    /// comes with the clock reading at which the slice began. Slices without any event are left out.
     #[must_use]
     pub fn recent(&self) -> Vec<(Duration, Slice)> {
         let Shared { slices, length, rings, .. } = &*self.shared;
@@ -149,7 +150,7 @@ impl Timeline {
         found.into_iter().map(|(number, slice)| (start(number), slice)).collect()
     }
 
-    /// Returns the sum of all slices.
+    /// Returns the sum of all [recent](Timeline::recent) slices.
     #[must_use]
     pub fn total(&self) -> Slice {
         self.recent().iter().fold(Slice::default(), |mut total, (_, slice)| {
@@ -282,8 +283,7 @@ mod tests {
         assert!(rings <= 8, "threads that have ended leave their slices to others: {rings}");
     }
 
-    /// A running clock: what is read while threads count is never more than what was counted, and all of it is there in
-    /// the end.
+    /// With a running clock, no slice that is read mixes the counts of two slices of time.
     #[test]
     fn a_reader_sees_no_slice_that_is_half_overwritten() {
         let timeline = Timeline::new().slices(2).slice_length(MS);
@@ -295,7 +295,7 @@ mod tests {
             });
             while !counting.is_finished() {
                 for (_, slice) in timeline.recent() {
-                    // The two are counted one after the other, and read in that order.
+                    // `admitted` is counted before `queued`, and read before `queued`.
                     assert!(slice.admitted <= slice.queued + 1, "{slice:?}");
                 }
             }

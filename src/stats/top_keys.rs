@@ -5,11 +5,12 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The keys that are denied most often: who hits the limit.
+/// The keys that are denied most often.
 ///
-/// Give it to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read it at any time.
-/// Clones share the counts. It shows the label of a key, not the key: by default a number that differs from process to
-/// process, else what the function given to [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by) returns.
+/// Pass a list to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read the
+/// clone at any time. Clones share the counts. The list has the label of a key, not the key. By default, the label is a
+/// number that differs from process to process. With [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a
+/// function returns the label.
 ///
 /// ```
 /// use tower_throttle::stats::TopKeys;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Memory
 ///
 /// Some 100 bytes for each of the `k` keys, and their labels. A denial takes a lock for a time that is linear in `k` at
-/// worst: about 100 ns. An admitted request does no work for it.
+/// worst: about 100 ns. An admitted request does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,
@@ -45,9 +46,9 @@ pub struct TopKeys {
 pub struct TopKey {
     /// The label of the key.
     pub label: String,
-    /// How often the key was denied, or more.
+    /// The number of denials of the key, which may be too high.
     pub denied: u64,
-    /// The most by which that number is too high.
+    /// The maximum by which `denied` may be too high.
     pub error: u64,
 }
 
@@ -74,7 +75,7 @@ impl TopKeys {
         Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::new() }
     }
 
-    /// Returns the keys, the one that was denied most often first.
+    /// Returns the listed keys, the key that was denied most often first.
     #[must_use]
     pub fn list(&self) -> Vec<TopKey> {
         let mut keys: Vec<_> = self.lock().keys.iter().map(|(_, key)| key.clone()).collect();
@@ -88,7 +89,7 @@ impl TopKeys {
         self.lock().total
     }
 
-    /// Forgets all keys and counts anew.
+    /// Removes all keys, and sets all counts to 0.
     pub fn clear(&self) {
         let mut sketch = self.lock();
         sketch.total = 0;
@@ -100,7 +101,7 @@ impl TopKeys {
     pub(crate) fn record(&self, key: &impl Hash, label: impl FnOnce(u64) -> String) {
         let hash = self.seed.hash_one(key);
         if !self.lock().count_known(hash) {
-            // It is the user's code, which may take its time.
+            // No lock is held here, because `label` may run slow code of the user.
             let label = label(hash);
             self.lock().count(hash, label);
         }
@@ -112,7 +113,7 @@ impl TopKeys {
 }
 
 impl Sketch {
-    /// Counts a denial of a key that is in the list. Returns whether it is.
+    /// Counts a denial of a key if the key is in the list. Returns whether the key is in the list.
     fn count_known(&mut self, hash: u64) -> bool {
         let Some(at) = self.indices.get(&hash) else { return false };
         self.keys[*at].1.denied += 1;
@@ -120,8 +121,8 @@ impl Sketch {
         true
     }
 
-    /// Counts a denial of a key. If there is no room for a new one, it takes the place of the key that was denied least
-    /// often, and its count.
+    /// Counts a denial of a key. If there is no room for a new key, the new key replaces the key that was denied least
+    /// often, and continues that key's count.
     fn count(&mut self, hash: u64, label: String) {
         if self.count_known(hash) {
             return;

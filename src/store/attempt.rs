@@ -83,7 +83,8 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.cost
     }
 
-    /// Returns whether the call has priority: an algorithm may queue it when it would deny other calls.
+    /// Returns whether the call has priority: an algorithm may queue a call with priority when it would deny other
+    /// calls.
     #[must_use]
     pub fn has_priority(&self) -> bool {
         self.priority

@@ -6,7 +6,8 @@
 //!    another call is changing.
 //! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
 //!    the store is full, a documented policy may drop other state: for the [`MemoryStore`], this policy is [`OnFull`].
-//! 3. **All or nothing.** A call that is denied, or cancelled while it waits, has charged nothing.
+//! 3. **All or nothing.** A call that is denied has charged nothing. In a store that decides immediately, a call that is
+//!    cancelled while it is queued has charged nothing either. [`Store::Wait`] says what other stores promise.
 //!
 //! # A store of your own
 //!
@@ -59,7 +60,7 @@ pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
 /// The [module documentation](self) states the contract. A store has its algorithm and its clock, and its clones share
-/// their state, as those of a database client do.
+/// their state, as the clones of a database client do.
 pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The identity of a key in this store. [`KeyedStore`] creates it.
     type Key: Send + 'static;
@@ -80,7 +81,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     fn algorithm(&self) -> Cow<'_, A>;
 
     /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, the call may
-    /// wait, provided that it [asks to wait](Attempt::may_wait) or that the algorithm [holds
+    /// wait, provided that the call [asks to wait](Attempt::may_wait) or that the algorithm [holds
     /// requests](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
     /// [`max_wait`](Attempt::max_wait).
     ///
@@ -108,7 +109,7 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
 
 /// A store that can identify keys of type `K`.
 ///
-/// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys, so a store for layers must implement this for
+/// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys, so a store for layers must implement this trait for
 /// `StoreKey<K>`, or for any key.
 #[diagnostic::on_unimplemented(
     message = "`{K}` cannot be a key of the store `{Self}`",
@@ -153,7 +154,7 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
     /// Refunds up to `cost` units that still count.
     fn refund(&self, key: Self::Key, cost: u64) -> Self::Reply<()>;
 
-    /// Makes the key fresh.
+    /// Makes the key fresh, except that calls in progress stay counted.
     fn reset(&self, key: Self::Key) -> Self::Reply<()>;
 }
 
@@ -174,7 +175,8 @@ pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
 
 /// A store that can be closed.
 pub trait CloseStore<A: Algorithm>: Store<A> {
-    /// Denies all queued calls and all later calls. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
+    /// Denies all queued calls, and all later calls unless the store was configured to allow them. See
+    /// [`RateLimiter::close`](crate::limiter::RateLimiter::close).
     fn close(&self);
 }
 

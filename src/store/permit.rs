@@ -7,9 +7,9 @@ use crate::decision::Decision;
 /// A permit of a call in progress, released when dropped.
 ///
 /// With algorithms that [need a release](crate::algorithm::Algorithm::NEEDS_RELEASE), such as
-/// [`Concurrency`](crate::algorithm::Concurrency), a permit holds the units of the call. With other algorithms, it is
-/// empty. A permit may be sent to another thread, kept in a response's body, or dropped during a panic. Wherever it is
-/// dropped, its units are available again.
+/// [`Concurrency`](crate::algorithm::Concurrency), a permit holds the units of the call. With other algorithms, a
+/// permit is empty. A permit may be sent to another thread, kept in a response's body, or dropped during a panic.
+/// Wherever it is dropped, its units are available again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit(Reservation);

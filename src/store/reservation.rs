@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 
 use crate::decision::Decision;
 
-/// The permit of an admitted call, which is released at the end of the call, or its charge, which can be settled.
+/// The permit of an admitted call, which is released at the end of the call, or the charge of an admitted call, which
+/// can be settled.
 ///
 /// A store creates the reservation while it decides the call, so that the clock reading at which the call was charged
 /// is known. Most calls have an empty reservation. When a reservation is dropped, its permit is released, and its
@@ -62,9 +63,10 @@ impl Reservation {
 
     /// Settles the call at its actual cost of `actual` units.
     ///
-    /// If the call was charged more, the difference is refunded, as far as it still counts. If it was charged less, the
-    /// difference is charged, as far as units are available. Returns an admission that describes the key right after
-    /// the settlement. Returns `None` if the store replies later, or if there is nothing to settle.
+    /// If the call was charged more than `actual`, the difference is refunded, as far as these units still count. If
+    /// the call was charged less than `actual`, the difference is charged, as far as units are available. Returns an
+    /// admission that describes the key right after the settlement. Returns `None` if the store replies later, if the
+    /// store no longer keeps the key, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }

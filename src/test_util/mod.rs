@@ -5,9 +5,9 @@
 //! exact waits, keys that are kept apart, refunds, cancelled calls, settling, replaced algorithms, and the layer with
 //! the store.
 //!
-//! The tests use tokio's clock. With `start_paused`, a store that uses tokio's clock is tested in no time and exactly.
-//! Other stores take as long as the tests wait: about two seconds. A case fails if it takes more than a minute. No case
-//! sets another upper bound on the time of a reply, so a slow machine causes no failures.
+//! The tests use tokio's clock. With `start_paused`, the tests of a store that uses tokio's clock take no time, and
+//! their times are exact. The tests of other stores take about two seconds. A case fails if it takes more than a
+//! minute. No case sets another upper bound on the time of a reply, so a slow machine causes no failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};

@@ -168,7 +168,8 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         Timed { before, decision, after: Instant::now() }
     }
 
-    /// Waits until exactly `remaining` units are available, because some stores settle a call after their reply.
+    /// Waits until exactly `remaining` units are available, because some stores settle a call after the settling method
+    /// has returned.
     pub(super) async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;

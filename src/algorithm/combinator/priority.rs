@@ -12,12 +12,13 @@ use crate::decision::Decision;
 /// A window algorithm that lets calls with priority borrow units of the next window. Created by the method
 /// `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`].
 ///
-/// A call without priority is decided by the window itself, except that it is denied while calls with priority are
-/// queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) is queued until the window has
-/// room for it. If the total cost of the queue would exceed the given percentage of the limit, the call is denied. The
-/// wait is at most about one period, or two periods with a [`SlidingCounter`], whose units count in two windows. The
-/// reported wait assumes that no waiter is released late. The method
-/// [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
+/// A call without priority is decided by the window itself, except that the call is denied while calls with priority
+/// are queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) that cannot pass now is
+/// queued until the window has room for the call. If the total cost of the queue would exceed the given percentage of
+/// the limit, the call is denied. The wait is at most one period, plus one slice with a [`SlidingWindow`], or two
+/// periods with a [`SlidingCounter`], whose units count in two windows. The reported wait assumes that no waiter is
+/// released late. The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests
+/// have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -81,8 +82,9 @@ mod sealed {
 
 /// An algorithm that treats calls with priority differently from others.
 ///
-/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples do not support priority. Implement it
-/// for an algorithm of your own if only calls with priority wait in its queue ([`QueueConfig::priority_only`]).
+/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples do not support priority. Implement
+/// this trait for an algorithm of your own if only calls with priority wait in its queue
+/// ([`QueueConfig::priority_only`]).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
     label = "priority has no effect here",
@@ -110,7 +112,7 @@ impl<A: Window> Priority<A> {
     fn new(algorithm: A, percent: u8) -> Self {
         assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
         let units = u128::from(algorithm.policy().quota) * u128::from(percent) / 100;
-        // At most the limit.
+        // The result is at most the limit, so it fits.
         Self { algorithm, units: units as u64 }
     }
 }
@@ -189,9 +191,9 @@ macro_rules! priority {
             impl Window for $window {}
 
             impl $window {
-                /// Lets calls with priority borrow up to `percent` of the limit from the next window. Each waits at
-                /// most the `max_wait` of this algorithm, whose `queue` and `overflow` have no effect. See
-                /// [`Priority`].
+                /// Lets calls with priority borrow up to `percent` of the limit from the next window. Each of these
+                /// calls waits at most the `max_wait` of this algorithm. The `queue` and `overflow` of this algorithm
+                /// have no effect. See [`Priority`].
                 ///
                 /// # Panics
                 ///

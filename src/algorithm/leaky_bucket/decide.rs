@@ -67,7 +67,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot to `cost` intervals after now, unless the slot is later already.
+    /// Moves the next slot to `cost` intervals after `now`, unless the slot is later already.
     fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {

@@ -20,12 +20,12 @@ use crate::quota::Quota;
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
 /// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
 /// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once. [`check`](crate::limiter::RateLimiter::check)
-/// never waits: it admits a call if no call is queued and, for each unit of the call admitted last, one interval has
-/// passed since that admission.
+/// never waits: it admits a call if no call is queued, and at least as many intervals have passed since the slot of the
+/// call admitted last as that call had units.
 ///
 /// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
 /// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are lost. So in any span `t` at
-/// most `1 + (t + 5 ms) * limit / period` calls are admitted.
+/// most `1 + (t + 5 ms) * limit / period` calls of cost 1 are admitted.
 ///
 /// A call of cost `n` is admitted at its slot and delays the next slot by `n` intervals. An idle bucket does not save
 /// up slots: after any pause, one call passes at once, not two.
@@ -61,9 +61,9 @@ use crate::quota::Quota;
 ///
 /// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The store keeps the
 /// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
-/// at which a timer fired. Slots that are overdue by up to five milliseconds are released at once, so a late timer does
-/// not lower the rate. After a longer stall the schedule moves, so that no burst is released. If a queued call is
-/// cancelled, the calls behind it get earlier slots.
+/// at which a timer fired. Calls whose slots are overdue by up to five milliseconds are released at once, so a late
+/// timer does not lower the rate. After a longer stall the schedule moves, so that no burst is released. If a queued
+/// call is cancelled, the calls behind it get earlier slots.
 ///
 /// ```text
 ///   10/s, queue 3: five at one instant
@@ -79,7 +79,8 @@ use crate::quota::Quota;
 /// Slots are counted in grains. A nanosecond has `limit` grains and an interval has `period` grains. Both are integers,
 /// so a rate of 3 per second does not drift.
 ///
-/// **Invariant.** Slots are at least `cost * period / limit` apart, and no call is admitted before its slot.
+/// **Invariant.** After a call of cost `n`, the next slot is at least `n * period / limit` later, unless units were
+/// given back. No call is admitted before its slot.
 ///
 /// **Cost.** Constant time, 24 bytes a key, and the memory of each waiter in the queue.
 ///

@@ -1,9 +1,10 @@
 /// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. The
 /// number is stored as two words, so that the state needs no padding for its alignment.
 ///
-/// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So slots in the future have nearly the
-/// whole range, up to the end of the clock's range and beyond. Overdue slots need less, because only queued calls use
-/// them. A slot that would be overdue by more than the offset is stored as the earliest slot that can be represented.
+/// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So nearly all 128-bit numbers are slots in
+/// the future, and the range of slots reaches beyond the end of the clock's range. Overdue slots need fewer numbers,
+/// because only queued calls use overdue slots. A slot that would be overdue by more than the offset is stored as the
+/// earliest slot that can be represented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,

@@ -9,7 +9,7 @@ use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, Stor
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum of a number that is an argument of a script and is added to another there.
+/// The maximum of a script's argument that the script adds to another number.
 const MAX_ADDED: u128 = 1 << 52;
 
 impl LeakyBucket {
@@ -42,7 +42,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, saturated at 64 bits.
+    /// Writes the grains until the next slot, saturated at 64 bits, and the time.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
         let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));

@@ -43,7 +43,7 @@ impl Algorithm for SlidingWindow {
     }
 
     /// Gives back the oldest units first. These would be available again first, so a refund never gives back too much,
-    /// whichever charge it is for.
+    /// whichever charge the refund is for.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
         self.advance(state, now);
         self.remove_oldest(state, cost);

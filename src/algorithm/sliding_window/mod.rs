@@ -61,14 +61,15 @@ const MAX_SLICES: u64 = 1_000;
 ///     forgotten
 /// ```
 ///
-/// The first call after a key was idle sets the edges of the key's slices: this call is at the last instant of a slice.
-/// So the units of a single burst are available again after exactly one period.
+/// The first admitted call after a key was idle sets the edges of the key's slices: this call is at the last instant of
+/// a slice. So the units of a single burst are available again after exactly one period.
 ///
 /// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
 /// period and not given back is in `total`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the ring
-/// advances once for each of them, at most `n` times. 56 bytes a key, and 8 for each slice.
+/// advances once for each of them, at most `n` times. A denial examines up to `n` slices. 56 bytes a key, and 8 for
+/// each slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,

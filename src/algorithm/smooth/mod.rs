@@ -82,9 +82,9 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
 /// ```
 ///
-/// Permits are taken from the right end of the store, and each costs the area under the line. So a limiter that was
-/// idle starts at `cf` times the interval, and reaches the interval itself after `warm_up`. Since the cost is an area,
-/// it does not matter how permits are split into calls.
+/// Permits are taken from the right end of the store, and each costs the area under the line. So if the store is full,
+/// a limiter that warms up starts at `cf` times the interval, and reaches the interval itself after `warm_up`. Since
+/// the cost is an area, it does not matter how permits are split into calls.
 ///
 /// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the threshold
 /// is at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by `1/2 + 2 / (1 +
@@ -135,9 +135,9 @@ impl Smooth {
         Self::with(quota, StoredPermits::Bursty)
     }
 
-    /// Creates Guava's `SmoothWarmingUp`: after a pause, the interval between calls is at first the normal interval
-    /// times the cold factor (3), and decreases to the normal interval within `warm_up`. The limiter is cold when it is
-    /// built.
+    /// Creates Guava's `SmoothWarmingUp`: after a long pause, the interval between calls is at first the normal
+    /// interval times the cold factor (3), and decreases to the normal interval within `warm_up`. The limiter is cold
+    /// when it is built.
     ///
     /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
     /// 292 years.

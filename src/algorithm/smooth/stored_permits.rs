@@ -50,7 +50,8 @@ impl StoredPermits {
     }
 
     /// Converts the time `stored` in the store `old`: returns the same fraction of the maximum of this store, rounded
-    /// so that no call is admitted early. If `old` is of another kind, returns the [initial](Self::initial) time.
+    /// so that no call is admitted early. If `old` is of another kind, or can store nothing, returns the
+    /// [initial](Self::initial) time.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,

@@ -24,7 +24,7 @@ fn a_call_waits_for_the_cost_of_the_one_before() {
     let five = Smooth::bursty(Quota::per_second(5));
     assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
     assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
-    // One second is stored: five permits, and the next is free since no cost precedes it.
+    // One second is stored: five permits. The sixth call passes at once as well, since its cost delays only the next.
     assert_eq!(
         waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
         [0, 0, 0, 0, 0, 0, 0, 20]

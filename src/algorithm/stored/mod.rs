@@ -25,11 +25,11 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 
 /// An algorithm whose states can be kept on other machines, as text.
 ///
-/// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority) and
-/// [`Concurrency`](crate::algorithm::Concurrency), whose calls in progress end with their process. Implement the trait
-/// for an algorithm of your own to use it with a [`RedisStore`](crate::store::redis::RedisStore). Two methods handle
-/// the *unit of a state*, which is the settings that are needed to read the numbers of a state, and two methods handle
-/// the state.
+/// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority),
+/// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. The calls in progress
+/// that a `Concurrency` counts end with their process. Implement the trait for an algorithm of your own to use it with
+/// a [`RedisStore`](crate::store::redis::RedisStore). Two methods handle the *unit of a state*, which is the settings
+/// that are needed to read the numbers of a state, and two methods handle the state.
 ///
 /// In the text of a state, instants are whole microseconds.
 ///
@@ -78,9 +78,9 @@ pub trait StoredAlgorithm: Algorithm {
         Ok(())
     }
 
-    /// Returns the steps by which a script on the server decides a check in one round trip. If there are none, the
-    /// store reads the state, decides, and writes the new state unless another process has changed it meanwhile. This
-    /// takes two round trips, and works for any arithmetic.
+    /// Returns the steps by which a script on the server decides a check in one round trip. Returns `None` if there is
+    /// no script. In this case, the store reads the state, decides, and writes the new state unless another process has
+    /// changed it meanwhile. This takes two round trips, and works for any arithmetic.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -101,8 +101,8 @@ pub trait StoredAlgorithm: Algorithm {
     /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges `cost` units, or as many of them as are available: the part of a call's actual cost that exceeds its
-    /// charge.
+    /// Charges `cost` units, or as many of them as are available, when a call is settled at more units than it was
+    /// charged. `cost` is the difference.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }

@@ -26,9 +26,9 @@ pub(crate) struct Step {
 /// The kind of a limit in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepKind {
-    /// A token bucket or a leaky bucket. The arguments are the grains of a microsecond, the grains of a unit, the
-    /// capacity in grains, the grains per unit of cost that must be available, the period in microseconds, and the
-    /// maximum number of grains in a state.
+    /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that a unit adds,
+    /// the capacity in grains, the grains that must be free for each unit of the cost (a leaky bucket: 0), the period
+    /// in microseconds, and the maximum number of grains in a state.
     Bucket,
     /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
     FixedWindow,

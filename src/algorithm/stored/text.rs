@@ -36,8 +36,8 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Each method returns `None` if the next word of the text is not of the kind that the
-/// method reads.
+/// Reads the numbers of a state. Each method that reads returns `None` if the next word of the text is not of the kind
+/// that the method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 

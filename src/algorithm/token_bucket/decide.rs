@@ -24,7 +24,7 @@ impl Algorithm for TokenBucket {
         state.last
     }
 
-    // Inlining this function saves a tenth of its time, although queues call it too.
+    // Inlining this function saves a tenth of its time, although it is also called by queues.
     #[inline(always)]
     fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);

@@ -19,7 +19,7 @@ use crate::quota::Quota;
 ///
 /// The capacity is the quota's burst. Unless a burst is set, it equals the limit. The bucket of a new key is full,
 /// except with [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units
-/// pass. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
+/// pass without waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
 /// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
 /// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. After a

@@ -9,7 +9,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum number of missing tokens of a state, in bursts. It is above one burst only because of calls that wait.
+/// The maximum number of missing tokens of a state, in bursts. More than one burst is missing only while calls wait.
 const MAX_DEBT: u64 = 1 << 20;
 
 impl TokenBucket {

@@ -9,8 +9,8 @@ use super::predicate::RequestPredicate;
 /// layer.
 ///
 /// The predicate compares the path that the layer receives. Inside axum's `nest`, the layer receives the path without
-/// the prefix, so any service nested there could use the name of the health service. Put the layer around gRPC services
-/// only.
+/// the prefix, so a request for another service that is nested there could have the path of the health service. Put the
+/// layer around gRPC services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};

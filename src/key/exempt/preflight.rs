@@ -7,8 +7,8 @@ use super::predicate::RequestPredicate;
 /// A predicate for CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard,
 /// section 4.8), and without a body, a `Content-Type` or an `X-HTTP-Method-Override`.
 ///
-/// A browser sends a preflight, without credentials, before a cross-origin request. If the preflight is rejected, the
-/// browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit
+/// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
+/// the browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit
 /// counts them. This predicate is for services that answer preflights inside the limit.
 ///
 /// Anyone can send preflights. So do not use this predicate where a handler would treat a preflight as a call

@@ -75,8 +75,8 @@ impl<S> Bearer<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that token, to peek at, refund or reset their usage. It is always `Some`: `None`
-    /// is the key of callers without a token.
+    /// Returns the key of callers with that token, to peek at, refund or reset their usage. The key is always `Some`:
+    /// `None` is the key of callers without a token.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -15,10 +15,11 @@ use crate::store::KeySecret;
 /// The value of a cookie, as a fingerprint.
 ///
 /// Callers without the cookie share one key, so a caller does not bypass the limit by omitting the cookie;
-/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name counts as one
-/// without the cookie, because the inner service might read either. It is not an error, since a sibling subdomain can
-/// set one of the two. A value longer than [`max_len`](Cookie::max_len), 8,192 bytes unless set, is an error of the
-/// client (400). All `Cookie` headers are read, because HTTP/2 may send each cookie in a header of its own.
+/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name counts as a
+/// request without the cookie, because the inner service might read either of them. Such a request is not an error of
+/// the client, since a sibling subdomain can set one of the two cookies. A value longer than
+/// [`max_len`](Cookie::max_len), 8,192 bytes unless set, is an error of the client (400). All `Cookie` headers are
+/// read, because HTTP/2 may send each cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
 /// compare cookies. So one session has one budget, even if a caller encodes the value in different ways. The value is
@@ -88,8 +89,8 @@ impl<S> Cookie<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that value, to peek at, refund or reset their usage. It is always `Some`: `None`
-    /// is the key of callers without the cookie.
+    /// Returns the key of callers with that value, to peek at, refund or reset their usage. The key is always `Some`:
+    /// `None` is the key of callers without the cookie.
     #[must_use]
     pub fn key(&self, value: &str) -> Option<S::Hash>
     where

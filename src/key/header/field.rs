@@ -17,10 +17,11 @@ use crate::store::{KeyWriter, SharedKey};
 /// [`or`](Header::or) uses another extractor for such callers. Two headers of that name are an error of the client
 /// (400), because the inner service might read either.
 ///
-/// The value is compared byte by byte. It is not checked: a caller that invents values gets a new budget for each.
-/// Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as an extension,
-/// and limit by that [`Extension`](crate::key::Extension). A value longer than [`max_len`](Header::max_len) is an error
-/// of the client. It is not truncated, because long values with the same beginning would then share a budget.
+/// The value is compared byte by byte. The value is not checked: a caller that invents values gets a new budget for
+/// each of them. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
+/// an extension, and limit by that [`Extension`](crate::key::Extension). A value longer than
+/// [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a value is not
+/// truncated, because long values with the same beginning would then share a budget.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};

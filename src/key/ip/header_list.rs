@@ -43,8 +43,8 @@ impl List {
     }
 }
 
-/// The iterator of [`List::elements`]. It is lazy: elements further left, which a caller may have written, are parsed
-/// only if the search reaches them.
+/// The iterator of [`List::elements`]. It is lazy: an element is parsed only when the search reaches it. A caller may
+/// have written the elements further left.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The unread rest of the current header value.

@@ -28,7 +28,7 @@ const PRIVATE: [&str; 8] = [
 ///
 /// | entry | meaning |
 /// |---|---|
-/// | `10.0.0.0/8`, `2001:db8::/32` | a network; bits beyond its prefix are an error |
+/// | `10.0.0.0/8`, `2001:db8::/32` | a network; a bit that is set after the prefix is an error |
 /// | `192.0.2.1`, `2001:db8::1` | one address |
 /// | `::ffff:10.0.0.0/104` | the IPv4 network `10.0.0.0/8`: mapped addresses are IPv4 addresses everywhere |
 /// | `loopback` | `127.0.0.0/8`, `::1` |

@@ -92,9 +92,9 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`, before this layer or a
-            /// layer [joined](crate::RateLimitLayer::and) with it counts anything. If the method is called twice,
-            /// callers in either list are denied. A deny list takes precedence over [`allow`](Self::allow).
+            /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`. Neither this layer nor
+            /// a layer [joined](crate::RateLimitLayer::and) with it charges such a request. If the method is called
+            /// twice, callers in either list are denied. A deny list takes precedence over [`allow`](Self::allow).
             ///
             /// ```
             /// use tower_throttle::key::{Networks, PeerIp};

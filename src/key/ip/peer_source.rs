@@ -101,7 +101,7 @@ fn by_axum(_: &Extensions) -> Option<Peer> {
 
 #[cfg(feature = "tonic")]
 fn by_tonic(extensions: &Extensions) -> Option<Peer> {
-    // tonic inserts this extension for its own TLS, too.
+    // tonic also inserts this extension for its own TLS.
     let tcp = extensions.get::<tonic::transport::server::TcpConnectInfo>();
     if let Some(info) = tcp {
         return info.remote_addr().map(|address| Peer::of(Some(address.ip())));

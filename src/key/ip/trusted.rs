@@ -13,7 +13,7 @@ use crate::error::NetworkError;
 /// without going through the proxies is limited by its own address. A number of hops is for proxies whose addresses are
 /// unknown. It is correct only if every request comes through exactly that many proxies.
 ///
-/// Clones share the list: [`replace`](TrustedProxies::replace) changes it for all of them, while requests are being
+/// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, while requests are being
 /// served.
 ///
 /// ```
@@ -45,9 +45,9 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// Returns an error if an entry is not a network; the error names the entry, and says what to write. Returns an
-    /// error if the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any
-    /// address. So such a list cannot be given to [`replace`](TrustedProxies::replace) either.
+    /// Returns an error if an entry is not a network; the error names the entry, and says what to write. Also returns
+    /// an error if the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any
+    /// address.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -76,7 +76,7 @@ impl TrustedProxies {
     }
 
     /// Trusts proxies in networks that are not routed on the internet; see
-    /// [`Networks::private`](super::Networks::private). Do not use this if callers are in such a network, too.
+    /// [`Networks::private`](super::Networks::private). Do not use this if callers are in such a network.
     #[must_use]
     pub fn private() -> Self {
         Self::of(Trust::Networks(NetworkSet::private()))

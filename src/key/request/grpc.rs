@@ -44,8 +44,8 @@ impl GrpcService {
         Self { known: KnownNames::new(services.into_iter().map(service)) }
     }
 
-    /// Returns the key of calls to that service, to peek at, refund or reset their usage. It is `None` for all unknown
-    /// services, which share that key.
+    /// Returns the key of calls to that service, to peek at, refund or reset their usage. The key is `None` for each
+    /// unknown service, so all unknown services share it.
     #[must_use]
     pub fn key(&self, service: &str) -> Option<Arc<str>> {
         self.known.name(service)
@@ -98,8 +98,8 @@ impl GrpcMethod {
         Self { known: KnownNames::new(methods.into_iter().map(method)) }
     }
 
-    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. It
-    /// is `None` for all unknown methods, which share that key.
+    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. The
+    /// key is `None` for each unknown method, so all unknown methods share it.
     #[must_use]
     pub fn key(&self, method: &str) -> Option<Arc<str>> {
         method.strip_prefix('/').and_then(|method| self.known.name(method))

@@ -50,8 +50,8 @@ impl Host {
 }
 
 impl Host {
-    /// Returns the key of requests for that host, given without a port, to peek at, refund or reset their usage. It is
-    /// `None` for all unknown hosts, which share that key.
+    /// Returns the key of requests for that host, given without a port, to peek at, refund or reset their usage. The
+    /// key is `None` for each unknown host, so all unknown hosts share it.
     #[must_use]
     pub fn key(&self, host: &str) -> Option<Arc<str>> {
         self.known.name(&canonical(host))

@@ -5,8 +5,8 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// The HTTP method: one key per method, or one per class of methods.
 ///
-/// `HEAD` counts as `GET`, because in axum the handlers of `GET` answer `HEAD` too. All methods that the standards do
-/// not define have one key, because callers can invent them. A layer that takes the method from a header
+/// `HEAD` counts as `GET`, because in axum the handlers of `GET` also answer `HEAD`. All methods that the standards do
+/// not define share one key, because callers can invent methods. A layer that takes the method from a header
 /// (`X-HTTP-Method-Override`) belongs outside the rate-limit layer.
 ///
 /// ```

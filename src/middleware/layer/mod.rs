@@ -59,9 +59,9 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle` and `priority`. Call `and` after all methods that configure one of the joined
-/// layers: only `and`, `responder`, `on_reject` and the methods that read counts can follow `and`. The other methods
-/// can be called in any order.
+/// Call `cost` before `tier`, `settle` and `priority`; call `top_keys` before `tier`; and call `responder` before
+/// `on_reject`. Call `and` after all methods that configure one of the joined layers: only `and`, `responder`,
+/// `on_reject` and the methods that read counts can follow `and`. The other methods can be called in any order.
 ///
 /// # Shared state
 ///
@@ -155,10 +155,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject) them.
     ///
-    /// The first such request is logged (feature `tracing`), and so is the first request after it that the store
-    /// decides again. If a store keeps changing between failing and deciding, ever fewer of the changes are logged. The
-    /// option has no effect with state in memory, which never fails. So it is not needed for layers that are joined
-    /// with [`and`](RateLimitLayer::and).
+    /// The first such request is logged (feature `tracing`). When the store decides requests again, this is logged
+    /// once. If a store keeps changing between failing and deciding, ever fewer of the changes are logged. The option
+    /// has no effect with state in memory, which never fails. Layers joined with [`and`](RateLimitLayer::and) have
+    /// their state in memory, so they do not need it.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)

@@ -37,8 +37,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.shadow = Some(shadow.clone()))
     }
 
-    /// Counts what this policy does, second by second, in `timeline`: also the response times of the inner service. One
-    /// timeline may be given to several policies, which are then counted together.
+    /// Counts what this policy does, second by second, in `timeline`, including the response times of the inner
+    /// service. One timeline may be given to several policies, whose counts are then added up.
     ///
     /// ```
     /// use tower_throttle::stats::Timeline;

@@ -34,9 +34,9 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     /// Sets the function that returns the algorithm for a request: for example one limit for free users and another for
     /// paying users, or one for logins and another for searches.
     ///
-    /// Units that a key uses in one tier count in all tiers: if a user moves to another tier, the usage is not reset,
-    /// and the user is not locked out. See [`Tiered`]. The quota that is reported to clients is that of the chosen
-    /// algorithm. If you also set a [`cost`](RateLimitLayer::cost), set it first.
+    /// Units that a key uses in one tier count in all tiers: if a user moves to another tier, the usage is not reset.
+    /// See [`Tiered`]. The quota that is reported to clients is that of the chosen algorithm. If you also set a
+    /// [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
     /// use http::Request;
@@ -79,8 +79,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// difference is refunded to the window in which it was charged, as far as the charge still counts. A bucket
     /// refunds the difference less the units that have been refilled since, and `Smooth::warming_up` refunds it at the
     /// rate of a warm limiter. If the actual cost is higher, the difference is charged as far as units are available;
-    /// the remaining units never become negative. A call that fails, or whose client disconnects, keeps its charge. Do
-    /// not use this method with limits of calls in progress, which release their units when calls end.
+    /// the remaining units never become negative. If the inner service returns an error, or the client disconnects
+    /// before there is a response, the call keeps its charge. Do not use this method with limits of calls in progress,
+    /// which release their units when calls end.
     ///
     /// The header fields of a settled response describe the state after settling, if the store settles at once, as
     /// [`MemoryStore`](crate::store::MemoryStore) does. If a call is not settled, because the function returned `None`
@@ -116,7 +117,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.map_policy(|Policy { key, limiter, options }| Policy { key, limiter, options: f(options) })
     }
 
-    /// Exempts requests that match `condition` from the limit.
+    /// Exempts requests that match `condition` from this limit.
     ///
     /// The condition is a closure that names its argument's type, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) or
@@ -149,9 +150,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Counts the keys that this policy denies most often in `top`, each labelled by a random number. See [`TopKeys`].
+    /// Counts the keys that this policy denies most often in `top`, each labelled by a hash with a random seed. See
+    /// [`TopKeys`].
     ///
-    /// Call it before [`tier`](RateLimitLayer::tier). Denials in shadow mode count.
+    /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode count.
     #[must_use]
     pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, S> {
         self.watched(top, HashLabel)
@@ -159,7 +161,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Counts the keys that this policy denies most often in `top`, each with the label that the function returns.
     ///
-    /// A label is shown as it is: leave out what must not be seen by those who read it, such as an API key.
+    /// A label is shown as it is: leave out what readers of the list must not see, such as an API key.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -191,7 +193,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Sets the function that returns whether a request has priority. If the algorithm is a [window that
     /// lends](crate::algorithm::Priority), requests with priority can wait for the next window instead of being
-    /// rejected. If you also set a [`cost`](RateLimitLayer::cost), set it first.
+    /// rejected. If you also set a [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
     /// use http::Request;

@@ -51,7 +51,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second policy always runs: its error for a forbidden caller takes precedence over a missing key.
+        // The second policy always runs: its error for a forbidden caller takes precedence over a missing key of the
+        // first.
         match self.1.gather(others, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),

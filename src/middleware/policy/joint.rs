@@ -12,7 +12,7 @@ use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
-    /// Lets an extractor that watches keys count one that was denied.
+    /// If the extractor watches keys, lets it count the key of a denied request.
     pub(super) fn watch_key<Req>(&self, info: &PolicyInfo, request: &Req, outcome: Option<&Outcome>)
     where
         K: KeyExtractor<Req>,
@@ -25,7 +25,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// Returns the same key as [`key`](Self::key), but does not count and log errors a second time.
+    /// Returns the key that [`key`](Self::key) returns, without counting and logging an error a second time.
     pub(super) fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,

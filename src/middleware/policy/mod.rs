@@ -74,8 +74,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if options.is_settled { attempt.with_reservation() } else { attempt }
     }
 
-    /// Returns the outcome of a decision that `algorithm` made, or, if it is `None`, that the limiter's own algorithm
-    /// made.
+    /// Returns the outcome of a decision that `algorithm` made. If `algorithm` is `None`, the limiter's own algorithm
+    /// made the decision.
     #[inline]
     fn outcome(
         &self,

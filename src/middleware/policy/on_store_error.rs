@@ -1,7 +1,7 @@
 /// The treatment of requests that the store could not decide, because it failed or did not answer in time.
 ///
 /// A store in memory never fails. A store in Redis can have a [fallback](crate::guide::many_machines), a limiter in
-/// memory that decides while Redis fails; this treatment does not apply to requests that the fallback decides.
+/// memory that decides while Redis fails. Requests that the fallback decides are not affected by this setting.
 ///
 /// ```no_run
 /// use tower_throttle::middleware::OnStoreError;
@@ -25,7 +25,7 @@ pub enum OnStoreError {
     /// admitted that the limit would have denied.
     #[default]
     Reject,
-    /// Admits the request without a limit, and reports no limit to the caller. Use this only if what the limit protects
-    /// can do without it for a while.
+    /// Admits the request without a limit, and reports no limit to the caller. Use this only if the service can do
+    /// without the limit for a while.
     Allow,
 }

@@ -11,7 +11,7 @@ use crate::store::Reservation;
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    /// The quotas of the algorithm that decided. `None` if they are those that the policy was created with.
+    /// The quotas of the algorithm that decided. `None` if these are the quotas that the policy was created with.
     pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
     /// `true` if the algorithm was chosen for the request.
     pub(in crate::middleware) is_tiered: bool,
@@ -24,8 +24,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if they are
-    /// those that the policy was created with.
+    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if these are
+    /// the quotas that the policy was created with.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
         Self { decision, quotas, is_tiered: false, is_shadow: false, borrowed: 0, reservation: None }
@@ -54,7 +54,8 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
 }
 
-/// Records the decisions on a request in the timelines of its policies. `is_admitted` says what became of it.
+/// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether all policies
+/// together admitted the request.
 #[inline]
 pub(in crate::middleware) fn record_decisions(
     infos: &[PolicyInfo],
@@ -67,7 +68,7 @@ pub(in crate::middleware) fn record_decisions(
                 (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed),
                 (true, _) => Event::Admitted,
                 (false, false) => Event::Denied,
-                // Another policy denied it.
+                // Another policy denied the request.
                 (false, true) => continue,
             };
             timeline.record(timeline.now(), event);
@@ -81,7 +82,7 @@ pub(in crate::middleware) fn started(infos: &[PolicyInfo]) -> Nanos {
     infos.iter().find_map(|info| info.timeline.as_ref()).map_or(Nanos::ZERO, Timeline::now)
 }
 
-/// Records the end of a request that the inner service was called with at `started`.
+/// Records the end of a request. `started` is the time at which the inner service was called.
 #[inline]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],

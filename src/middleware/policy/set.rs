@@ -28,7 +28,7 @@ impl<P: PolicyCount> Policies<P> {
 }
 
 impl<P> Policies<P> {
-    /// Lets the extractors that watch keys count those that were denied.
+    /// Lets the extractors that watch keys count the keys that were denied.
     #[inline]
     pub(in crate::middleware) fn watch<Req>(&self, request: &Req, verdict: &Verdict<P::Outcomes>)
     where
@@ -96,7 +96,7 @@ pub trait PolicySet<Req>: PolicyCount {
         waited: <Self::Wait as Future>::Output,
     ) -> Verdict<Self::Outcomes>;
 
-    /// Lets the extractors that watch keys count those that were denied.
+    /// Lets the extractors that watch keys count the keys that were denied.
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
@@ -141,7 +141,7 @@ pub trait JointPolicy<Req>: PolicyCount {
         permit: &mut Permit,
     );
 
-    /// Lets the extractors that watch keys count those that were denied.
+    /// Lets the extractors that watch keys count the keys that were denied.
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 

@@ -60,6 +60,7 @@ impl fmt::Debug for Shadow {
 }
 
 /// An extension of a request that a limit in [shadow mode](crate::middleware::RateLimitLayer::shadow) would have denied
-/// or queued: the decision of that limit. If there are several such limits, it is the decision of the last.
+/// or queued: the decision of that limit. If there are several such limits, the extension has the decision of the limit
+/// that decided last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowDenied(pub Decision);

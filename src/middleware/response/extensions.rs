@@ -35,9 +35,9 @@ impl Decisions {
 /// The policy that denied a request: an extension of the response, if
 /// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
 ///
-/// The extension is for outer layers, such as a layer that records metrics. No part of it is sent to the caller, so it
-/// also names policies that are hidden from callers. If several policies denied the request, it is the policy with the
-/// longest wait.
+/// The extension is for outer layers, such as a layer that records metrics. It is not sent to the caller, and it also
+/// names policies that are hidden from callers. If several policies denied the request, the extension has the one with
+/// the longest wait; an unknown wait counts as the longest.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     policy: Arc<str>,

@@ -11,7 +11,7 @@ use super::{retry_after, structured_field};
 use crate::middleware::formats::{self, Draft, RATELIMIT, RATELIMIT_POLICY};
 use crate::middleware::policy::policy_name::PolicyName;
 
-/// What a rejection reports of its waits.
+/// The waits that a rejection reports.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::middleware) struct Waits {
     /// The time until the caller can retry, as in `Retry-After`. `None` if the time is unknown or waiting does not

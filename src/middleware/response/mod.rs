@@ -41,7 +41,7 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call may be queued. If it returns `None`, only the algorithm's own maximum
+    /// Returns the maximum time that the call may be queued. `None` means that only the algorithm's own maximum
     /// applies. The method is called before the call is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
@@ -56,7 +56,7 @@ pub trait Responder<Req, Res, Err> {
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
     /// Holds the permit of a call until its response has ended. The default drops the permit, so the call ends as soon
-    /// as there is a response. A responder that delegates to another responder must delegate this method, too.
+    /// as there is a response. A responder that delegates to another responder must delegate this method.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
@@ -75,10 +75,10 @@ pub trait Responder<Req, Res, Err> {
     /// Returns an error if this responder rejects calls by an error, as `ErrorResponder` does.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Reads the rest of a rejected request, after [`reject`](Self::reject) and before the response that `reject`
-    /// returned is passed on. The default returns `None`: the request is dropped, and the response is passed on at
-    /// once. A responder that delegates to another responder must delegate this method and [`drained`](Self::drained),
-    /// too.
+    /// Reads the rest of a rejected request. The method is called after [`reject`](Self::reject), and the response that
+    /// `reject` returned is passed on after the drain. The default returns `None`: the request is dropped, and the
+    /// response is passed on at once. A responder that delegates to another responder must delegate this method and
+    /// [`drained`](Self::drained).
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
@@ -146,8 +146,8 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call. It is a lower bound if the wait of one of
-    /// these policies is unknown.
+    /// Returns the longest known wait of the policies that denied the call. If the wait of one of these policies is
+    /// unknown, the result is a lower bound of the time until all of them would allow the call.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }

@@ -8,7 +8,7 @@ use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 
 /// A format of the header fields that report limits to callers.
 ///
-/// The draft still changes, so more formats may be added.
+/// The draft draft-ietf-httpapi-ratelimit-headers still changes, so more formats may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderFormat {
@@ -18,11 +18,12 @@ pub enum HeaderFormat {
     /// that denied with the longest wait or, if no policy denied, the policy with the fewest remaining units.
     XRateLimit(ResetFormat),
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
-    /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. It cannot be combined
-    /// with [`Draft11`](Self::Draft11), whose `RateLimit-Policy` differs.
+    /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. This format cannot be
+    /// combined with [`Draft11`](Self::Draft11), whose `RateLimit-Policy` differs.
     Draft06,
     /// `RateLimit: limit=10, remaining=0, reset=5` of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
-    /// in draft 7. It cannot be combined with [`Draft11`](Self::Draft11), whose fields with these names differ.
+    /// in draft 7. This format cannot be combined with [`Draft11`](Self::Draft11), whose fields with these names
+    /// differ.
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
@@ -85,7 +86,8 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) retry_after_unknown: Option<Duration>,
     /// The maximum wait that is reported.
     pub(in crate::middleware) max_reported_wait: Duration,
-    /// The status of a rejection where waiting does not help. `never_fits_body` is the format of its body.
+    /// The status of a rejection where waiting does not help. `never_fits_body` is the format of the body of such a
+    /// rejection.
     pub(in crate::middleware) never_fits_status: StatusCode,
     pub(in crate::middleware) never_fits_body: Option<BodyFormat>,
     pub(in crate::middleware) jitter: Duration,

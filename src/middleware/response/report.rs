@@ -12,7 +12,7 @@ use crate::middleware::policy::info::PolicyInfo;
 use crate::middleware::policy::outcome::{Outcome, limited};
 use crate::middleware::policy::policy_name::PolicyName;
 
-/// The decision of one policy. If the policy has several limits on its key, it is the decision of the limit that
+/// The decision of one policy. If the policy has several limits on its key, this is the decision of the limit that
 /// [matters most](Decision::limit_index).
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyReport<'a> {

@@ -43,7 +43,8 @@ impl<A: Algorithm> MemoryCharge<A> {
 
     /// Settles the call. Returns a decision that describes the key right after the settlement, under the same lock.
     ///
-    /// Returns `None` if the key was evicted and, for a higher actual cost, the table has no room for it.
+    /// Returns `None` if the key is no longer in the table and, for a higher actual cost, the table has no room for the
+    /// key.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {

@@ -183,7 +183,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Undoes a charge of `cost` made at `charged_at`, as far as its units still count.
+    /// Undoes a charge of `cost` units made at `charged_at`, as far as these units still count.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
         self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));

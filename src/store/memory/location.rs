@@ -10,7 +10,8 @@ pub(super) enum Location {
     Shared(Fingerprint),
 }
 
-/// Returns the base-2 logarithm of the number of buckets that a table of `max_keys` shares: about as many as keys.
+/// Returns the base-2 logarithm of the number of buckets that a table of `max_keys` keys has: `max_keys` rounded up to
+/// a power of two, within [`SHARED_BITS`].
 pub(super) fn shared_bits(max_keys: usize) -> u32 {
     let (min, max) = SHARED_BITS;
     max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)

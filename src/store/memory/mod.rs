@@ -64,18 +64,19 @@ pub use wait::QueuedAcquire;
 /// # How large `max_keys` should be
 ///
 /// `max_keys` should be larger than the number of distinct keys in the longest window of the algorithm, or in the
-/// duration of a lockout if that is longer. The window of a bucket is the time in which it fills. With such a
-/// `max_keys`, no key is evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
+/// duration of a lockout if that duration is longer. The window of a bucket is the time in which the bucket fills. For
+/// a [`SlidingCounter`](crate::algorithm::SlidingCounter), count the keys of two windows. With such a `max_keys`, no
+/// key is evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
 ///
 /// # Memory
 ///
 /// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and the key cannot be read back. With a
 /// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes, the algorithm's
 /// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
-/// doubling: count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The table has 64 parts. A
-/// call whose new key makes a part grow moves all keys of that part, and other calls for these keys wait for the part's
-/// lock. So the cost of growth is amortised. The memory of removed keys is reused, but not freed while the limiter
-/// exists.
+/// doubling: with a `TokenBucket`, count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The
+/// table has 64 parts. A call whose new key makes a part grow moves all keys of that part, and other calls for these
+/// keys wait for the part's lock. So the cost of growth is amortised. The memory of removed keys is reused, but not
+/// freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {

@@ -33,10 +33,10 @@ pub enum OnFull {
     /// rounded up to a power of two, at least 256 and at most 65,536. No key is evicted.
     ///
     /// A key that shares a bucket can be denied because of units that other keys have used. The calls of such a key are
-    /// not queued but denied, a [`Lockout`](crate::algorithm::Lockout) never locks it out, and a
+    /// not queued but denied, a [`Lockout`](crate::algorithm::Lockout) never locks such a key out, and a
     /// [`reset`](crate::limiter::RateLimiter::reset) has no effect on it. A key that gets its own place later starts
-    /// with the units that its shared bucket has left, so it does not get a second quota. A bucket takes as much memory
-    /// as a key.
+    /// with the units that its shared bucket has left, so the key does not get a second quota. A bucket takes as much
+    /// memory as a key.
     ShareBuckets,
     /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
     /// get a 503.

@@ -35,8 +35,9 @@ enum Look {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key. Examines a few keys, and removes those that are fresh. If there is still no room,
-    /// and the policy evicts keys, evicts an examined key that is not in `keep`. The caller must not hold a lock.
+    /// Reserves room for a new key. Examines a few keys, and removes the examined keys that are fresh. If there is
+    /// still no room, and the policy evicts keys, evicts an examined key that is not in `keep`. The caller must not
+    /// hold a lock.
     pub(super) fn make_room(&self, keep: &[Fingerprint]) -> Option<Place<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         let mut sweep_queue = self.sweep_queue();
@@ -50,8 +51,8 @@ impl<A: Algorithm> Table<A> {
         place
     }
 
-    /// Examines a few keys if `key` is not in the table, and removes those that are fresh. So even a peek at a new key,
-    /// which inserts nothing, sweeps. The caller must not hold a lock.
+    /// Examines a few keys if `key` is not in the table, and removes the examined keys that are fresh. So even a call
+    /// of cost 0 with a new key, which inserts nothing, sweeps. The caller must not hold a lock.
     pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         if !self.is_known(key) {
             self.clean_shared();

@@ -25,7 +25,7 @@ pub(super) struct Shard<A: Algorithm> {
 
 impl<A: Algorithm> Shard<A> {
     /// Makes a slot for one more state. A removed key may still occupy a slot. If no slot is left because of removed
-    /// keys, the map is rebuilt at its current size, since it would double otherwise.
+    /// keys, the map is rebuilt at its current size, since the map would double otherwise.
     pub(super) fn make_slot(&mut self) {
         let Self { states, room, .. } = self;
         if states.len() == states.capacity() && states.len() < *room {

@@ -70,7 +70,8 @@ impl SipHasher {
             return;
         }
         self.block(self.tail);
-        // The bytes of `word` that are in the block. If all bytes are, a shift by 64 would be an overflow.
+        // The bytes of `word` that are in the block. If all 8 bytes are in the block, a shift by 64 would be an
+        // overflow.
         let used = 8 - self.tail_len;
         self.tail = if used < 8 { word >> (8 * used) } else { 0 };
         self.tail_len = filled - 8;

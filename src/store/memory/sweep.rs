@@ -44,7 +44,7 @@ impl SweepQueue {
     }
 
     /// Returns the next key, and moves it to the end. Returns `None` if that key was removed from the table. The caller
-    /// counts this as an examined key, so that the work per examined key is constant.
+    /// counts a removed key as examined, so that the work per examined key is constant.
     pub(super) fn next(&mut self) -> Option<Fingerprint> {
         let key = self.order.pop_front()?;
         if self.gone.remove(&key) {

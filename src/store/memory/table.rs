@@ -1,12 +1,13 @@
 //! A bounded map that removes fresh keys.
 //!
-//! When a key is inserted, the two keys that were examined longest ago are examined. They are removed if they are fresh
-//! and have been idle for a window of the quota, at most ten seconds. So a busy key that is often fresh is not removed
-//! and inserted again at each call. There is no thread and no timer. Work per call is constant, except for the growth
-//! of the map, which is amortised: the call that makes a shard grow moves all its keys.
+//! When a key is inserted, the two keys that were examined longest ago are examined. An examined key is removed if it
+//! is fresh and has been idle for the algorithm's longest window, or for ten seconds if that window is longer. So a
+//! busy key that is often fresh is not removed and inserted again at each call. There is no thread and no timer. Work
+//! per call is constant, except for the growth of the map, which is amortised: the call that makes a shard grow moves
+//! all its keys.
 //!
-//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
-//! can be removed, [`OnFull`](super::OnFull) defines what happens to the new key.
+//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If no
+//! key can be removed, [`OnFull`](super::OnFull) defines what happens to the new key.
 
 use std::collections::hash_map::Entry;
 use std::mem;
@@ -100,7 +101,7 @@ impl<A: Algorithm> Table<A> {
         }
         let late = now < algorithm.last_update(state);
         let now = if late { self.clock.now() } else { now };
-        // Not taken apart: the decision would be copied.
+        // The result is not taken apart, because that would copy the decision.
         let decision = change(algorithm, state, now);
         if let Some(decision) = &decision {
             self.count(key, call, decision);

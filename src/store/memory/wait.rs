@@ -35,7 +35,7 @@ pin_project! {
         wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
-        // It is boxed because most calls hold nothing.
+        // This value is boxed, because most calls hold nothing.
         held: Option<Box<Held<A>>>,
         charged_at: Nanos,
     }

@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
 
-/// The number of failures in a row after which a late trip, or one without a connection, opens the breaker.
+/// The number of failures in a row that opens the breaker if the last of them is a late trip, or one without a
+/// connection. Any other outage opens the breaker at once.
 const MAX_LATE: u64 = 5;
 const MILLISECOND: u64 = 1_000_000;
 /// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that

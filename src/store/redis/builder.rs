@@ -42,7 +42,7 @@ pub(super) struct Settings {
     slot: Option<String>,
     secret: Option<KeySecret>,
     pub(super) remember_denials: Duration,
-    /// `true` if calls are decided by scripts, where the algorithm has one.
+    /// `true` if scripts decide the calls of each algorithm that has a script.
     pub(super) scripts: bool,
 }
 
@@ -73,8 +73,8 @@ impl RedisStoreBuilder {
         Self::with(Ok(Servers::One(client.into())))
     }
 
-    /// Creates a builder for the [cluster](RedisStore::cluster) in which the servers of these clients are. Other nodes are
-    /// reached with the settings of the first, such as its certificates.
+    /// Creates a builder for the [cluster](RedisStore::cluster) that has the servers of these clients. The other nodes
+    /// are reached with the settings of the first client, such as its certificates.
     pub fn from_cluster_clients(clients: impl IntoIterator<Item = ::redis::Client>) -> Self {
         let infos = clients.into_iter().map(|client| client.get_connection_info().clone());
         Self::with(Ok(Servers::Cluster(infos.collect())))
@@ -86,15 +86,15 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the maximum time of a call, including the time to reconnect: 50 ms unless set. A timer may be up to 1 ms
-    /// late.
+    /// Sets the maximum time for which a call waits for the server: 50 ms unless set. This includes the time to
+    /// reconnect, and not the time for which the call waits for units. A timer may be up to 1 ms late.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets how long an attempt to connect may take, including log-in and TLS: 250 ms unless set, or the
-    /// [deadline](Self::deadline) if that is longer.
+    /// Sets how long an attempt to connect may take, including log-in and TLS: unless set, 250 ms, or the
+    /// [deadline](Self::deadline) if the deadline is longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may
     /// be much longer than the deadline, for example for a server that is far away. But if a server does not answer at
@@ -110,18 +110,19 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the secret with which keys above [100 bytes](KeyText::MAX_LEN) are hashed. All processes need the same
-    /// secret. Without a secret, keys of any length are stored in full.
+    /// Sets the secret with which keys are hashed whose texts have more than [100 bytes](KeyText::MAX_LEN). All
+    /// processes need the same secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
     }
 
-    /// Sets the maximum time for which a denial is remembered: one second unless set. With zero, no denial is
-    /// remembered, and each call is sent.
+    /// Sets for how long a process remembers that a key has no unit available: one second unless set. With zero,
+    /// nothing is remembered, and each call is sent.
     ///
-    /// A denial is remembered at most until one unit is available. During this time, calls for the key are denied
-    /// without a trip, and a reset or refund by another process is not noticed.
+    /// During this time, the process denies without a trip each call for the key whose units cannot be available yet. A
+    /// reset or refund by another process is not noticed. With a [lockout](crate::algorithm::Lockout), each call is
+    /// sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self
@@ -135,11 +136,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server, and executes a script to test the connection.
+    /// Connects to the server, and executes a script to test the connection. In a cluster, executes the script on each
+    /// master.
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is wrong, or the server cannot be reached or does not execute scripts.
+    /// Returns an error if the URL is wrong, if the server (in a cluster, each master) cannot be reached, if a server
+    /// does not execute scripts, or if there is no tokio runtime.
     pub async fn connect(self) -> Result<RedisStore, RedisError> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RedisError::new(RedisErrorKind::NoRuntime, ""));
@@ -204,7 +207,7 @@ impl RedisStoreBuilder {
     }
 }
 
-/// What a builder's servers are reached by.
+/// The connection to the server, or the cluster.
 enum Opened {
     One(Client),
     Cluster(Arc<Cluster>),

@@ -48,7 +48,7 @@ struct Connecting {
     until: Option<Nanos>,
 }
 
-/// Marks the end of the task when it is dropped, also if the runtime drops the task.
+/// A guard that the task holds. Dropping the guard records that the task has ended, also if the runtime drops the task.
 struct ConnectTask {
     inner: Arc<Inner>,
     number: u64,
@@ -75,7 +75,8 @@ impl Client {
         }
     }
 
-    /// Returns which nodes have which slots of a cluster, as the server replies. Waits until there is a connection.
+    /// Returns the server's reply to `CLUSTER SLOTS`, which says which nodes have which slots. Waits until there is a
+    /// connection.
     pub(super) async fn slots(&self) -> Result<Value, RedisError> {
         let mut command = ::redis::cmd("CLUSTER");
         command.arg("SLOTS");
@@ -122,7 +123,7 @@ impl Inner {
     }
 
     /// Starts the task that connects, unless it is running. The task ends when there is a connection, or when no call
-    /// waits for one any more.
+    /// waits for a connection any more.
     fn start_connecting(self: &Arc<Self>) -> Result<(), RedisError> {
         let runtime = Handle::try_current()
             .map_err(|error| RedisError::new(RedisErrorKind::NoRuntime, error.to_string()))?;
@@ -150,7 +151,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the connection with that number. If another connection has replaced it, nothing is dropped.
+    /// Drops the connection with that number, unless another connection has replaced it.
     fn discard(&self, number: u64) {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
@@ -161,7 +162,7 @@ impl Inner {
         });
     }
 
-    /// Returns the present connection. Waits until there is one.
+    /// Returns the present connection and its number. Waits until there is a connection.
     async fn connected(self: &Arc<Self>) -> Result<(u64, MultiplexedConnection), RedisError> {
         let Current { number, connection } = self.current.borrow().clone();
         if let Some(connection) = connection {

@@ -1,7 +1,7 @@
-//! The nodes of a cluster. Each has a link of its own, so a node that fails concerns only its keys.
+//! The nodes of a cluster. Each node has a link of its own, so a node that fails affects only its keys.
 //!
-//! The `redis` crate has a connection to a cluster, too. It asks for the slots again after each failure of a node, and holds
-//! back all requests meanwhile, also those to other nodes.
+//! The `redis` crate has a cluster connection of its own. After each failure of a node, that connection asks for the
+//! slots again and meanwhile holds back all requests, including those to other nodes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
 use crate::store::shared_key::KeyText;
 
-/// The number of nodes that are asked at once which node has which slots.
+/// The number of nodes that are asked for the slots at the same time.
 const ASKED_AT_ONCE: usize = 4;
-/// The shortest time between two times at which nodes are asked that, in nanoseconds.
+/// The minimum pause between two questions for the slots, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
 pub(super) struct Cluster {
@@ -34,20 +34,20 @@ pub(super) struct Cluster {
     /// A link that is used for its clock and deadline alone.
     any: Arc<Link>,
     nodes: RwLock<Nodes>,
-    /// The time from which the nodes may be asked for the slots again.
+    /// The earliest time of the next question for the slots.
     next_question: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Nodes {
     nodes: Vec<Node>,
-    /// The index of the node of each slot.
+    /// The index of each slot's node in `nodes`.
     of_slots: Vec<u16>,
-    /// What nodes have counted that are no longer among the masters.
+    /// The counts of nodes that are no longer masters.
     former: RedisStats,
 }
 
-/// Ends the time in which no other question for the slots begins.
+/// A question for the slots. No other question begins until this is dropped and the pause after it is over.
 struct Question(Arc<Cluster>);
 
 impl Cluster {
@@ -71,7 +71,8 @@ impl Cluster {
             return Err(config("a cluster needs the URL of at least one node".to_owned()));
         };
         let any = Arc::clone(&node.link);
-        // Until the slots are known, a node that does not have a key says which one does.
+        // Until the slots are known, any node is asked for a key. A node that does not have the key replies which node
+        // has it.
         let of_slots = (0..SLOTS).map(|slot| (slot % first.len()) as u16).collect();
         let nodes = Nodes { nodes: first, of_slots, former: RedisStats::default() };
         Ok(Self { named, settings, any, nodes: RwLock::new(nodes), next_question: AtomicU64::new(0) })
@@ -86,7 +87,8 @@ impl Cluster {
         Arc::clone(&nodes.nodes[usize::from(nodes.of_slots[usize::from(slot(key))])].link)
     }
 
-    /// Takes over that another node has a key, if `error` says so. Returns the way there.
+    /// If `error` says that another node has the key, records that node for the key's slot, unless the slot is still on
+    /// its way there. Returns the route to that node.
     pub(super) fn redirect(self: &Arc<Self>, from: &Route, error: &RedisError) -> Option<Route> {
         let Redirect { is_asking, slot, mut address } = Redirect::parse(error)?;
         let link = {
@@ -108,32 +110,34 @@ impl Cluster {
             Arc::clone(&nodes.nodes[index].link)
         };
         if !is_asking {
-            // Other slots may have moved, too.
+            // Other slots may have moved together with this slot.
             self.find_masters();
         }
         Some(Route { link, is_asking, redirects: from.redirects + 1 })
     }
 
-    /// Asks the nodes for the slots and takes over the reply, in the background and not more often than every 100 ms.
+    /// Asks the nodes for the slots and stores the reply, in the background. Does nothing within 100 ms of the last
+    /// question.
     pub(super) fn find_masters(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
-        // A runtime that is not driven must not hold back the others for ever.
+        // If the runtime of this question is not driven, another question may begin after ten times the time limit.
         let later = now.saturating_add(Nanos::from(self.settings.timeout).0.saturating_mul(10)).max(1);
         let ours = || self.next_question.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
         if now >= next && ours().is_ok() {
             let question = Question(Arc::clone(self));
             runtime.spawn(async move {
-                // If no node answers, the next call that fails asks again.
+                // If no node answers, the next failed call starts another question.
                 let _ = question.0.ask_for_slots().await;
             });
         }
     }
 
-    /// Asks the nodes for the slots, a few at a time, and takes over the first reply.
+    /// Asks the nodes for the slots, a few at a time, and stores the first reply that lists slots.
     pub(super) async fn ask_for_slots(&self) -> Result<(), RedisError> {
         let mut known = self.read().nodes.clone();
-        // Those that answer come first, and those that the user has named and that are no masters last.
+        // Nodes with a closed circuit breaker are asked first. Servers that the user has named, and that are not among
+        // the known nodes, are asked last.
         known.sort_by_key(|node| node.link.breaker.is_open());
         for info in &self.named {
             if let Some(address) = Address::of(info)
@@ -169,7 +173,7 @@ impl Cluster {
         Err(failed.unwrap_or_else(|| RedisError::new(RedisErrorKind::NoRuntime, "")))
     }
 
-    /// Takes over which master has which slots. Links to servers that are no masters any more are given up.
+    /// Stores which master has which slots. Drops the links to nodes that have no slots any more.
     fn take_over(&self, ranges: &[Range]) -> Result<(), RedisError> {
         let mut nodes = self.write();
         let mut masters: Vec<Node> = Vec::new();
@@ -185,7 +189,8 @@ impl Cluster {
             };
             of_slots[usize::from(*first)..=usize::from(*last)].fill(Some(index as u16));
         }
-        // A slot that no master has, as far as the node that replied knows, is asked of the one that had it.
+        // According to the reply, some slots may have no master. Their keys are still sent to the node that had the
+        // slot.
         let mut kept: Vec<Option<u16>> = vec![None; nodes.nodes.len()];
         for (new, old) in of_slots.iter_mut().zip(&nodes.of_slots).filter(|(new, _)| new.is_none()) {
             let (index, node) = (&mut kept[usize::from(*old)], &nodes.nodes[usize::from(*old)]);
@@ -199,13 +204,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Executes a script on each master. Returns an error if none can be reached, or one cannot decide calls for another reason.
+    /// Executes a script on each master. Returns an error if no master decides calls, or if any master replies with an
+    /// error other than that it is starting or that the slot has moved.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
         let timeout = self.settings.timeout.max(self.settings.deadline);
         let mut replies = JoinSet::new();
         for link in &links {
-            // Among some keys for each node, it has one, unless it has few slots.
+            // Of 16 keys for each node, each node has at least one, unless the node has few slots.
             let mut keys = (0..16 * links.len() as u64).map(|number| keys.of(&number));
             let Some(key) = keys.find(|key| Arc::ptr_eq(&self.link_of(key), link)) else { continue };
             let link = Arc::clone(link);
@@ -219,7 +225,7 @@ impl Cluster {
                     RedisErrorKind::Late | RedisErrorKind::Unreachable | RedisErrorKind::Loading => {
                         failed = Some(error);
                     }
-                    // The slot has moved.
+                    // The node has answered, and the slot of the key has moved meanwhile.
                     RedisErrorKind::Moved => verified = true,
                     _ => return Err(error),
                 },
@@ -238,7 +244,7 @@ impl Cluster {
         nodes.nodes.iter().fold(former, |sum, node| sum.and(node.link.stats()))
     }
 
-    /// Creates a node that is reached like the first of the named servers, at another address.
+    /// Creates a node at that address, with the settings of the first server that the user has named.
     fn node(&self, address: Address) -> Result<Node, RedisError> {
         Node::new(&self.named[0], address, &self.settings)
     }
@@ -268,7 +274,8 @@ fn index_in(masters: &mut Vec<Node>, node: &Node) -> u16 {
     }) as u16
 }
 
-/// Names the error of a server that is no node of a cluster.
+/// Replaces the error of a server without cluster support by one that says to use `RedisStore::connect`. Returns any
+/// other error unchanged.
 fn name_no_cluster(error: RedisError) -> RedisError {
     match error.detail().contains("cluster support disabled") {
         true => RedisError::new(
@@ -301,7 +308,7 @@ mod tests {
         Range { first, last, master: Address { host: "127.0.0.1".to_owned(), port } }
     }
 
-    /// Returns the port of the node that is asked for a key.
+    /// Returns the port of the node that the store asks for a key.
     fn port_of(cluster: &Cluster, key: &str) -> u16 {
         let link = cluster.link_of(key);
         let nodes = cluster.read();
@@ -324,7 +331,7 @@ mod tests {
         assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 4));
         assert!(Arc::ptr_eq(&kept, &cluster.link_of("foo")), "a master that stays keeps its link");
         assert_eq!(cluster.read().nodes.len(), 2, "the others are given up");
-        // A slot without a master is asked of the node that had it.
+        // The keys of a slot without a master are sent to the node that had the slot.
         cluster.take_over(&[range(0, 5_999, 1)]).unwrap();
         assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (3, 1));
         assert_eq!(cluster.read().nodes.len(), 2);
@@ -341,7 +348,7 @@ mod tests {
         let moved = cluster.redirect(&from, &error("MOVED 12182 127.0.0.1:2")).unwrap();
         assert!(!moved.is_asking && Arc::ptr_eq(&moved.link, &asked.link));
         assert_eq!((port_of(&cluster, "foo"), port_of(&cluster, "bar")), (2, 1));
-        // An empty host is that of the node that replied.
+        // An empty host stands for the host of the node that replied.
         let back = cluster.redirect(&moved, &error("MOVED 12182 :1")).unwrap();
         assert!(Arc::ptr_eq(&back.link, &from.link));
         assert_eq!((moved.redirects, back.redirects), (1, 2));

@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use super::error::RedisError;
 
-/// A connection to one server, or to the nodes of a cluster. It sends the commands of several callers one after
-/// another, without waiting for replies.
+/// A connection to one server. It sends the commands of several callers one after another, without waiting for the
+/// replies in between.
 pub(super) trait Connection: Send + Sync + 'static {
     /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller sets the
     /// deadline.
@@ -19,8 +19,8 @@ pub(super) trait Connection: Send + Sync + 'static {
     /// Returns the number of the present connection, or of the last connection if there is none now.
     fn number(&self) -> u64;
 
-    /// Drops the connection of that number, if it is the present connection, so that the next call is sent on a new
-    /// connection.
+    /// Drops the connection of that number, unless another connection has replaced it, so that the next call is sent on
+    /// a new connection.
     fn renew(&self, number: u64);
 }
 
@@ -66,7 +66,8 @@ impl Command {
         self
     }
 
-    /// Sets whether it is sent right after `ASKING`: a node of a cluster then executes it for a slot that is on its way to it.
+    /// Sets whether the command is sent right after `ASKING`. A node of a cluster then executes the command even if its
+    /// slot is still on its way to that node.
     pub(super) fn set_asking(&mut self, is_asking: bool) -> &mut Self {
         self.is_asking = is_asking;
         self

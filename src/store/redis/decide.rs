@@ -34,7 +34,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         match found.verdict {
             Verdict::Done => {
-                // The script has decided the calls on the state in `found`, by the same rules. So their decisions are
+                // The script has decided the calls on the state in `found`, as the algorithm does. So the decisions are
                 // computed here from that state.
                 let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
                 match has_written {

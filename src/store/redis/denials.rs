@@ -1,4 +1,5 @@
-//! Denials that are remembered for a short time. So a client that retries at once causes no trips.
+//! Keys without available units, which are remembered for a short time. So a client that retries at once causes no
+//! trips.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +11,21 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The number of sets into which keys are hashed, and the maximum number of keys in a set. In a full set, a new key
-/// replaces the oldest.
+/// The number of sets into which keys are hashed, and below it the maximum number of keys in a set. In a full set, a
+/// new key replaces the key whose request was sent first.
 const SETS: usize = 1_024;
 const SET_KEYS: usize = 10;
 
 /// The states of keys that had no unit available after their last decision.
 ///
-/// Such a state denies calls until a unit is available: other processes can only use more units, unless they reset or
-/// refund the key. The work of each call is bounded by the size of a set, even if a flood of keys fills all sets.
+/// Such a state denies calls until their units are available: other processes can only use more units, unless they
+/// reset or refund the key. The work of each call is bounded by the size of a set, even if a flood of keys fills all
+/// sets.
 #[derive(Debug)]
 pub(super) struct Denials<A: StoredAlgorithm> {
     sets: Box<[Mutex<Vec<Remembered<A>>>]>,
     hasher: RandomState,
-    /// The maximum time for which a denial is remembered, in nanoseconds. With 0, no denial is remembered.
+    /// The maximum time for which a state is remembered, in nanoseconds. With 0, no state is remembered.
     longest: u64,
 }
 
@@ -34,7 +36,7 @@ struct Remembered<A: StoredAlgorithm> {
     state: A::State,
     /// The server's time at which the state was read.
     now: Nanos,
-    /// The time at which the request was sent, by this process's clock. The server read the state after that time.
+    /// The time at which the request was sent, by this process's clock. The server read the state later.
     sent: Nanos,
 }
 
@@ -46,7 +48,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         Self { sets, hasher: RandomState::new(), longest }
     }
 
-    /// Returns the set of a key, or `None` if no denial is remembered.
+    /// Returns the set of a key, or `None` if this store remembers no states.
     fn set(&self, key: &str) -> Option<MutexGuard<'_, Vec<Remembered<A>>>> {
         let sets = self.sets.len() as u64;
         // The index is below the number of sets, so it fits.

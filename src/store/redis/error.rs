@@ -21,15 +21,16 @@ pub enum RedisErrorKind {
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis.
     Algorithm,
-    /// No reply came before the deadline of the call. The call was charged only if the server executed it before that
+    /// No reply came before the deadline of the call. The call is charged if the server has executed it before that
     /// deadline.
     Late,
     /// There is no connection.
     Unreachable,
-    /// Earlier calls failed, so this call was not sent. Within half a second, one call tries the server again.
+    /// Earlier calls failed, so this call was not sent. At most half a second after the last failure, one call is sent
+    /// to try the server again.
     Open,
-    /// The value of the key was not written by this crate, or was written by another version of this crate. The value
-    /// is not changed.
+    /// The value of the key is not a state of this limiter: something else has written it, or a version of this crate
+    /// with another format. The value is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
@@ -43,8 +44,8 @@ pub enum RedisErrorKind {
     Auth,
     /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
-    /// Another node of the cluster has the key (`MOVED`, `ASK`). A store in a cluster follows such a reply, unless the
-    /// reply does not tell the address of that node.
+    /// Another node of a cluster has the key (`MOVED`, `ASK`), and the store was not created with
+    /// [`cluster`](super::RedisStore::cluster), or could not follow.
     Moved,
     /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Other keys are not affected.
     Unserved,

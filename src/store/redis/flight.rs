@@ -1,4 +1,4 @@
-//! Trips to the server. A process makes at most one trip at a time for a key. Calls that arrive during a trip are
+//! Trips to the server. A limiter makes at most one trip at a time for a key. Calls that arrive during a trip are
 //! decided together in the next trip, in the order in which they arrived.
 
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                     continue;
                 }
                 Some(Err(error)) => match shared.links.redirect(&route, &error) {
-                    // Nothing was changed, so the calls are decided there from the beginning.
+                    // That node has changed nothing, so the other node decides the calls from the beginning.
                     Some(next) => match next.link.breaker.admit(now) {
                         Ok(()) => {
                             link.sleep_until(now.saturating_add(next.pause())).await;
@@ -172,7 +172,8 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// If the task panics, or its runtime drops it, the calls that wait for it get an error, and the key can be used again.
+/// If the task panics, or its runtime drops it, the calls that wait for the task get an error, and the key can be used
+/// again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

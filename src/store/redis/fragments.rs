@@ -2,8 +2,9 @@
 
 use crate::algorithm::StepKind;
 
-/// Arguments: the grains of a microsecond, the grains of a unit, the capacity in grains, the grains per unit of cost
-/// that must be available, the period, and the maximum number of grains in a state.
+/// Arguments: the grains in a microsecond, the grains that a unit adds, the capacity in grains, the grains that must be
+/// free for each unit of the cost (a leaky bucket: 0), the period in microseconds, and the maximum number of grains in
+/// a state.
 const BUCKET: Fragments = Fragments {
     read: "\
 local m$, h$, l$ = 0, 0, nil

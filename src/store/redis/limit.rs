@@ -109,7 +109,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 }
 
-/// A call that awaits its reply. If the call is dropped after the reply was sent, but before the reply was received,
+/// A call that awaits its reply. If the call is dropped after the reply was sent, and before the reply was received,
 /// the charge of the call is undone.
 struct Asked<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,

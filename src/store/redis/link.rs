@@ -1,5 +1,5 @@
 //! The part of a store that all its limiters share for one server: the connection, the server's time, the deadline and
-//! the circuit breaker.
+//! the circuit breaker. A store in a cluster has a link to each node.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -33,11 +33,11 @@ pub(super) struct Link {
     pub(super) passed: AtomicU64,
 }
 
-/// A key, and how its node is asked for it.
+/// A key, and whether it is requested with `ASKING`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key<'a> {
     pub(super) text: &'a str,
-    /// `true` if its slot is on its way to the node.
+    /// `true` if the slot of the key is on its way to the node that is asked.
     pub(super) is_asking: bool,
 }
 
@@ -132,7 +132,8 @@ impl Link {
         self.eval(&self.read, key, not_after, |_| {}).await
     }
 
-    /// Executes a script that reads. It also tells the server's time, so that calls that are late from now on are found out.
+    /// Executes a script that reads a key. The reply contains the server's time, so from then on the server can detect
+    /// calls that arrive after their deadline.
     pub(super) async fn verify(&self, key: &str, timeout: Duration) -> Result<(), RedisError> {
         let limit = self.now().saturating_add(Nanos::from(timeout).0);
         match self.until(limit, self.read(Key::new(key), limit)).await {
@@ -218,11 +219,11 @@ impl Link {
         self.connection.number()
     }
 
-    /// Records the failure of a trip that began on the connection of that number. A connection that has replaced it
-    /// since is kept.
+    /// Records the failure of a trip that began on the connection of that number. That connection is dropped if the
+    /// breaker is open and a new connection may help.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
         if matches!(error.kind(), RedisErrorKind::Moved | RedisErrorKind::Unserved) {
-            // The server is well.
+            // The server works: the error is about the slot of the key.
             self.breaker.replied(self.now());
             return error;
         }
@@ -255,7 +256,8 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Returns the answer of a reading as that of a script that found a state which it cannot change.
+    /// Converts the answer of the script that reads into the answer of a script that found a state which it cannot
+    /// process.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }

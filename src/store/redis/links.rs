@@ -1,4 +1,4 @@
-//! The link of a store, or those to the nodes of a cluster.
+//! The link to the server of a store, or the cluster with a link to each node.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) enum Links {
 }
 
 impl Links {
-    /// Returns a link for what all have in common: the clock, the deadline and the source of the time.
+    /// Returns a link, for the settings that all links share: the clock, the deadline and the source of the time.
     pub(super) fn any(&self) -> &Link {
         match self {
             Self::One(link) => link,
@@ -24,7 +24,8 @@ impl Links {
         }
     }
 
-    /// Returns the link to the server that has the key, as it seems.
+    /// Returns the route to the server that has the key. In a cluster, the slot of the key may have moved since the
+    /// last reply about the slots.
     pub(super) fn route(&self, key: &str) -> Route {
         let link = match self {
             Self::One(link) => Arc::clone(link),
@@ -33,7 +34,8 @@ impl Links {
         Route { link, is_asking: false, redirects: 0 }
     }
 
-    /// Returns where the key is if a node of a cluster replied that another one has it.
+    /// Returns the route to the node that has the key, if `error` is the reply of a cluster's node that another node
+    /// has it.
     pub(super) fn redirect(&self, from: &Route, error: &RedisError) -> Option<Route> {
         match self {
             Self::One(_) => None,
@@ -41,7 +43,7 @@ impl Links {
         }
     }
 
-    /// Has the masters of a cluster found out anew after a call failed, since another node may have taken over.
+    /// Asks a cluster for its masters again if `error` is an outage, since another node may have become a master.
     pub(super) fn find_masters_after(&self, error: &RedisError) {
         if let Self::Cluster(cluster) = self
             && (error.kind().is_outage() || error.kind() == RedisErrorKind::Unserved)

@@ -17,35 +17,40 @@
 //!
 //! # What is exact
 //!
-//! All processes that use one name on one server, or in one cluster, share one limit, and together they admit exactly
-//! what one process would. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server decides a
-//! call in one round trip. For the others, the state is read, and the new state is written unless another process has
-//! changed it meanwhile:
+//! All processes that use one name on one server, or in one cluster, share one limit. Together they admit exactly the
+//! calls that one process would admit. Times are those of the server's clock, in microseconds. For most algorithms, a
+//! script on the server decides a call in one round trip. For the others, one round trip reads the state, and a second
+//! writes the new state unless another process has changed the state meanwhile:
 //!
 //! | algorithm | round trips |
 //! |---|---|
 //! | `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, and tuples of them | 1 |
-//! | tuples with more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2 |
-//! | algorithms of the first row with numbers above 2^53 (a token bucket of a burst of 104,251 per day, a sliding counter of 1,000,000 per day) | 2 |
-//! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | 2, and more while processes change the same key at once |
+//! | tuples with more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2, and more while processes change the same key at once |
+//! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
+//! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
-//! For each key, a process makes one trip at a time. Calls that arrive during a trip are decided together in the next
-//! trip, in the order in which they arrived. A process remembers a denial until one unit is available, at most for one
-//! second.
+//! A limiter makes one trip at a time for each key. Calls that arrive during a trip are decided together in the next
+//! trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process remembers
+//! this for at most one second, and denies without a trip each call whose units cannot be available yet.
 //!
 //! # What is not promised
 //!
-//! - A failover to a replica loses the calls that were not replicated: at most one more limit per key is admitted.
+//! - A failover to a replica loses the charges that were not replicated. Until the limit of a key has recovered, at
+//!   most that many more units are admitted.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
-//! - A process that remembers a denial notices a reset or refund by another process up to one second late.
+//! - After a reset or refund by another process, a process that remembers a key without units may deny calls for up to
+//!   one second.
 //! - Calls that wait for a window in several processes are admitted in no particular order. Calls that wait for a
-//!   bucket are admitted in order. They are charged when they begin to wait; a call that is cancelled while it waits is
-//!   given its charge back only if no later call was charged.
-//! - While machines with two quotas use one name, each call is decided by the quota of its machine, and charged to both
-//!   quotas: no machine admits more than its own quota would. Each call then takes two round trips.
-//! - Two limiters of one name in a process make separate trips.
-//! - A limiter's clock has no effect. Buckets that [start empty](crate::algorithm::TokenBucket::start_empty) are full,
+//!   `TokenBucket` or a `LeakyBucket` are admitted in order. They are charged when they begin to wait. If such a call
+//!   is cancelled while it waits, its charge is given back only if no later call was charged.
+//! - While machines with different quotas use one name, each call is decided by the quota of its machine, and charged
+//!   to the states of all these quotas: no machine admits more than its own quota would. Each call then takes two round
+//!   trips.
+//! - Two limiters with the same name in one process make separate trips.
+//! - The clock of a limiter has no effect: the server's clock decides. Buckets that [start
+//!   empty](crate::algorithm::TokenBucket::start_empty) are full for a new key, since a new key counts as idle for
+//!   ever.
 //!   since a new key counts as idle for ever.
 
 mod breaker;
@@ -103,18 +108,20 @@ pub use stats::RedisStats;
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), also while the server cannot be reached, except
-/// for the time that it waits for units. A call that failed at its deadline charges nothing if the server receives it
-/// later.
+/// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached. The time
+/// for which the call waits for units is not part of the deadline. A call that failed at its deadline charges nothing
+/// if the server receives it later. For this, the server must have replied to the store before, and its clock must not
+/// be set back.
 ///
-/// After five failures in a row because of late replies or a missing connection, or after an error by which the server
-/// says that it cannot decide any call, calls fail at once and are not sent. One call tries the server again after 50
-/// ms; if it fails, the pause doubles, up to 400 ms. If the server failed to write, for example because it is out of
-/// memory, calls are sent again only after one of them has written.
+/// Five failures in a row because of late replies or a missing connection open the circuit breaker. A reply that says
+/// that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once and
+/// are not sent, except for one call that tries the server again after 50 ms. Each time that this fails, the pause
+/// doubles, up to 400 ms. If the server failed to write, for example because it is out of memory, only a call that has
+/// written closes the breaker.
 ///
-/// A call that is dropped before its reply was received charges nothing: if the server has charged it, another trip
-/// undoes the charge. No key is written without a time to live, and a value that is not a state of this crate is never
-/// overwritten.
+/// A call that is dropped before its reply was received charges nothing: if the server has charged the call, another
+/// trip undoes the charge, unless that trip fails. No key is written without a time to live, and a value that is not a
+/// state of this crate is never overwritten.
 ///
 /// # Errors
 ///
@@ -139,8 +146,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is wrong, or the server cannot be reached or does not execute scripts. Use
-    /// [`RedisStoreBuilder::connect_lazily`] for a server that may start later.
+    /// Returns an error if the URL is wrong, if the server cannot be reached or does not execute scripts, or if there
+    /// is no tokio runtime. Use [`RedisStoreBuilder::connect_lazily`] for a server that may start later.
     pub async fn connect(url: &str) -> Result<Self, RedisError> {
         Self::builder(url).connect().await
     }
@@ -152,9 +159,10 @@ impl RedisStore {
 
     /// Returns a builder of a store in a cluster, found by the URLs of one or more of its nodes.
     ///
-    /// Each key is kept on the master that has its slot, so the keys of a limiter are spread over all masters. Slots that move
-    /// are followed. The circuit breaker is one per master: while a master fails, only the calls for its keys do. The other masters keep
-    /// their keys only with `cluster-require-full-coverage no`.
+    /// Each key is kept on the master that has its slot, so the keys of a limiter are spread over all masters. If a
+    /// slot moves to another master, the store follows. Each master has a circuit breaker of its own. If a master
+    /// fails, only the calls for its keys fail; this requires `cluster-require-full-coverage no` in the configuration
+    /// of the servers.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -166,16 +174,17 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// The builder's methods return an error if a URL is wrong, has a database other than 0 or is that of a Unix socket; if
-    /// there is none; or if the server is no node of a cluster. Nodes that are found are reached with the user, the password
-    /// and the encryption of the first URL.
+    /// [`connect`](RedisStoreBuilder::connect) and [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an
+    /// error if there is no URL, or if a URL is wrong, has a database other than 0, or is that of a Unix socket.
+    /// `connect` also returns an error if the server is no node of a cluster. All nodes that the given servers report
+    /// are reached with the user, the password and the encryption of the first URL.
     pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
         RedisStoreBuilder::of_cluster(urls)
     }
 
-    /// Returns a store whose calls are decided by `limiter` while Redis fails.
+    /// Returns a store that passes each call to `limiter` if Redis cannot decide the call.
     ///
-    /// `limiter` counts only the calls that it decides, so give it one machine's share of the quota.
+    /// `limiter` counts only the calls that are passed to it, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }

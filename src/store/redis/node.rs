@@ -13,7 +13,7 @@ use super::scripts::TimeSource;
 use super::slots::Address;
 use crate::clock::AnyClock;
 
-/// A node, and the link to it.
+/// The address of a node, and the link to the node.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) address: Address,
@@ -31,7 +31,7 @@ pub(super) struct NodeSettings {
 }
 
 impl Node {
-    /// Creates a node that is reached like another server, at its own address. It connects when it is used.
+    /// Creates a node at `address` with the other settings of `like`. The node connects when it is first used.
     pub(super) fn new(
         like: &ConnectionInfo,
         address: Address,

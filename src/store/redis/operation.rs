@@ -20,7 +20,7 @@ pub(super) enum Action {
     Peek,
     Refund,
     Reset,
-    /// Undoes a charge that was made at the given time.
+    /// Undoes a charge that was made at the given server's time.
     Undo(Nanos),
     /// Charges the units by which the actual cost of a call exceeds its charge.
     ChargeMore,

@@ -71,7 +71,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         Some((&planned.script, arguments))
     }
 
-    /// Returns the numbers after the unit of a text, if that is the unit of this plan.
+    /// Returns the numbers after the unit of a text. Returns `None` if the unit is not that of this plan.
     pub(super) fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
         let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
         text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))

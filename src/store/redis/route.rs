@@ -1,21 +1,23 @@
-//! The way of one trip.
+//! The route of a trip: the node, and how the node is asked.
 
 use std::sync::Arc;
 
 use super::link::Link;
 
-/// Where a trip goes.
+/// The node of a trip, and how the trip came to that node.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
-    /// `true` if the slot of the key is on its way to that node, and the key is there already.
+    /// `true` if the slot of the key is on its way to that node, and the node that the slot leaves does not have the
+    /// key.
     pub(super) is_asking: bool,
-    /// The number of nodes that said that another one has the key.
+    /// The number of nodes that have replied in this trip that another node has the key.
     pub(super) redirects: u32,
 }
 
 impl Route {
-    /// Returns how long to wait before the trip, in nanoseconds: nodes that send a key to each other do not agree yet.
+    /// Returns the pause before the trip, in nanoseconds. After several redirects there is a pause, because nodes that
+    /// redirect to each other do not agree yet which of them has the slot.
     pub(super) fn pause(&self) -> u64 {
         if self.redirects > 3 { 2_000_000 } else { 0 }
     }

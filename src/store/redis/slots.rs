@@ -1,4 +1,4 @@
-//! The slots of a cluster: which one a key is in, and which node has it.
+//! The slots of a cluster: which slot a key is in, and which node has a slot.
 
 use ::redis::Value;
 
@@ -7,14 +7,14 @@ use super::error::{RedisError, RedisErrorKind};
 /// The number of slots of each cluster.
 pub(super) const SLOTS: usize = 16_384;
 
-/// Where a node is reached.
+/// The address of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
 }
 
-/// Slots in a row, and the master that has them.
+/// A range of slots, and the master that has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -22,17 +22,18 @@ pub(super) struct Range {
     pub(super) master: Address,
 }
 
-/// Where an error says that a key is.
+/// The node that an error names as the one that has a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// `true` if the slot is on its way there, and this key is there already.
+    /// `true` if the slot is on its way to that node, and the node that the slot leaves does not have the key.
     pub(super) is_asking: bool,
     pub(super) slot: u16,
-    /// An empty host is that of the node that replied.
+    /// The address of that node. An empty host stands for the host of the node that replied.
     pub(super) address: Address,
 }
 
-/// Returns the slot of a key: that of the text between its first braces, if there is any.
+/// Returns the slot of a key: the slot of the text in the first pair of braces, or of the whole key if there is no such
+/// text.
 pub(super) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % SLOTS as u16
@@ -72,7 +73,8 @@ impl Redirect {
     }
 }
 
-/// Reads the reply to `CLUSTER SLOTS`. `own` is the host of the server that replied, for nodes that have the same.
+/// Parses the reply to `CLUSTER SLOTS`. `own` is the host of the server that replied. It replaces an empty host in the
+/// reply.
 pub(super) fn parse_slots(reply: &Value, own: &str) -> Result<Vec<Range>, RedisError> {
     let error = || {
         let reply: String = format!("{reply:?}").chars().take(200).collect();
@@ -82,7 +84,7 @@ pub(super) fn parse_slots(reply: &Value, own: &str) -> Result<Vec<Range>, RedisE
     let mut found = Vec::new();
     for range in ranges {
         let range = Range::parse(range, own).ok_or_else(error)?;
-        // A node that knows a master's slots and not its address replies so.
+        // A node that knows a master's slots, but not the master's address, replies with the host `?`.
         if range.master.host != "?" {
             found.push(range);
         }
@@ -122,7 +124,7 @@ mod tests {
             assert_eq!(slot(key), expected, "{key}");
         }
         assert_eq!(slot("throttle:{foo}:login"), 12_182);
-        // Without a text between the first braces, all of the key counts.
+        // If there is no text in the first pair of braces, the whole key determines the slot.
         assert_eq!(slot("foo{}{bar}"), crc16("foo{}{bar}") % 16_384);
         assert_eq!(slot("foo{bar"), crc16("foo{bar") % 16_384);
         assert_eq!(slot("foo{{bar}}"), slot("{bar"));

@@ -13,8 +13,8 @@ use crate::clock::Nanos;
 
 /// The text between two states.
 const SEPARATOR: &str = " | ";
-/// The maximum number of states of other quotas. If there are more, the states that would be dropped first are dropped
-/// at once.
+/// The maximum number of states of other quotas. If there are more, the states that would become fresh first are
+/// dropped at once.
 const MAX_OTHERS: usize = 3;
 
 /// The states of a key.

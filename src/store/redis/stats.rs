@@ -1,19 +1,20 @@
-/// What a [`RedisStore`](super::RedisStore) has counted since it was created.
+/// The counts of a [`RedisStore`](super::RedisStore) since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// The commands that were sent to decide calls.
+    /// The scripts that were sent to the server.
     pub trips: u64,
-    /// The calls that failed because they were late, or because there was no connection.
+    /// The calls that failed because no reply came before their deadline, even if the reason was a missing connection.
     pub late: u64,
     /// How often the circuit breaker opened.
     pub opened: u64,
-    /// `true` if it is open: calls are not sent. In a cluster, `true` if that of any master is.
+    /// `true` if the circuit breaker is open, so that calls are not sent. In a cluster, `true` if the circuit breaker
+    /// of any master is open.
     pub is_open: bool,
 }
 
 impl RedisStats {
-    /// Returns the sum of what two nodes have counted.
+    /// Returns the sum of the counts of two nodes.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             trips: self.trips + other.trips,

@@ -17,7 +17,7 @@ pub(super) struct WaitQueue {
     len: AtomicU64,
 }
 
-/// A slot in a queue. When the last slot of a queue is dropped, the queue is removed.
+/// A place in a queue. When the last place of a queue is dropped, the queue is removed.
 pub(super) struct Place<'a> {
     queues: &'a WaitQueues,
     key: &'a Arc<str>,
@@ -37,7 +37,7 @@ impl WaitQueues {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        // Slots are added only while the entry is locked, as it is here.
+        // Places are added only while the entry is locked, as it is here.
         let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
         if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
             entry.remove();

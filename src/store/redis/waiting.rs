@@ -109,8 +109,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Decides a call that cannot be queued. If other calls wait, the call is denied even if units are available, so
-    /// that it takes no units from those calls.
+    /// Decides a call that cannot be queued. If other calls are queued before the call, the call is denied even if
+    /// units are available, so that it takes no units from those calls.
     async fn check_behind(
         self: &Arc<Self>,
         key: &Arc<str>,

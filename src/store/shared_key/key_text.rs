@@ -10,7 +10,8 @@ use super::{KeySecret, KeyWriter, SharedKey};
 /// callers are spread over all nodes. In prefixes, keys and names, braces, NULs, line breaks and bytes that are not
 /// ASCII are escaped, as [`KeyWriter`] describes.
 ///
-/// Two texts are equal only if their prefixes, names and keys are equal.
+/// Two texts are equal only if their prefixes and names are equal, and their keys have the same text (see
+/// [`KeyWriter`]) or, above 100 bytes with a secret, the same hash.
 ///
 /// ```
 /// use tower_throttle::store::KeyText;
@@ -24,9 +25,9 @@ use super::{KeySecret, KeyWriter, SharedKey};
 ///
 /// # Memory
 ///
-/// A key whose text has more than [100](KeyText::MAX_LEN) bytes is replaced by its hash, if there is a
-/// [secret](KeyText::secret). Without a secret, the whole text is used, so callers that choose their keys also choose
-/// how much they store.
+/// If there is a [secret](KeyText::secret), a key whose text has more than [100](KeyText::MAX_LEN) bytes is replaced by
+/// its hash. Without a secret, the whole text is stored, so callers that choose their keys determine how much is
+/// stored.
 #[derive(Clone)]
 #[must_use = "this makes texts, and does nothing by itself"]
 pub struct KeyText {
@@ -47,7 +48,7 @@ impl KeyText {
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix; `throttle` by default. If the prefix is empty, its colon is left out, too.
+    /// Sets the prefix; `throttle` by default. With an empty prefix, the text begins with the brace.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self
@@ -55,7 +56,7 @@ impl KeyText {
 
     /// Puts all keys into the cluster slot of `tag`: `throttle:{tag}:user-42:login`.
     ///
-    /// One script can then change keys of different callers, but one node does all the work.
+    /// One script can then change keys of different callers, but one node of the cluster does all the work.
     ///
     /// ```
     /// use tower_throttle::store::KeyText;

@@ -1,8 +1,8 @@
 //! Keys as texts that are the same on all machines.
 //!
-//! A store in memory hashes a key with a random seed, so the hash identifies the key in one process only. A store on
-//! another machine needs a text. The text must be injective: different keys never have the same text, whatever callers
-//! put into them.
+//! A store in memory hashes a key with a random seed of its own, so the hash identifies the key only in that store. A
+//! store on another machine needs a text. The text must be injective: different keys of a type never have the same
+//! text, whatever values callers send.
 
 mod key_text;
 mod secret;
@@ -18,12 +18,12 @@ pub use writer::KeyWriter;
 /// A key with a text that is the same on all machines, in all processes and after each restart.
 ///
 /// A store on another machine, such as Redis, requires keys that implement this trait. Texts, integers, addresses,
-/// tuples of them and the keys of this crate's extractors implement it. The keys of [`Bearer`](crate::key::Bearer) and
-/// [`Cookie`](crate::key::Cookie) are an exception: they are hashed with a random number of the process, unless
-/// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know. [`KeyText`] creates
-/// the text.
+/// tuples of these, and the keys of this crate's extractors implement the trait. The keys of
+/// [`Bearer`](crate::key::Bearer) and [`Cookie`](crate::key::Cookie) do so only if
+/// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know: without a secret,
+/// they are hashed with a random number of the process. [`KeyText`] creates the text.
 ///
-/// For a key of your own type, write each field as a part, and write which variant it is:
+/// For a key of your own type, write each field as a part. For an enum, write the variant:
 ///
 /// ```
 /// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
@@ -49,7 +49,7 @@ pub use writer::KeyWriter;
 /// assert_eq!(text.of(&Caller::Guest), "throttle:{guest~}:login");
 /// ```
 ///
-/// A key that is hashed with a random number of the process does not compile:
+/// The key of a [`Bearer`](crate::key::Bearer) without a secret does not implement the trait, so this does not compile:
 ///
 /// ```compile_fail,E0277
 /// use tower_throttle::key::Bearer;

@@ -11,7 +11,8 @@ use crate::error::KeySecretError;
 /// The secret is part of the configuration, because a random secret would differ in each process. Keys that must not be
 /// readable, and keys that are too long to be stored, are hashed with the secret:
 /// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128 bits. A reader of the store who does not know
-/// the secret can neither recover such a key nor check a guess, and a caller cannot find two keys with the same hash.
+/// the secret can neither recover such a key nor verify a guess of the key, and a caller who does not know the secret
+/// cannot find two keys with the same hash.
 /// If the secret changes, the limits of hashed keys start anew.
 ///
 /// The `Debug` form of a secret shows nothing.

@@ -225,7 +225,7 @@ fn long_keys_are_hashed_if_there_is_a_secret() {
     assert_eq!(hashed.of(&short), format!("throttle:{{{short}}}:login"));
     assert_eq!(hashed.of(&"a".repeat(1 << 20)).len(), hashed.of(&long).len());
     assert_ne!(hashed.of(&long), hashed.of(&"a".repeat(102)));
-    // The length is that of the escaped text: 34 escaped bytes are 102.
+    // The escaped text counts: 34 escaped bytes have a length of 102.
     assert!(hashed.of(&",".repeat(34)).starts_with("throttle:{~"));
     assert_ne!(hashed.of(&long), hashed.clone().secret(secret("0123456789abcdeF")).of(&long));
     // Such texts are in the stores of users, so other versions of this crate must write the same texts.

@@ -6,8 +6,8 @@ use super::SharedKey;
 ///
 /// The text consists of parts that are separated by commas. A part that itself consists of several parts is in
 /// parentheses. Letters, digits and the characters `-._:/@+=` stand for themselves. All other bytes of a part are
-/// written as `%` and two hexadecimal digits, as in a URL. So whatever a caller sends cannot look like two parts, end a
-/// hash tag of Redis, or match other keys in a pattern of Redis's `SCAN`.
+/// written as `%` and two hexadecimal digits, as in a URL. So no value that a caller sends looks like two parts, ends a
+/// hash tag of Redis, or matches other keys in a pattern of Redis's `SCAN`.
 ///
 /// | key | text |
 /// |---|---|
@@ -38,7 +38,7 @@ impl KeyWriter {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes bytes, as one part. The part equals that of a text with the same bytes.
+    /// Writes bytes, as one part. A text with the same bytes has the same part.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.begin_part();
         escape(bytes, is_plain, &mut self.text);

@@ -1,4 +1,4 @@
-//! Keys: which calls share units, and which do not.
+//! Keys: which calls share a budget, and which do not.
 
 use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, TokenBucket};

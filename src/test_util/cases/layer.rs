@@ -42,7 +42,7 @@ fn by_text() -> FromFn<impl Fn(&String) -> Option<String> + Clone + Send + Sync 
     from_fn(|request: &String| (request != "free").then(|| request.clone()))
 }
 
-/// Makes a request. Returns whether it was admitted.
+/// Sends a request. Returns whether it was admitted.
 async fn ask<S>(service: &mut S, request: &str) -> bool
 where
     S: Service<String, Response = String, Error = Error<Infallible>>,

@@ -1,4 +1,4 @@
-//! Calls whose cost is known at their end. A store may settle a call after the settling method has returned.
+//! Calls whose cost is known only at their end. A store may settle a call after the settling method has returned.
 
 use std::time::Duration;
 

@@ -61,7 +61,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.undo(&mut state.state, now, cost, charged_at);
     }
 
-    /// Keeps a lockout, but no longer than a new lockout would last.
+    /// Keeps the rest of a lockout, at most the new duration.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);
@@ -177,7 +177,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.reserve(cost)
     }
 
-    /// Restores only the state of the inner algorithm. Denials that were counted since the copy stay counted.
+    /// Restores only the state of the inner algorithm. Denials that were counted after the copy was made stay counted.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         self.algorithm.restore(&mut state.state, before.state);
     }

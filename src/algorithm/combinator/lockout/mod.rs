@@ -16,8 +16,8 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A lockout of a given duration. [`after`](LockoutBuilder::after) sets the number of denials, and returns the
-/// algorithm.
+/// A builder of a [`Lockout`] whose duration is set. [`after`](LockoutBuilder::after) sets the number of denials, and
+/// returns the `Lockout`.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many refusals: `.after(n)`"]
 pub struct LockoutBuilder<A> {
@@ -32,8 +32,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
         Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
     }
 
-    /// Locks a key out, for the duration given to `block_for`, when it has been denied `refusals` times within one
-    /// window: the longest of the algorithm's windows, or that duration if the algorithm has no window.
+    /// Returns the algorithm that locks a key out when `refusals` calls of the key were denied within one window. This
+    /// window is as long as the longest window of the algorithm, or, if the algorithm has no window, as long as the
+    /// lockout.
     ///
     /// # Panics
     ///
@@ -44,7 +45,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
         let mut window = 0;
         self.algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
         if window == 0 {
-            // Concurrent requests have no window.
+            // A limit of calls in progress has no window.
             window = self.duration;
         }
         let window = window.clamp(1, i64::MAX as u64);
@@ -57,21 +58,23 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
 /// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
 /// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
-/// denial in a window begins the lockout, and already reports it. During a lockout every call is denied, unless its
-/// cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm if that is
-/// longer. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry)
-/// is set. Calls that are queued when a lockout begins stay queued. A [`reset`](crate::limiter::RateLimiter::reset)
-/// ends the lockout. A refund does not.
+/// denial in a window begins the lockout, and already reports the lockout. During a lockout every call that arrives is
+/// denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner
+/// algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial has
+/// none. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry) is
+/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
+/// [share a bucket](crate::store::OnFull::ShareBuckets) are not locked out. A
+/// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///
-/// Unlike with other algorithms, a denial changes the state: it is counted. Do not nest lockouts: the `retry_after` of
-/// the inner lockout can be too long.
+/// Unlike with other algorithms, a denial changes the state: the denial is counted. Do not nest lockouts: the
+/// `retry_after` of the inner lockout can be too long.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_throttle::algorithm::FixedWindow;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// // five wrong passwords a minute; ten more denials lock the user out for an hour
+/// // five logins a minute; ten denials within a minute lock the user out for an hour
 /// let algorithm = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
 /// let logins = RateLimiter::new(algorithm);
 /// # for _ in 0..14 {
@@ -155,7 +158,7 @@ impl<A: Algorithm> Lockout<A> {
         Duration::from_nanos(self.duration)
     }
 
-    /// Returns the number of denials after which a key is locked out.
+    /// Returns the number of denials within one window after which a key is locked out.
     #[must_use]
     pub const fn refusals(&self) -> u64 {
         self.refusals
@@ -253,7 +256,7 @@ macro_rules! block_for {
     ($($algorithm:ty)+) => {
         $(
             impl $algorithm {
-                /// Locks a key out for `duration` once a number of its calls were denied.
+                /// Locks a key out for `duration` when a number of its calls were denied within one window.
                 /// [`after`](LockoutBuilder::after) sets the number. See [`Lockout`].
                 ///
                 /// # Panics

@@ -58,7 +58,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    /// Converts the state of the default tier. Calls that choose the old algorithm as their tier keep its state.
+    /// If the key has a state for the old default tier, adds a converted state for the new default tier. The old state
+    /// stays, for calls that choose the old algorithm as their tier.
     fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.algorithm {
             return self.ask(state, now, |_| ((), Keep::Tier));
@@ -158,7 +159,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 
     fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let at = self.ask(state, now, |own| {
-            // The tier of the next call may admit that call earlier. The next call must not overtake this call.
+            // The tier of the next call may admit the next call earlier than this call. The next call must not overtake
+            // this call.
             let ready_at = self.algorithm.ready_at(own, now, cost).unwrap_or(now);
             (self.algorithm.project(own, now, arrived, cost).max(ready_at), Keep::Tier)
         });

@@ -19,11 +19,12 @@ use crate::decision::Decision;
 ///
 /// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from the state of
 /// another tier, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, each
-/// admitted call is charged to all tiers of the key, as far as they have units left. Units beyond what a tier has left
-/// are not owed to it. So a user who moves to another tier keeps the charged units, and alternating between tiers gains
-/// nothing. A key keeps at most 32 tiers. If it would have more, the tier that becomes fresh first is evicted. A refund
-/// goes to the tier of the last admitted call. Calls of all tiers wait in one queue, in the order of arrival. Each call
-/// is released when its own tier admits it.
+/// admitted call is charged to all tiers of the key. A tier with fewer units left than the call costs is charged these
+/// units only, except that a [`Concurrency`](crate::algorithm::Concurrency) counts the whole cost. So a user who moves
+/// to another tier keeps the charged units, and alternating between tiers gains nothing. A key keeps at most 32 tiers.
+/// If the key would have more tiers, the tier that becomes fresh first is evicted. A refund goes to the tier of the
+/// last admitted call. Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when
+/// its own tier admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -60,12 +61,14 @@ use crate::decision::Decision;
 /// A single state is not enough. A state that is converted to a small limit and back to a large limit loses the charged
 /// units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
-/// **Invariant.** A call passes only if its own tier has room. The units of every admitted call count there, whichever
-/// tier it chose, since the key's first call with this tier. Units beyond what a tier has left are not owed to it.
+/// **Invariant.** A call passes only if its own tier has room. From the key's first call with a tier on, the units of
+/// every admitted call of the key count in that tier, whichever tier the call chose. If a call costs more units than
+/// another tier has left, that tier counts only the units that it has left, except that a `Concurrency` counts the
+/// whole cost.
 ///
-/// **Cost.** Per key, the size of the algorithm (40 to 72 bytes) and 24 bytes more. A key whose recent calls chose
-/// several tiers has a state and an algorithm for each of them, up to 32, and a call takes time in proportion to the
-/// number of these tiers.
+/// **Cost.** Per key, the size of the algorithm (48 to 72 bytes, more for a [`Smooth`](crate::algorithm::Smooth)) and
+/// 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for each of them, up to 32,
+/// and a call takes time in proportion to the number of these tiers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -201,7 +204,8 @@ impl<A: Algorithm> TieredState<A> {
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
     }
 
-    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged it already.
+    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged the call
+    /// already.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         if self.other_tiers.len() >= MAX_TIERS {

@@ -60,8 +60,8 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         })
     }
 
-    /// Replaces a tier of the same unit by `self`. A tier that was read from text has the queue configuration of the
-    /// limiter's own algorithm, which may differ from that of the call's tier.
+    /// Replaces each tier that has the unit of `self` by the algorithm of `self`. A tier that was read from text has
+    /// the queue configuration of the limiter's own algorithm, which may differ from that of the call's tier.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();
         let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);

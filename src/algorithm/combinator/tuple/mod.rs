@@ -57,8 +57,8 @@ impl Combined {
 }
 
 /// Returns how urgent a decision is. The most urgent decision of the members is reported. The most urgent decision is
-/// the denial with the longest wait. Without a denial, it is the admission with the fewest units left. Of admissions
-/// with equally many units left, it is the admission with the longest window.
+/// the denial with the longest wait, where an unknown wait counts as the longest. Without a denial, it is the admission
+/// with the fewest units left. Of admissions with equally many units left, it is the admission with the longest window.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -77,7 +77,7 @@ fn nanos(span: Duration) -> u64 {
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
     let (mut limits, mut window) = (0, None);
     algorithm.for_each_policy(&mut |policy| {
-        // A custom algorithm may have returned an index out of range.
+        // A custom algorithm may have returned an index out of range. The first limit is used for such an index.
         if limits == 0 || limits == decision.limit_index() {
             window = policy.effective_window(decision);
         }
@@ -88,12 +88,13 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
 
 /// Several limits on one key: a call is admitted and charged if each member admits it. Otherwise no member is charged.
 ///
-/// `remaining` is the lowest of all members, and `retry_after` and `reset_after` are the longest. `limit` and
-/// [`limit_index`](Decision::limit_index) are those of the most urgent limit.
+/// `remaining` is the lowest of all members, and `retry_after` and `reset_after` are the longest. If a member denies
+/// the call without a `retry_after`, the combined decision has none. `limit` and [`limit_index`](Decision::limit_index)
+/// are those of the most urgent limit.
 ///
 /// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it. The shortest of
 /// the members' queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to
-/// queue them: in a tuple with a window on which `queue` was not called, a
+/// queue them: in a tuple with a window on which none of `queue`, `max_wait` and `overflow` was called, a
 /// [`LeakyBucket`](crate::algorithm::LeakyBucket) denies requests that arrive before their slot. No call is queued if a
 /// member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority) or a
 /// [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.

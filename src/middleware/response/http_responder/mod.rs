@@ -90,8 +90,8 @@ impl Default for HttpResponder {
 
 impl<F, D> HttpResponder<F, D> {
     /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
-    /// If the list has several drafts, only the last draft is used. If it has several [custom](HeaderFormat::Custom)
-    /// names, only the last are used.
+    /// If the list has several drafts, only the last draft is used. If the list has several
+    /// [custom](HeaderFormat::Custom) names, only the last of these is used.
     #[must_use]
     pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
@@ -132,8 +132,9 @@ impl<F, D> HttpResponder<F, D> {
     }
 
     /// Sets the maximum of a random time that is added to the wait reported to each rejected caller. So clients that
-    /// were rejected together do not retry together. All fields of the response report the same wait. The reported wait
-    /// is never less than the true wait, unless it is [bounded](Self::max_reported_wait). The default is zero.
+    /// were rejected together do not retry together. Within a response, the same random time is added to the wait of
+    /// each policy. The reported wait is never less than the true wait, unless
+    /// [`max_reported_wait`](Self::max_reported_wait) is set. The default is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,10 +173,10 @@ impl<F, D> HttpResponder<F, D> {
         self
     }
 
-    /// Sets whether these extensions are inserted, too: [`Decisions`](crate::middleware::Decisions), with the decisions
-    /// of all policies by name, into an admitted request; and [`Rejected`](crate::middleware::Rejected), for outer
-    /// layers, into the response to a denied request. The default is `false`, since each extension costs up to three
-    /// allocations.
+    /// Sets whether two further extensions are inserted: [`Decisions`](crate::middleware::Decisions), with the
+    /// decisions of all policies by name, into an admitted request; and [`Rejected`](crate::middleware::Rejected), for
+    /// outer layers, into the response to a denied request. The default is `false`, since each extension costs up to
+    /// three allocations.
     ///
     /// ```
     /// use axum::{Router, routing::get};

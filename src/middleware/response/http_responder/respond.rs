@@ -47,8 +47,8 @@ where
         }
     }
 
-    /// Inserts one decision: the decision of the policy that delayed the request longest, or else that with the fewest
-    /// remaining units, of all policies of this layer and of outer layers.
+    /// Inserts one decision, chosen among those of all policies of this layer and of outer layers: the decision of the
+    /// policy that delayed the request longest or, if none delayed it, of the policy with the fewest remaining units.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if self.options.insert_details {

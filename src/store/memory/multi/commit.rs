@@ -40,7 +40,7 @@ impl Commit<'_, '_, '_> {
             // The key has no state, so there is nothing to charge.
             preview if call.overflowed => Some(preview.decision()),
             Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // The leader also charges the cost of this call. If the call has its own algorithm, it reports the state
+            // The leader also charges the cost of this call. If this call has its own algorithm, it reports the state
             // after that charge.
             Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
                 match call.reports_separately(at, self.denied) {
@@ -52,7 +52,8 @@ impl Commit<'_, '_, '_> {
             // A call that would be denied is made nevertheless, because the algorithm may count the denial. Each state
             // counts a denial only once.
             Preview::Deny(decision) => match self.enter(at) {
-                // Units of a total became available after the preview, too late for this call. Its charge is undone.
+                // Units of a total became available after the preview, too late for this call. The charge of the call
+                // is undone.
                 Some(outcome) if outcome.is_allowed() => {
                     let charged_at = self.wait.charged_at[at];
                     let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));

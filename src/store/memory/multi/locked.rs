@@ -46,8 +46,8 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
     /// Releases room that was reserved and is not needed.
     fn unreserve(&self);
-    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares it. Returns
-    /// `None` if the table has no shared buckets.
+    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
+    /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
@@ -62,7 +62,7 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// The future of a call in one queue. Returns the decision, the time at which the call was charged, and its permit.
+/// The future of a call in one queue. Yields the decision, the time at which the call was charged, and its permit.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
 /// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
@@ -84,8 +84,8 @@ pub(super) trait ErasedShard {
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Returns the future of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
-    /// Gives the key a state, unless it has one or there is no room for it. If `reserved` is true, room was reserved
-    /// before, and a new key uses it.
+    /// Gives the key a state, unless the key has a state already or there is no room for the key. If `reserved` is
+    /// true, room was reserved before, and a new key uses it.
     fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
     /// Returns the preview of a call for whose key there is no room. If the call needs room, returns the algorithm's
     /// quota as the error. The caller then denies the call.

@@ -4,9 +4,9 @@
 //! and shared buckets after all others. A call on one key takes the same locks in the same order, so there is no
 //! deadlock. If no call is queued, all calls are decided immediately.
 //!
-//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because their limits
-//! count arrivals. The call is charged to the key with the queue when that queue releases it. If the call is cancelled
-//! while it waits, the charges to the other keys are undone.
+//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because the limits of
+//! the other keys count arrivals. The call is charged to the key with the queue when that queue releases it. If the
+//! call is cancelled while it waits, the charges to the other keys are undone.
 
 mod commit;
 mod few;
@@ -167,7 +167,7 @@ impl<'a> LockedShards<'a> {
 
 /// Decides all calls, or returns those that wait. `None` stands for a call that is not limited.
 pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
-    // If an algorithm panics, this is dropped last, so that its charges are undone when no lock is held any more.
+    // If an algorithm panics, `wait` is dropped last, so that the charges are undone when no lock is held any more.
     let mut wait = JointWait::default();
     let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
     let mut shards = LockedShards::default();
