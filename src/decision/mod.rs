@@ -25,11 +25,11 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
-    /// Set if the limiter was closed.
+    /// Set if the call was denied because the limiter was closed.
     closed: bool,
-    /// Set if the key table had no room for the key.
+    /// Set if the call was denied because the key table had no room for the key.
     table_full: bool,
-    /// Set if a wait helps, but its length is not known.
+    /// Set if the call was denied and a wait helps, but the length of the wait is not known.
     unknown: bool,
     /// Set if `wait` is the window of the reported limit, in an admission by several limits. Such a `wait` may be 0.
     is_window: bool,
@@ -100,7 +100,7 @@ impl Decision {
         self.table_full
     }
 
-    /// Returns whether the limiter is closed or has no room for the key.
+    /// Returns whether the call was denied because the limiter was closed or had no room for the key.
     pub(crate) const fn is_unavailable(&self) -> bool {
         self.closed || self.table_full
     }
@@ -119,8 +119,8 @@ impl Decision {
     ///
     /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). With
     /// `acquire` on a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with
-    /// priority, calls that may be queued count as well. So for a `LeakyBucket`, this is 1 with `check`, and more with
-    /// `acquire`.
+    /// priority, calls that may be queued count as well. So for a `LeakyBucket`, this is 1 with `check`, and with
+    /// `acquire` one more than the number of calls that may be queued.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit

@@ -9,9 +9,9 @@ use crate::store::{CheckStore, KeyedStore};
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes one unit, waiting for it in the key's queue.
     ///
-    /// Calls for one key are admitted in the order in which they arrive. Every algorithm of this crate can queue calls.
-    /// With a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls wait for
-    /// their scheduled time, with a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, with a window until it
+    /// Calls for one key are admitted in the order in which they arrive. With a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), calls wait for their
+    /// scheduled time, with a [`TokenBucket`](crate::algorithm::TokenBucket) for tokens, with a window until the window
     /// has room, with [`Concurrency`](crate::algorithm::Concurrency) for a permit, and with a tuple until all its
     /// members admit them. A window with [priority](crate::algorithm::Priority) queues only calls with priority. A
     /// tuple with a lockout, priority or tiers among its members queues no calls. With an algorithm of your own that

@@ -16,7 +16,7 @@ pub struct CallStats {
     pub table_full: u64,
     /// Calls that were denied because the limiter was closed.
     pub closed: u64,
-    /// Calls that this policy allowed, and that another policy of the same layer denied. They were not charged.
+    /// Calls that this policy allowed, and that another policy of the same layer denied. These calls were not charged.
     pub denied_by_others: u64,
     /// Calls that were dropped while they were queued; with a store that answers later, such as Redis, also calls that
     /// were dropped before the reply.

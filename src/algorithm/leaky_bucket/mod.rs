@@ -19,9 +19,9 @@ use crate::quota::Quota;
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
 /// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
-/// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once. [`check`](crate::limiter::RateLimiter::check)
-/// never waits: it admits a call if no call is queued, and at least as many intervals have passed since the slot of the
-/// call admitted last as that call had units.
+/// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once, unless [`overflow`](LeakyBucket::overflow)
+/// was called. [`check`](crate::limiter::RateLimiter::check) never waits: it admits a call if no call is queued, and at
+/// least as many intervals have passed since the slot of the call admitted last as that call had units.
 ///
 /// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
 /// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are lost. So in any span `t` at

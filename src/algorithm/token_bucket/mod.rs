@@ -17,9 +17,9 @@ use crate::quota::Quota;
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
 /// paced, and further calls are denied.
 ///
-/// The capacity is the quota's burst. Unless a burst is set, it equals the limit. The bucket of a new key is full,
-/// except with [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units
-/// pass without waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
+/// The capacity is the quota's burst. Unless a burst is set, the capacity is the limit. The bucket of a new key is
+/// full, except with [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period`
+/// units pass without waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
 /// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
 /// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. After a
@@ -97,7 +97,7 @@ pub struct TokenBucketState {
 }
 
 impl TokenBucket {
-    /// Creates a bucket that holds the quota's burst, is refilled at its rate, and is full at first.
+    /// Creates a bucket that holds the quota's burst, is refilled at the quota's rate, and is full at first.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self {
