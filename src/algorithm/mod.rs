@@ -22,8 +22,9 @@
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial by
-//! any of them except [`Concurrency`] reports a `retry_after`, unless the call costs more than the limit: the same call
-//! is allowed after that time, if no other call was made meanwhile.
+//! any of them except [`Concurrency`] reports a `retry_after`, unless the call can never pass, because it costs more
+//! than the burst of a token bucket or the limit of a window: the same call is allowed after that time, if no other
+//! call was made meanwhile.
 //!
 //! # Waiting
 //!

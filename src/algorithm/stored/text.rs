@@ -96,8 +96,8 @@ pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) ->
     words.next().is_none().then_some(numbers)
 }
 
-/// Returns the number of nanoseconds in which times shorter than a period are written: 1,000 if the period is a whole
-/// number of microseconds, otherwise 1.
+/// Returns the unit in which times shorter than a period are written, in nanoseconds: 1,000 (a microsecond) if the
+/// period is a whole number of microseconds, otherwise 1.
 pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }

@@ -45,7 +45,7 @@ impl Cookie {
     /// # Errors
     ///
     /// Returns an error if `name` is not a cookie name. A name consists of the characters of a header name (RFC 6265,
-    /// section 4.1.1), except `%`.
+    /// section 4.1.1). `%` is not allowed, because names are percent-decoded.
     pub fn new(name: &str) -> Result<Self, HeaderNameError> {
         let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
         if !is_name {

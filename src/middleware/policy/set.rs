@@ -75,7 +75,7 @@ pub trait PolicyCount {
 ///
 /// `infos` has the [`PolicyInfo`] of each policy, in order.
 pub trait PolicySet<Req>: PolicyCount {
-    /// The outcome of each policy: `None` for a policy that did not limit the request. The default has no elements.
+    /// The outcome of each policy: `None` for a policy that did not limit the request. The default contains no outcome.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
 
     type Wait: Future;

@@ -121,8 +121,8 @@ fn key_code(error: &KeyError) -> Code {
 }
 
 /// Returns the value of `grpc-retry-pushback-ms`: the time after which a client retries automatically, in milliseconds,
-/// or -1 if the client must not retry. Without the field, a client would make all the retries that its own retry policy
-/// allows, within a second.
+/// or -1 if the client must not retry. Without the field, a client retries after the backoff of its own retry policy,
+/// which may be much shorter than the wait.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= MAX_PUSHBACK => {
@@ -134,7 +134,7 @@ fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     }
 }
 
-/// Percent-encodes a `grpc-message`, as the protocol requires: all bytes except printable ASCII, and `%` itself.
+/// Percent-encodes a `grpc-message`, as the protocol requires: `%`, and all bytes that are not printable ASCII.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,7 +1,7 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! Attackers can choose keys. So the hash is keyed, with a security claim ([SipHash-1-3](super::siphash)), and seeded
-//! at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
+//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`),
+//! seeded at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
 //! One bit says whether there is a key at all. So the probability that two of `n` keys have the same fingerprint is
 //! about `n² / 2^64`.
 

@@ -273,8 +273,8 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
-    /// Returns whether the state of a new key is fresh. Until then, keys are kept, because a bucket that starts empty
-    /// may have been filled early by a refund.
+    /// Returns whether the state of a new key is fresh. While it is not, as with a bucket that starts empty, no key is
+    /// removed: a refund may have filled the bucket of that key already, and a new state would have less.
     pub(super) fn may_forget(&self, shard_config: &ShardConfig<A>, now: Nanos) -> bool {
         shard_config.algorithm.is_fresh(&self.new_state(shard_config, &shard_config.algorithm, now), now)
     }

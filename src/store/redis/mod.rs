@@ -51,7 +51,6 @@
 //! - The clock of a limiter has no effect: the server's clock decides. Buckets that [start
 //!   empty](crate::algorithm::TokenBucket::start_empty) are full for a new key, since a new key counts as idle for
 //!   ever.
-//!   since a new key counts as idle for ever.
 
 mod breaker;
 mod builder;

@@ -90,8 +90,8 @@ impl<A> Operation<A> {
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. If the call has a tier, the tier replaces the configuration of
-    /// the same unit in `state`.
+    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides, and replaces
+    /// each tier in `state` that has the same unit of a state.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let Some(tier) = &self.tier else { return limiter };
         tier.adopt(state);

@@ -105,7 +105,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 /// What happens to the state of a tier after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// The state of a tier that is new to the key is dropped, since it has not changed.
+    /// The state made for a tier that is new to the key is dropped, since no later decision depends on it.
     Nothing,
     /// The state is kept if the key has room for another tier.
     State,

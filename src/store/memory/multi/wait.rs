@@ -27,7 +27,8 @@ pub struct Decided {
 /// One of the calls that were decided together.
 #[derive(Default)]
 pub(super) struct Member {
-    /// The index of the call whose decision this call reports. `None` if this call is not limited.
+    /// The index of the call whose decision this call reports: its own, or that of its leader, the call that charges
+    /// their common state. `None` if this call is not limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
     /// The index of the call that was charged for this call, and the function that creates its reservation.

@@ -13,5 +13,5 @@ mod reference_service;
 mod settle;
 mod settled;
 mod shadow;
-#[path = "../../support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod support;
