@@ -57,7 +57,8 @@ fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected :"))?.1;
     let mut numbers = line.split_whitespace().map(str::parse);
-    Some([numbers.next()?.ok()?, numbers.next()?.ok()?])
+    // A count of 0 at the end of the line is left out.
+    Some([numbers.next()?.ok()?, numbers.next().unwrap_or(Ok(0.0)).ok()?])
 }
 
 /// Calls one subject for some keys repeatedly. This is the process that runs under valgrind.
