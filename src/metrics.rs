@@ -20,16 +20,7 @@ pub(crate) fn record(stats: &PolicyStats) {
     let of_outcome = |metric: &'static str, outcome: &'static str, total: u64| {
         counter!(metric, "policy" => name.clone(), "outcome" => outcome).absolute(total);
     };
-    for (outcome, total) in [
-        ("admitted", calls.admitted),
-        ("denied", calls.denied),
-        ("queue_full", calls.queue_full),
-        ("table_full", calls.table_full),
-        ("closed", calls.closed),
-        ("denied_by_others", calls.denied_by_others),
-        ("cancelled", calls.cancelled),
-        ("shadow_denied", calls.shadow_denied),
-    ] {
+    for (outcome, total) in calls.ended_by_outcome() {
         of_outcome("tower_throttle_calls_total", outcome, total);
     }
     for (outcome, total) in [

@@ -1,3 +1,5 @@
+use super::outcome::CallOutcome;
+
 /// The numbers of calls, by outcome.
 ///
 /// Each call that has ended is counted in exactly one of the fields other than `queued`, whose sum is
@@ -32,9 +34,22 @@ impl CallStats {
     /// Returns the number of calls that have ended: the sum of all fields but `queued`.
     #[must_use]
     pub fn ended(&self) -> u64 {
-        let Self { admitted, denied, queue_full, table_full, closed, .. } = *self;
-        let Self { denied_by_others, cancelled, shadow_denied, .. } = *self;
-        admitted + denied + queue_full + table_full + closed + denied_by_others + cancelled + shadow_denied
+        self.ended_by_outcome().iter().map(|(_, calls)| calls).sum()
+    }
+
+    /// Returns the number of calls that have ended, for each outcome with its name in events and metrics.
+    pub(crate) fn ended_by_outcome(&self) -> [(&'static str, u64); 8] {
+        [
+            (CallOutcome::Admitted, self.admitted),
+            (CallOutcome::Denied, self.denied),
+            (CallOutcome::QueueFull, self.queue_full),
+            (CallOutcome::TableFull, self.table_full),
+            (CallOutcome::Closed, self.closed),
+            (CallOutcome::DeniedByOthers, self.denied_by_others),
+            (CallOutcome::Cancelled, self.cancelled),
+            (CallOutcome::ShadowDenied, self.shadow_denied),
+        ]
+        .map(|(outcome, calls)| (outcome.label(), calls))
     }
 
     /// Returns the number of calls that were rejected, for any reason.

@@ -8,65 +8,12 @@ use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::CallStats;
+use super::calls::CallStats;
+use super::outcome::{CallOutcome, OUTCOMES};
 use crate::decision::Decision;
 
 /// The number of cells in which calls are counted under a lock: one for each shard of a store in memory.
 pub(crate) const CELLS: usize = 64;
-
-/// The outcome of a call, as it is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallOutcome {
-    Admitted,
-    Denied,
-    QueueFull,
-    TableFull,
-    Closed,
-    DeniedByOthers,
-    Cancelled,
-    ShadowDenied,
-    Queued,
-}
-
-/// The number of outcomes.
-const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
-
-impl CallOutcome {
-    /// Returns the outcome of a call with this decision.
-    #[inline]
-    pub(crate) fn of(decision: &Decision, in_shadow: bool) -> Self {
-        match decision.is_allowed() {
-            true => Self::Admitted,
-            false => Self::of_denial(decision, in_shadow),
-        }
-    }
-
-    /// Returns the name of the outcome in events and metrics.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Admitted => "admitted",
-            Self::Denied => "denied",
-            Self::QueueFull => "queue_full",
-            Self::TableFull => "table_full",
-            Self::Closed => "closed",
-            Self::DeniedByOthers => "denied_by_others",
-            Self::Cancelled => "cancelled",
-            Self::ShadowDenied => "shadow_denied",
-            Self::Queued => "queued",
-        }
-    }
-
-    #[inline]
-    fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
-        match decision {
-            _ if in_shadow => Self::ShadowDenied,
-            decision if decision.is_closed() => Self::Closed,
-            decision if decision.is_table_full() => Self::TableFull,
-            decision if decision.is_queue_full() => Self::QueueFull,
-            _ => Self::Denied,
-        }
-    }
-}
 
 /// Counters on cache lines of their own.
 #[derive(Debug, Default)]
@@ -209,23 +156,6 @@ impl CallRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_outcome_is_read_off_the_decision() {
-        let denial = Decision::deny(3, 0, Some(4), 9);
-        for (decision, outcome) in [
-            (Decision::allow(3, 2, 9), CallOutcome::Admitted),
-            (denial, CallOutcome::Denied),
-            (denial.with_queue_full(), CallOutcome::QueueFull),
-            (Decision::closed(3), CallOutcome::Closed),
-            (Decision::table_full(3), CallOutcome::TableFull),
-        ] {
-            assert_eq!(CallOutcome::of(&decision, false), outcome);
-            let in_shadow =
-                if decision.is_allowed() { CallOutcome::Admitted } else { CallOutcome::ShadowDenied };
-            assert_eq!(CallOutcome::of(&decision, true), in_shadow);
-        }
-    }
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {

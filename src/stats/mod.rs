@@ -13,6 +13,7 @@
 
 mod calls;
 mod counts;
+mod outcome;
 mod policy;
 mod ring;
 mod slice;
@@ -22,7 +23,8 @@ mod top_keys;
 pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
-pub(crate) use self::counts::{CELLS, CallOutcome, CallRegistry, Counted};
+pub(crate) use self::counts::{CELLS, CallRegistry, Counted};
+pub(crate) use self::outcome::CallOutcome;
 pub use self::policy::{KeyStats, PolicyStats};
 pub(crate) use self::slice::Event;
 pub use self::slice::Slice;

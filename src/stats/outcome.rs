@@ -1,0 +1,79 @@
+//! The outcomes by which calls are counted.
+
+use crate::decision::Decision;
+
+/// The outcome of a call, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    Admitted,
+    Denied,
+    QueueFull,
+    TableFull,
+    Closed,
+    DeniedByOthers,
+    Cancelled,
+    ShadowDenied,
+    Queued,
+}
+
+/// The number of outcomes.
+pub(super) const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
+
+impl CallOutcome {
+    /// Returns the outcome of a call with this decision.
+    #[inline]
+    pub(crate) fn of(decision: &Decision, in_shadow: bool) -> Self {
+        match decision.is_allowed() {
+            true => Self::Admitted,
+            false => Self::of_denial(decision, in_shadow),
+        }
+    }
+
+    /// Returns the name of the outcome in events and metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Denied => "denied",
+            Self::QueueFull => "queue_full",
+            Self::TableFull => "table_full",
+            Self::Closed => "closed",
+            Self::DeniedByOthers => "denied_by_others",
+            Self::Cancelled => "cancelled",
+            Self::ShadowDenied => "shadow_denied",
+            Self::Queued => "queued",
+        }
+    }
+
+    #[inline]
+    fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
+        match decision {
+            _ if in_shadow => Self::ShadowDenied,
+            decision if decision.is_closed() => Self::Closed,
+            decision if decision.is_table_full() => Self::TableFull,
+            decision if decision.is_queue_full() => Self::QueueFull,
+            _ => Self::Denied,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_read_off_the_decision() {
+        let denial = Decision::deny(3, 0, Some(4), 9);
+        for (decision, outcome) in [
+            (Decision::allow(3, 2, 9), CallOutcome::Admitted),
+            (denial, CallOutcome::Denied),
+            (denial.with_queue_full(), CallOutcome::QueueFull),
+            (Decision::closed(3), CallOutcome::Closed),
+            (Decision::table_full(3), CallOutcome::TableFull),
+        ] {
+            assert_eq!(CallOutcome::of(&decision, false), outcome);
+            let in_shadow =
+                if decision.is_allowed() { CallOutcome::Admitted } else { CallOutcome::ShadowDenied };
+            assert_eq!(CallOutcome::of(&decision, true), in_shadow);
+        }
+    }
+}
