@@ -10,7 +10,7 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::{Outcome, limited, record_decisions, record_end, shadow_denial, started, word};
+use super::policy::outcome::{Outcome, limited, record_decisions, record_end, shadow_denial, word};
 use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
@@ -59,6 +59,22 @@ pin_project! {
     }
 }
 
+/// An admitted call, until its response is made.
+#[derive(Default)]
+pub(super) struct Admitted<O> {
+    outcomes: O,
+    permit: Permit,
+    /// The time from which the response time counts, if a policy has a timeline.
+    started: Nanos,
+}
+
+impl<H, F, O, T> Stage<H, F, O, T> {
+    #[inline]
+    fn calling(response: F, Admitted { outcomes, permit, started }: Admitted<O>) -> Self {
+        Self::Calling { response, outcomes, permit, started }
+    }
+}
+
 pin_project! {
     /// A queued call: its wait, the instance of the service that is ready for it, and its request.
     struct Held<W, Svc, Req> {
@@ -78,13 +94,11 @@ where
     #[inline]
     pub(super) fn calling(
         response: Svc::Future,
-        outcomes: P::Outcomes,
-        permit: Permit,
-        started: Nanos,
+        admitted: Admitted<P::Outcomes>,
         policies: &Arc<Policies<P>>,
         responder: &R,
     ) -> Self {
-        let stage = Stage::Calling { response, outcomes, permit, started };
+        let stage = Stage::calling(response, admitted);
         Self { stage, shared: Some((Arc::clone(policies), responder.clone())) }
     }
 
@@ -120,7 +134,7 @@ pub(super) fn prepare<Req, O, R, Res, Err>(
     request: &mut Req,
     infos: &[PolicyInfo],
     responder: &R,
-) -> Result<(O, Permit), Result<R::Response, R::Error>>
+) -> Result<Admitted<O>, Result<R::Response, R::Error>>
 where
     O: AsRef<[Option<Outcome>]> + Default,
     R: Responder<Req, Res, Err>,
@@ -128,14 +142,14 @@ where
     let rejection = match verdict {
         Verdict::Decided { is_admitted: true, outcomes, permit } => {
             observe::record_decision(|| word(outcomes.as_ref()));
-            record_decisions(infos, outcomes.as_ref(), true);
+            let started = record_decisions(infos, outcomes.as_ref(), true);
             if outcomes.as_ref().iter().any(Option::is_some) {
                 responder.on_admit(request, &reports(infos, outcomes.as_ref()));
             }
             if let Some(denial) = shadow_denial(outcomes.as_ref()) {
                 responder.on_shadow_deny(request, denial);
             }
-            return Ok((outcomes, permit));
+            return Ok(Admitted { outcomes, permit, started });
         }
         Verdict::Decided { outcomes, .. } => {
             observe::record_decision(|| word(outcomes.as_ref()));
@@ -153,7 +167,7 @@ where
             info.record_store_error(&error);
             observe::record_decision(|| Some("store_error"));
             if info.admits_on_store_error() {
-                return Ok((O::default(), Permit::default()));
+                return Ok(Admitted::default());
             }
             responder.reject(request, Rejection::Store(StoreError { info, error }))
         }
@@ -191,10 +205,7 @@ where
                             .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
                     }
                     match prepare(verdict, &mut request, &policies.infos, responder) {
-                        Ok((outcomes, permit)) => {
-                            let started = started(&policies.infos);
-                            Stage::Calling { response: ready.call(request), outcomes, permit, started }
-                        }
+                        Ok(admitted) => Stage::calling(ready.call(request), admitted),
                         Err(answer) => {
                             Stage::Answered { answer: Some(answer), drain: responder.drain(request) }
                         }

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::future::{ResponseFuture, prepare};
-use super::policy::outcome::started;
 use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
 use super::response::Responder;
 
@@ -61,10 +60,9 @@ where
             Progress::Ready(verdict) => {
                 policies.watch(&request, &verdict);
                 match prepare(verdict, &mut request, &policies.infos, responder) {
-                    Ok((outcomes, permit)) => {
-                        let started = started(&policies.infos);
+                    Ok(admitted) => {
                         let response = self.inner.call(request);
-                        ResponseFuture::calling(response, outcomes, permit, started, policies, responder)
+                        ResponseFuture::calling(response, admitted, policies, responder)
                     }
                     Err(answer) => {
                         ResponseFuture::rejected(answer, responder.drain(request), policies, responder)

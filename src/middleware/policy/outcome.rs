@@ -55,34 +55,32 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
 }
 
 /// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether all policies
-/// together admitted the request.
+/// together admitted the request. Returns the reading of the first timeline's clock, from which the response time
+/// counts.
 #[inline]
 pub(in crate::middleware) fn record_decisions(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
     is_admitted: bool,
-) {
-    for (info, outcome) in limited(infos, outcomes) {
-        if let Some(timeline) = &info.timeline {
-            let event = match (is_admitted, outcome.decision.is_allowed()) {
-                (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed),
-                (true, _) => Event::Admitted,
-                (false, false) => Event::Denied,
-                // Another policy denied the request.
-                (false, true) => continue,
-            };
-            timeline.record(timeline.now(), event);
-        }
+) -> Nanos {
+    let mut started = None;
+    for (timeline, outcome) in timelines(infos, outcomes) {
+        let now = timeline.now();
+        started.get_or_insert(now);
+        let event = match (is_admitted, outcome.decision.is_allowed()) {
+            (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed),
+            (true, _) => Event::Admitted,
+            (false, false) => Event::Denied,
+            // Another policy denied the request.
+            (false, true) => continue,
+        };
+        timeline.record(now, event);
     }
+    started.unwrap_or(Nanos::ZERO)
 }
 
-/// Returns the time at which the inner service is called, if a policy has a timeline.
-#[inline]
-pub(in crate::middleware) fn started(infos: &[PolicyInfo]) -> Nanos {
-    infos.iter().find_map(|info| info.timeline.as_ref()).map_or(Nanos::ZERO, Timeline::now)
-}
-
-/// Records the end of a request. `started` is the time at which the inner service was called.
+/// Records the end of a request in the timelines of its policies. `started` is what
+/// [`record_decisions`] returned for the request.
 #[inline]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],
@@ -90,12 +88,24 @@ pub(in crate::middleware) fn record_end(
     started: Nanos,
     is_success: bool,
 ) {
-    let mut timelines = limited(infos, outcomes).filter_map(|(info, _)| info.timeline.as_ref()).peekable();
-    if timelines.peek().is_some() {
-        let time = self::started(infos).saturating_since(started);
-        let event = if is_success { Event::Succeeded(time) } else { Event::Failed(time) };
-        timelines.for_each(|timeline| timeline.record(timeline.now(), event));
+    let mut event = None;
+    for (timeline, _) in timelines(infos, outcomes) {
+        let now = timeline.now();
+        let event = *event.get_or_insert_with(|| {
+            let time = now.saturating_since(started);
+            if is_success { Event::Succeeded(time) } else { Event::Failed(time) }
+        });
+        timeline.record(now, event);
     }
+}
+
+/// Returns the timelines of the policies that limited a request, each with its policy's outcome.
+#[inline]
+fn timelines<'a>(
+    infos: &'a [PolicyInfo],
+    outcomes: &'a [Option<Outcome>],
+) -> impl Iterator<Item = (&'a Timeline, &'a Outcome)> {
+    limited(infos, outcomes).filter_map(|(info, outcome)| Some((info.timeline.as_ref()?, outcome)))
 }
 
 /// Returns a word for the outcome of a request: the denial, if a policy denied it; or else whether it was denied in
