@@ -1,13 +1,9 @@
 //! Changes to a limiter as a whole, and its counters.
 
-use std::sync::Arc;
-
 use super::RateLimiter;
 use crate::algorithm::Algorithm;
-use crate::stats::{CallCounts, LimiterStats};
-use crate::store::{
-    Attempt, CloseStore, JointRequest, KeyedStore, MemoryKey, ReleaseStore, ReplaceAlgorithm,
-};
+use crate::stats::LimiterStats;
+use crate::store::{Attempt, CloseStore, KeyedStore, ReleaseStore, ReplaceAlgorithm};
 
 impl<A: Algorithm> RateLimiter<A> {
     /// Returns what the limiter has counted since it was created: its calls, by outcome, and the events of its key
@@ -50,17 +46,6 @@ impl<A: Algorithm> RateLimiter<A> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Returns a request for `call` that can be decided jointly with requests to other limiters. The call is counted in
-    /// `counts`.
-    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
-        &'a self,
-        key: &K,
-        call: Attempt<'_, A>,
-        counts: &'a Arc<CallCounts>,
-    ) -> JointRequest<'a> {
-        self.store.part(key, call, counts)
     }
 }
 

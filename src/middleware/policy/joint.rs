@@ -55,7 +55,7 @@ where
         let key = self.key(info, request)?.filter(|_| !info.is_in_shadow());
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            self.limiter.part(&key, self.attempt(info, &options, false, max_wait), &info.calls)
+            self.limiter.store().part(&key, self.attempt(info, &options, false, max_wait), &info.calls)
         }));
         Ok(())
     }
