@@ -97,17 +97,11 @@ impl Cluster {
                 let replied = nodes.nodes.iter().find(|node| Arc::ptr_eq(&node.link, &from.link))?;
                 address.host.clone_from(&replied.address.host);
             }
-            let index = match nodes.nodes.iter().position(|node| node.address == address) {
-                Some(index) => index,
-                None => {
-                    nodes.nodes.push(self.node(address).ok()?);
-                    nodes.nodes.len() - 1
-                }
-            };
+            let index = index_of(&mut nodes.nodes, &address, || self.node(address.clone())).ok()?;
             if !is_asking {
-                nodes.of_slots[usize::from(slot)] = u16::try_from(index).ok()?;
+                nodes.of_slots[usize::from(slot)] = index;
             }
-            Arc::clone(&nodes.nodes[index].link)
+            Arc::clone(&nodes.nodes[usize::from(index)].link)
         };
         if !is_asking {
             // Other slots may have moved together with this slot.
@@ -150,7 +144,7 @@ impl Cluster {
         for some in known.chunks(ASKED_AT_ONCE) {
             let mut replies = JoinSet::new();
             for Node { client, address, .. } in some.iter().cloned() {
-                let timeout = self.settings.timeout.max(self.settings.deadline);
+                let timeout = self.settings.max_time();
                 replies.spawn(async move {
                     let reply = tokio::time::timeout(timeout, client.slots()).await;
                     let late =
@@ -179,22 +173,21 @@ impl Cluster {
         let mut masters: Vec<Node> = Vec::new();
         let mut of_slots = vec![None; SLOTS];
         for Range { first, last, master } in ranges {
-            let index = match masters.iter().position(|node| node.address == *master) {
-                Some(index) => index,
-                None => {
-                    let known = nodes.nodes.iter().find(|node| node.address == *master).cloned();
-                    masters.push(known.map_or_else(|| self.node(master.clone()), Ok)?);
-                    masters.len() - 1
-                }
-            };
-            of_slots[usize::from(*first)..=usize::from(*last)].fill(Some(index as u16));
+            let index = index_of(&mut masters, master, || {
+                let known = nodes.nodes.iter().find(|node| node.address == *master).cloned();
+                known.map_or_else(|| self.node(master.clone()), Ok)
+            })?;
+            of_slots[usize::from(*first)..=usize::from(*last)].fill(Some(index));
         }
         // According to the reply, some slots may have no master. Their keys are still sent to the node that had the
         // slot.
         let mut kept: Vec<Option<u16>> = vec![None; nodes.nodes.len()];
         for (new, old) in of_slots.iter_mut().zip(&nodes.of_slots).filter(|(new, _)| new.is_none()) {
             let (index, node) = (&mut kept[usize::from(*old)], &nodes.nodes[usize::from(*old)]);
-            *new = Some(*index.get_or_insert_with(|| index_in(&mut masters, node)));
+            if index.is_none() {
+                *index = Some(index_of(&mut masters, &node.address, || Ok(node.clone()))?);
+            }
+            *new = *index;
         }
         let is_gone = |node: &&Node| !masters.iter().any(|master| Arc::ptr_eq(&master.link, &node.link));
         let former =
@@ -208,7 +201,7 @@ impl Cluster {
     /// error other than that it is starting or that the slot has moved.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
-        let timeout = self.settings.timeout.max(self.settings.deadline);
+        let timeout = self.settings.max_time();
         let mut replies = JoinSet::new();
         for link in &links {
             // Of 16 keys for each node, each node has at least one, unless the node has few slots.
@@ -265,13 +258,18 @@ impl Drop for Question {
     }
 }
 
-/// Returns the index of a node, after adding it if it is missing.
-fn index_in(masters: &mut Vec<Node>, node: &Node) -> u16 {
-    let known = masters.iter().position(|master| master.address == node.address);
-    known.unwrap_or_else(|| {
-        masters.push(node.clone());
-        masters.len() - 1
-    }) as u16
+/// Returns the index of the node at `address`. If there is none, adds the node that `make` returns.
+fn index_of(
+    nodes: &mut Vec<Node>,
+    address: &Address,
+    make: impl FnOnce() -> Result<Node, RedisError>,
+) -> Result<u16, RedisError> {
+    let known = nodes.iter().position(|node| node.address == *address);
+    if known.is_none() {
+        nodes.push(make()?);
+    }
+    let index = u16::try_from(known.unwrap_or(nodes.len() - 1));
+    index.map_err(|_| RedisError::new(RedisErrorKind::Server, "more nodes than slots"))
 }
 
 /// Replaces the error of a server without cluster support by one that says to use `RedisStore::connect`. Returns any
@@ -316,7 +314,7 @@ mod tests {
     }
 
     fn route(cluster: &Cluster, key: &str) -> Route {
-        Route { link: cluster.link_of(key), is_asking: false, redirects: 0 }
+        Route::new(cluster.link_of(key))
     }
 
     // The key `foo` is in slot 12182, and `bar` in 5061.

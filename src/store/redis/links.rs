@@ -31,7 +31,7 @@ impl Links {
             Self::One(link) => Arc::clone(link),
             Self::Cluster(cluster) => cluster.link_of(key),
         };
-        Route { link, is_asking: false, redirects: 0 }
+        Route::new(link)
     }
 
     /// Returns the route to the node that has the key, if `error` is the reply of a cluster's node that another node

@@ -30,6 +30,13 @@ pub(super) struct NodeSettings {
     pub(super) clock: AnyClock,
 }
 
+impl NodeSettings {
+    /// Returns the maximum time of a question that needs a connection first.
+    pub(super) fn max_time(&self) -> Duration {
+        self.timeout.max(self.deadline)
+    }
+}
+
 impl Node {
     /// Creates a node at `address` with the other settings of `like`. The node connects when it is first used.
     pub(super) fn new(

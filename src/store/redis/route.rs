@@ -16,6 +16,11 @@ pub(super) struct Route {
 }
 
 impl Route {
+    /// Creates the route to a server that no other node has named.
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        Self { link, is_asking: false, redirects: 0 }
+    }
+
     /// Returns the pause before the trip, in nanoseconds. After several redirects there is a pause, because nodes that
     /// redirect to each other do not agree yet which of them has the slot.
     pub(super) fn pause(&self) -> u64 {
