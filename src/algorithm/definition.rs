@@ -21,9 +21,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// How a store undoes the latest admission of a queued call. With `true`, the store [restores](Algorithm::restore)
-    /// a copy of the state. With `false`, the store calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as
-    /// exact as a copy, or if a copy is expensive.
+    /// The way in which a store undoes the latest admission of a queued call. With `true`, the store
+    /// [restores](Algorithm::restore) a copy of the state. With `false`, the store calls [`undo`](Algorithm::undo).
+    /// Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:

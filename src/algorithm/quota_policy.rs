@@ -19,7 +19,7 @@ pub struct QuotaPolicy {
     pub unit: QuotaUnit,
     /// The rate at which units become available one by one. `None` if they become available at a reset.
     rate: Option<Rate>,
-    /// Whether the quota has a burst that the algorithm does not use.
+    /// `true` if the quota has a burst that the algorithm does not use.
     ignores_burst: bool,
 }
 

@@ -191,9 +191,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Sets the function that returns whether a request has priority. If the algorithm is a [window that
-    /// lends](crate::algorithm::Priority), requests with priority can wait for the next window instead of being
-    /// rejected. If you also set a [`cost`](RateLimitLayer::cost), set the cost first.
+    /// Sets the function that returns whether a request has priority. If the algorithm is a [window with
+    /// priority](crate::algorithm::Priority), such requests can wait for the next window instead of being rejected. If you also set a [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
     /// use http::Request;

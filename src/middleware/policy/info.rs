@@ -74,7 +74,7 @@ impl PolicyInfo {
             return Err(error);
         }
         if error.is_invalid() {
-            self.keys.count_invalid();
+            self.keys.record_invalid();
             self.observer.invalid_key(self.name(), &error);
             return Err(error);
         }

@@ -29,7 +29,7 @@ impl KeyCounters {
     }
 
     /// Counts a request that was rejected because the client made its key invalid.
-    pub(in crate::middleware) fn count_invalid(&self) {
+    pub(in crate::middleware) fn record_invalid(&self) {
         self.invalid.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -93,7 +93,7 @@ async fn used(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it measures time: on an idle machine"]
+#[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 async fn a_suspended_server() {
     let mut server = RedisServer::start();
     let (begin, end) =
@@ -103,7 +103,7 @@ async fn a_suspended_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it measures time: on an idle machine"]
+#[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 async fn paused_clients() {
     let mut server = RedisServer::start();
     let begin = |server: &mut RedisServer| server.call(&["CLIENT", "PAUSE", "2000", "ALL"]).ok();
@@ -112,7 +112,7 @@ async fn paused_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it measures time: on an idle machine"]
+#[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 async fn a_server_that_is_killed() {
     let mut server = RedisServer::start();
     outage("kill -9, restarted empty", &mut server, 2_000 * MS, RedisServer::kill, RedisServer::restart)
@@ -120,7 +120,7 @@ async fn a_server_that_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it measures time: on an idle machine"]
+#[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 async fn a_full_server() {
     let mut server = RedisServer::start();
     let set = |memory: &'static str| {

@@ -102,7 +102,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     }
 }
 
-/// What happens to the state of a tier after a call.
+/// The treatment of a tier's state after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// The state made for a tier that is new to the key is dropped, since no later decision depends on it.

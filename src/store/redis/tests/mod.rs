@@ -5,6 +5,7 @@ mod flights;
 mod redis_connection;
 #[path = "../../../../tests/support/redis_server.rs"]
 mod redis_server;
+mod runtimes;
 mod staged;
 
 use std::time::Duration;
