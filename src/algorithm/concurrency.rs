@@ -1,7 +1,7 @@
 //! The limit of calls in progress.
 
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::semaphore::{Semaphore, SharedPermit};
+use crate::algorithm::semaphore::Semaphore;
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -251,9 +251,9 @@ impl Algorithm for Concurrency {
         state.held = state.held.saturating_sub(cost);
     }
 
-    fn release_total(&self, cost: u64) {
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
         if let Some(total) = &self.total {
-            total.sub(cost);
+            f(total);
         }
     }
 
@@ -279,12 +279,5 @@ impl Algorithm for Concurrency {
         let ready_at = self.ready_at(state, now, cost)?;
         state.held = state.held.saturating_add(cost);
         Some(ready_at)
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        match &self.total {
-            Some(total) => total.try_acquire(cost),
-            None => Some(SharedPermit::default()),
-        }
     }
 }

@@ -1,7 +1,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{LockoutBuilder, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use super::{LockoutBuilder, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -107,10 +107,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Releases the units that a call of `cost`, which has ended, holds for its key.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// Releases the units that an ended call of `cost` holds in the total of all keys. For a permit, `self` is the
-    /// algorithm that admitted the call. For [`RateLimiter::release`](crate::limiter::RateLimiter::release), `self` is
-    /// the current algorithm.
-    fn release_total(&self, _cost: u64) {}
+    /// Calls `f` with each bound on the units that the calls in progress of all keys hold together. A
+    /// [`SharedPermit`](super::SharedPermit) takes and releases the share of a call.
+    #[doc(hidden)]
+    fn for_each_total(&self, _f: &mut dyn FnMut(&Semaphore)) {}
 
     /// Returns the number of units that calls in progress hold for the key. A key with units in flight is never
     /// evicted.
@@ -203,13 +203,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision: Decision,
     ) -> Decision {
         decision
-    }
-
-    /// Reserves `cost` units in the total of all keys for a queued call. Returns `None` if the total has fewer units
-    /// available. Only algorithms whose queued calls count in a total implement this method.
-    #[inline]
-    fn reserve(&self, _cost: u64) -> Option<SharedPermit> {
-        Some(SharedPermit::default())
     }
 
     /// Undoes the latest admission of a queued call: replaces the state by `before`, a copy from before the admission,

@@ -1,22 +1,20 @@
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A bound on the calls of all keys together: those that are queued by a limiter, or those in progress.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
-pub(crate) struct Semaphore {
+pub struct Semaphore {
     count: Arc<AtomicU64>,
     limit: u64,
 }
 
-/// The share of a call in any number of semaphores, released when dropped.
-#[doc(hidden)]
-#[derive(Debug, Default)]
-pub struct SharedPermit {
-    /// The count of each semaphore, and the share in it.
-    taken: SmallVec<[(Arc<AtomicU64>, u64); 1]>,
+/// The share of one call in a semaphore, released when dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    count: Arc<AtomicU64>,
+    cost: u64,
 }
 
 /// The place of one queued call, released when dropped.
@@ -41,19 +39,20 @@ impl Semaphore {
     }
 
     /// Acquires the share of a call of `cost`. `None` if the count would then exceed the limit.
-    pub(crate) fn try_acquire(&self, cost: u64) -> Option<SharedPermit> {
-        self.try_add(cost).then(|| SharedPermit { taken: smallvec![(Arc::clone(&self.count), cost)] })
+    pub(super) fn try_acquire(&self, cost: u64) -> Option<Share> {
+        self.try_add(cost).then(|| self.share(cost))
+    }
+
+    /// Returns the share of a call of `cost`, which was [added](Semaphore::try_add) before.
+    pub(super) fn share(&self, cost: u64) -> Share {
+        Share { count: Arc::clone(&self.count), cost }
     }
 
     /// Adds `cost` if the sum does not exceed the limit. Returns whether `cost` was added. If so, the caller must
-    /// [subtract](Semaphore::sub) `cost` later.
+    /// drop the [share](Semaphore::share) later.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()
-    }
-
-    pub(crate) fn sub(&self, cost: u64) {
-        sub(&self.count, cost);
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -76,23 +75,16 @@ impl PartialEq for Semaphore {
     }
 }
 
-impl SharedPermit {
-    /// Drops the permit without releasing its share. The caller must subtract the share later.
-    pub(crate) fn forget(mut self) {
-        self.taken.clear();
-    }
-
-    /// Adds the share of `other` to this permit.
-    pub(crate) fn merge(&mut self, mut other: Self) {
-        self.taken.append(&mut other.taken);
+impl Share {
+    /// Drops the share without releasing it. The caller must release it later.
+    pub(super) fn forget(mut self) {
+        self.cost = 0;
     }
 }
 
-impl Drop for SharedPermit {
+impl Drop for Share {
     fn drop(&mut self) {
-        for (count, cost) in self.taken.drain(..) {
-            sub(&count, cost);
-        }
+        sub(&self.count, self.cost);
     }
 }
 

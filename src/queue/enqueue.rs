@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::waiter::{Evicted, Projection, Waiter};
 use super::{Arrival, Enqueued, Fate, Queue, QueueView, queue_config};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 
 impl<A: Algorithm> Queue<A> {
@@ -62,7 +62,7 @@ impl<A: Algorithm> Queue<A> {
         let enqueued = self.join(base, tier, state, arrival);
         let Enqueued::Queued(_) = enqueued else {
             // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back.
-            let place = oldest.tier.as_deref().unwrap_or(base).reserve(oldest.cost);
+            let place = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
             if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
                 let Evicted { ticket, cost, tier, arrived, waker } = oldest;
                 let waiter =
@@ -98,7 +98,9 @@ impl<A: Algorithm> Queue<A> {
     fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
-        let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
+        let Some((slot, place)) =
+            self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
+        else {
             // It is unknown when another queue will release a waiter. So the call is rejected like a call that does not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };

@@ -86,8 +86,8 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// [`max_wait`](Attempt::max_wait).
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), an admitted call has a
-    /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
-    /// [total](Algorithm::release_total) of all keys. Otherwise, an admitted call that [asks for a
+    /// [`Reservation::on_release`], which [releases](Algorithm::release) the units of the key and drops the call's
+    /// [`SharedPermit`](crate::algorithm::SharedPermit). Otherwise, an admitted call that [asks for a
     /// reservation](Attempt::wants_reservation) has a [`Reservation::on_settle`], if this is a [`SettleStore`].
     ///
     /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.

@@ -1,7 +1,7 @@
 //! The decisions of a [`Lockout`], as an algorithm.
 
 use super::{Lockout, LockoutState, RejectionCount, SHARED, nanos};
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -100,8 +100,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.reset_state(&mut state.state, fresh.state);
     }
 
-    fn release_total(&self, cost: u64) {
-        self.algorithm.release_total(cost);
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+        self.algorithm.for_each_total(f);
     }
 
     fn in_flight(&self, state: &Self::State) -> u64 {
@@ -171,10 +171,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             state.count = count;
         }
         reported
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        self.algorithm.reserve(cost)
     }
 
     /// Restores only the state of the inner algorithm. Denials that were counted after the copy was made stay counted.

@@ -1,7 +1,7 @@
 //! The decisions of a [`Tiered`], as an algorithm.
 
 use super::{Keep, MAX_TIERS, Tiered, TieredState};
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use std::iter;
@@ -111,8 +111,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    fn release_total(&self, cost: u64) {
-        self.algorithm.release_total(cost);
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+        self.algorithm.for_each_total(f);
     }
 
     fn in_flight(&self, state: &TieredState<A>) -> u64 {
@@ -184,10 +184,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let reported = self.algorithm.report(own, now, cost, counts, decision);
             (reported, if counts { Keep::State } else { Keep::Nothing })
         })
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        self.algorithm.reserve(cost)
     }
 
     /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.

@@ -6,7 +6,7 @@ mod stored;
 use std::time::Duration;
 
 use crate::algorithm::clock_step::earliest_slot;
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, SharedPermit, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -137,7 +137,7 @@ macro_rules! tuple {
                     let decision = decision.filter(|_| passes || !is_charged).unwrap_or(peeked.$at);
                     if is_charged && !passes {
                         self.$at.release(&mut state.$at, now, cost);
-                        self.$at.release_total(cost);
+                        drop(SharedPermit::of_admitted(&self.$at, cost));
                         self.$at.undo(&mut state.$at, now, cost, now);
                     }
                     let together = together.and(decision, reported(&self.$at, &decision));
@@ -191,8 +191,8 @@ macro_rules! tuple {
                 $(self.$at.reset_state(&mut state.$at, fresh.$at);)+
             }
 
-            fn release_total(&self, cost: u64) {
-                $(self.$at.release_total(cost);)+
+            fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+                $(self.$at.for_each_total(f);)+
             }
 
             fn in_flight(&self, state: &Self::State) -> u64 {
@@ -238,12 +238,6 @@ macro_rules! tuple {
                 let due = ready_at.max(arrived).max(earliest_slot(last_update)).min(last_update);
                 $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
                 Some(due)
-            }
-
-            fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-                let mut permit = SharedPermit::default();
-                $(permit.merge(self.$at.reserve(cost)?);)+
-                Some(permit)
             }
 
             fn restore(&self, state: &mut Self::State, before: Self::State) {
