@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A bound on the calls of all keys together: those that are queued by a limiter, or those in progress.
+/// A bound for all keys together: on the number of queued calls, or on the units that calls in progress hold.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Semaphore {
@@ -10,14 +10,14 @@ pub struct Semaphore {
     limit: u64,
 }
 
-/// The share of one call in a semaphore, released when dropped.
+/// The units of one call in the count of a semaphore. They are subtracted when the share is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     count: Arc<AtomicU64>,
     cost: u64,
 }
 
-/// The place of one queued call, released when dropped.
+/// The place of one queued call in the count of a semaphore. The count is lowered when the slot is dropped.
 #[derive(Debug)]
 pub(crate) struct QueueSlot {
     count: Arc<AtomicU64>,
@@ -28,28 +28,28 @@ impl Semaphore {
         Self { count: Arc::default(), limit }
     }
 
-    /// Returns the same semaphore with another limit.
+    /// Returns a semaphore with the same count and another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// Acquires the place of one queued call. `None` if the limit is reached.
+    /// Acquires a place for one queued call. Returns `None` if the limit is reached.
     pub(crate) fn try_acquire_one(&self) -> Option<QueueSlot> {
         self.try_add(1).then(|| QueueSlot { count: Arc::clone(&self.count) })
     }
 
-    /// Acquires the share of a call of `cost`. `None` if the count would then exceed the limit.
+    /// Acquires the share of a call of `cost`. Returns `None` if the count would then exceed the limit.
     pub(super) fn try_acquire(&self, cost: u64) -> Option<Share> {
         self.try_add(cost).then(|| self.share(cost))
     }
 
-    /// Returns the share of a call of `cost`, which was [added](Semaphore::try_add) before.
+    /// Returns the share of a call whose `cost` has been [added](Semaphore::try_add) to the count.
     pub(super) fn share(&self, cost: u64) -> Share {
         Share { count: Arc::clone(&self.count), cost }
     }
 
-    /// Adds `cost` if the sum does not exceed the limit. Returns whether `cost` was added. If so, the caller must
-    /// drop the [share](Semaphore::share) later.
+    /// Adds `cost` to the count if the sum does not exceed the limit. Returns whether `cost` was added. If it was
+    /// added, the caller must later create the [share](Semaphore::share) of the call and drop it.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()
@@ -76,7 +76,7 @@ impl PartialEq for Semaphore {
 }
 
 impl Share {
-    /// Drops the share without releasing it. The caller must release it later.
+    /// Drops the share without subtracting its units from the count. The caller must subtract them later.
     pub(super) fn forget(mut self) {
         self.cost = 0;
     }
@@ -94,7 +94,7 @@ impl Drop for QueueSlot {
     }
 }
 
-/// Subtracts `cost`, saturating at zero, so that a double release is harmless.
+/// Subtracts `cost`, saturating at zero, so that a call that is released twice does not make the count wrap around.
 fn sub(count: &AtomicU64, cost: u64) {
     let less = |count: u64| Some(count.saturating_sub(cost));
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

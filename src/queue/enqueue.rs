@@ -24,7 +24,7 @@ impl<A: Algorithm> Queue<A> {
         let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
         match waits && !config.is_exclusive() {
-            // The call may wait for any time, or never fits. In both cases, the exact wait is not needed.
+            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
             true => self.ensure_approximate_projection(base, state, now, 0),
             false => self.ensure_exact_projection(base, state, now, 0),
         }
@@ -43,7 +43,8 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Queues a call in a full queue and rejects the oldest waiter. If the new call could not be queued even then,
-    /// rejects the new call instead.
+    /// rejects the new call instead. If calls of other keys use up the total of all keys while the oldest waiter is out
+    /// of the queue, both calls may be rejected.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -61,7 +62,8 @@ impl<A: Algorithm> Queue<A> {
         let oldest = Evicted::from(oldest);
         let enqueued = self.join(base, tier, state, arrival);
         let Enqueued::Queued(_) = enqueued else {
-            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back.
+            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
+            // the total allows this.
             let place = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
             if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
                 let Evicted { ticket, cost, tier, arrived, waker } = oldest;

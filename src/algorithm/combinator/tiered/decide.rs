@@ -1,4 +1,4 @@
-//! The decisions of a [`Tiered`], as an algorithm.
+//! [`Algorithm`] for [`Tiered`]: how a tier decides calls.
 
 use super::{Keep, MAX_TIERS, Tiered, TieredState};
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
@@ -92,7 +92,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.for_each_policy(f);
     }
 
-    /// Releases the call in the state of each tier.
+    /// Releases the units of the call in the state of each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
         for (algorithm, state) in state.tiers_mut() {
             algorithm.release(state, now, cost);
@@ -136,8 +136,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    /// Keeps the state of the tier. If the tier is new to the key, its state is from now on refilled at the tier's own
-    /// rate.
+    /// Keeps the state of this tier. So if the tier is new to the key, its state is refilled at the tier's own rate
+    /// from now on.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
         self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
     }
