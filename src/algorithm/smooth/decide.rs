@@ -75,8 +75,9 @@ impl Algorithm for Smooth {
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
         match self.is_due(state) {
-            true if cost > 0 => self.charge(state, observed, cost),
-            _ => {
+            _ if cost == 0 => {}
+            true => self.charge(state, observed, cost),
+            false => {
                 state.next =
                     state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
             }

@@ -72,9 +72,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let mut new = old.clone();
             self.algorithm.migrate(&mut new, algorithm, now);
             state.other_tiers.push((self.algorithm.clone(), new));
-            if state.other_tiers.len() >= MAX_TIERS {
-                state.evict_one(now);
-            }
+            state.make_room(now);
         }
     }
 

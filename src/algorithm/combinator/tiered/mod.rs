@@ -181,6 +181,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
             let (by, own) = state.other_tiers.remove(at);
             let before = (mem::replace(&mut state.by, by), mem::replace(&mut state.state, own));
             state.other_tiers.push(before);
+            state.make_room(now);
         }
         result
     }
@@ -210,20 +211,37 @@ impl<A: Algorithm> TieredState<A> {
     /// Charges a call of `cost` to all tiers but the current tier, which was charged before.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
-        if self.other_tiers.len() >= MAX_TIERS {
-            self.evict_one(now);
-        }
         for (algorithm, state) in &mut self.other_tiers {
             algorithm.charge_saturating(state, now, cost);
         }
     }
 
-    /// Removes the tier that becomes fresh first. The current tier is never removed.
-    fn evict_one(&mut self, now: Nanos) {
+    /// Removes the tier that becomes fresh first, if there are too many. The current tier is never removed.
+    fn make_room(&mut self, now: Nanos) {
+        if self.other_tiers.len() < MAX_TIERS {
+            return;
+        }
         let reset = |(algorithm, state): &mut (A, A::State)| algorithm.peek(state, now, 0).reset_after();
         let resets = self.other_tiers.iter_mut().map(reset).enumerate();
         if let Some((soonest, _)) = resets.min_by_key(|(_, reset)| *reset) {
             self.other_tiers.remove(soonest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::quota::Quota;
+
+    #[test]
+    fn replacements_without_calls_keep_at_most_32_tiers() {
+        let tiers = |limit| Tiered::new(TokenBucket::new(Quota::per_hour(limit)));
+        let mut state = tiers(1).new_state(Nanos(0), Nanos(0));
+        for limit in 1..=100 {
+            tiers(limit + 1).migrate(&mut state, &tiers(limit), Nanos(0));
+            assert!(state.other_tiers.len() < MAX_TIERS, "{limit}");
         }
     }
 }
