@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::{ConnectionLike, MultiplexedConnection};
+use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -188,13 +188,13 @@ impl Inner {
     async fn send(self: &Arc<Self>, commands: &[Cmd]) -> Result<Value, CallError> {
         let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
         let replied = match commands {
-            [command] => connection.req_packed_command(command).await,
+            [command] => connection.send_packed_command(command).await,
             _ => {
                 let mut pipeline = ::redis::pipe();
                 commands.iter().for_each(|command| {
                     pipeline.add_command(command.clone());
                 });
-                let replied = connection.req_packed_commands(&pipeline, commands.len() - 1, 1).await;
+                let replied = connection.send_packed_commands(&pipeline, commands.len() - 1, 1).await;
                 replied.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
             }
         };
@@ -210,13 +210,9 @@ impl Inner {
     }
 
     async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
-        let mut cmd = Cmd::new();
-        command.words().for_each(|word| {
-            cmd.arg(word);
-        });
-        let value = match command.is_asking() {
-            true => self.send(&[::redis::cmd("ASKING"), cmd]).await?,
-            false => self.send(&[cmd]).await?,
+        let value = match command.is_asking {
+            true => self.send(&[::redis::cmd("ASKING"), command.words]).await?,
+            false => self.send(&[command.words]).await?,
         };
         Ok(match value {
             Value::BulkString(text) => Reply::Text(text),
