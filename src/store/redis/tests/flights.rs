@@ -191,20 +191,68 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
     assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
 }
 
+/// Makes a call and polls it once.
+fn begun<F: Future<Output = Result<Decision, RedisError>>>(call: F) -> std::pin::Pin<Box<F>> {
+    let mut call = Box::pin(call);
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "the reply is not there yet");
+    call
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_after_its_reply_was_sent_charges_nothing() -> Result<(), RedisError> {
+async fn a_call_that_is_dropped_charges_nothing() -> Result<(), RedisError> {
     let server = Staged::new();
     let store = swaps(&server);
     let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
-    for call in [window.check_n("a", 2), window.check_n("a", 3)] {
-        let mut call = Box::pin(call);
-        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending(), "the reply is not there yet");
-        settle().await;
+    for is_answered in [false, true] {
+        server.set(Mode::Hold);
+        let call = begun(window.check_n("a", 2));
+        if is_answered {
+            // Another call moves the trip to a task, so the reply is sent, although the first call is not polled.
+            let other = tokio::spawn(window.peek("a"));
+            settle().await;
+            server.release();
+            assert_eq!(other.await.unwrap()?.remaining(), 3);
+        }
         drop(call);
+        server.release();
         settle().await;
         assert_eq!(window.peek("a").await?.remaining(), 5);
     }
     assert_eq!(window.check_n("a", 5).await?.remaining(), 0, "one whose reply is taken is charged");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_polled_delays_no_other() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hold);
+    let idle = begun(window.check("a"));
+    server.release();
+    let start = Instant::now();
+    for left in [3, 2] {
+        assert_eq!(window.check("a").await?.remaining(), left);
+    }
+    assert_eq!((start.elapsed(), idle.await?.remaining()), (Duration::ZERO, 4));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_arrive_during_a_trip_do_not_need_its_call() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hold);
+    let first = begun(window.check("a"));
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(window.check("a"))).collect();
+    settle().await;
+    server.release();
+    for (call, left) in calls.into_iter().zip([3, 2, 1]) {
+        assert_eq!(call.await.unwrap()?.remaining(), left);
+    }
+    assert_eq!(first.await?.remaining(), 4);
+    assert_eq!(server.commands().len(), 4, "two trips of two commands");
     Ok(())
 }

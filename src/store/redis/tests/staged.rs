@@ -144,7 +144,14 @@ impl Connection for Staged {
             state.mode.clone()
         };
         match mode {
-            Mode::Serve => Box::pin(ready(self.execute(&command))),
+            Mode::Serve => {
+                let server = self.clone();
+                Box::pin(async move {
+                    // No reply of a server is there at once.
+                    tokio::task::yield_now().await;
+                    server.execute(&command)
+                })
+            }
             Mode::Hang => Box::pin(pending()),
             Mode::Hold => {
                 let server = self.clone();
@@ -158,7 +165,10 @@ impl Connection for Staged {
                 _ => Err(CallError::NoScript),
             })),
             Mode::Fail(text) => Box::pin(ready(Err(CallError::Failed(RedisError::from_reply(text))))),
-            Mode::Answer(reply) => Box::pin(ready(Ok(reply))),
+            Mode::Answer(reply) => Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(reply)
+            }),
         }
     }
 
