@@ -3,6 +3,7 @@
 mod cluster;
 #[cfg(feature = "test-util")]
 mod contract;
+mod failover;
 mod faults;
 mod layer;
 mod limits;
