@@ -212,6 +212,35 @@ async fn a_clock_of_the_server_that_steps_costs_one_trip() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn masters_whose_clocks_differ_decide_by_their_own_and_keep_what_moves() {
+    const HOUR: i64 = 3_600_000_000;
+    for ahead in [HOUR, -HOUR] {
+        let servers = [Staged::new(), Staged::new()];
+        servers[1].set_ahead(ahead);
+        let window = || FixedWindow::new(Quota::per_minute(5));
+        let limiters = servers.each_ref().map(|server| limiter(&swaps(server), window()));
+        for (server, limiter) in servers.iter().zip(&limiters) {
+            assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
+            server.set(Mode::Hold);
+            assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
+            tokio::time::advance(MS).await;
+            server.release();
+            assert_eq!(
+                limiter.peek("a").await.unwrap().remaining(),
+                4,
+                "its clock says that the call is late"
+            );
+        }
+        assert_eq!(limiters[0].check_n("b", 5).await.unwrap().remaining(), 0);
+        // The second master takes over the keys of the first.
+        servers[0].texts().iter().for_each(|(key, text)| servers[1].put(key, text));
+        let moved = limiters[1].check("b").await.unwrap();
+        assert_eq!(moved.is_allowed(), ahead > 0, "time has passed for the key, or stands still");
+        assert!(moved.retry_after() <= Some(Duration::from_secs(120)), "{:?}", moved.retry_after());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fallback_decides_what_redis_cannot() {
     let server = Staged::new();
     let store = swaps(&server);
