@@ -170,21 +170,13 @@ impl Setting {
     }
 
     fn bare_script(self) -> Contestant<'static> {
-        let script = redis::Script::new(
-            "redis.call('TIME') redis.call('GET', KEYS[1]) redis.call('PSETEX', KEYS[1], 60000, ARGV[1]) return 1",
-        );
-        let script = Rc::new(script);
+        let script = Rc::new(bare());
         Contestant::new(BARE, move || {
             let (connection, keys) = (self.connection.clone(), Rc::clone(&self.keys));
             let script = Rc::clone(&script);
             self.time(move |number| {
-                let (mut connection, script) = (connection.clone(), Rc::clone(&script));
                 let key = format!("bare:{}", keys[number % KEYS]);
-                async move {
-                    let mut call = script.key(key);
-                    let replied = call.arg("1 1700000000000000").invoke_async::<i64>(&mut connection).await;
-                    assert_eq!(replied, Ok(1));
-                }
+                run_bare(connection.clone(), Rc::clone(&script), key)
             })
         })
     }
@@ -232,24 +224,31 @@ impl Setting {
     /// Compares the medians of the times of single calls.
     fn alone(&self, rounds: usize) {
         let limiter = self.build("alone", TokenBucket::new(PLENTY));
-        let mut medians = [Vec::new(), Vec::new()];
+        let mut medians = [Vec::new(), Vec::new(), Vec::new()];
+        let script = Rc::new(bare());
         for _ in 0..rounds {
             let pings = self.runtime.block_on(median_of(|_| ping(self.connection.clone())));
+            let scripts = median_of(|number| {
+                let key = format!("bare:{}", self.keys[number % KEYS]);
+                run_bare(self.connection.clone(), Rc::clone(&script), key)
+            });
+            let scripts = self.runtime.block_on(scripts);
             let checks = median_of(|number| check(limiter.check(&*self.keys[number % KEYS])));
             let checks = self.runtime.block_on(checks);
             medians[0].push(pings);
-            medians[1].push(checks);
+            medians[1].push(scripts);
+            medians[2].push(checks);
         }
-        let [pings, checks] = medians;
-        let (ping, check) = (median(pings.iter().copied()), median(checks.iter().copied()));
-        let ratio = median(checks.iter().zip(&pings).map(|(check, ping)| check / ping));
-        let row = |name: &str, micros: f64, ratio| {
+        let [pings, scripts, checks] = medians;
+        let row = |name: &str, times: &[f64]| {
+            let micros = median(times.iter().copied());
+            let ratio = median(times.iter().zip(&pings).map(|(time, ping)| time / ping));
             vec![name.to_owned(), format!("{micros:.0}"), table::ratio(ratio)]
         };
         table::print(
             "one caller: the median of the time of a call, in microseconds",
             &["", "p50", "to PING"],
-            &[row(PING, ping, 1.0), row("token bucket", check, ratio)],
+            &[row(PING, &pings), row(BARE, &scripts), row("token bucket", &checks)],
         );
     }
 }
@@ -257,6 +256,17 @@ impl Setting {
 async fn ping(mut connection: MultiplexedConnection) {
     let answered = redis::cmd("PING").query_async::<String>(&mut connection).await;
     assert_eq!(answered.as_deref(), Ok("PONG"));
+}
+
+fn bare() -> redis::Script {
+    redis::Script::new(
+        "redis.call('TIME') redis.call('GET', KEYS[1]) redis.call('PSETEX', KEYS[1], 60000, ARGV[1]) return 1",
+    )
+}
+
+async fn run_bare(mut connection: MultiplexedConnection, script: Rc<redis::Script>, key: String) {
+    let mut call = script.key(key);
+    assert_eq!(call.arg("1 1700000000000000").invoke_async::<i64>(&mut connection).await, Ok(1));
 }
 
 async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throttle::Decision, E>>) {

@@ -73,10 +73,6 @@ impl RedisServer {
         self.port
     }
 
-    pub(crate) fn free_port() -> u16 {
-        free_port()
-    }
-
     /// Waits until the server is a master, or a replica that is linked to its master.
     pub(crate) fn until_role(&self, role: &str) {
         until(role, || {
@@ -265,7 +261,7 @@ impl Process {
             path
         });
         let mut process = Self(
-            Command::new("redis-server")
+            Command::new(program())
                 .args(configuration)
                 .args([
                     "--port",
@@ -284,7 +280,7 @@ impl Process {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
-                .expect("redis-server cannot be started. This test needs it: `apt-get install redis-server`"),
+                .expect("the server cannot be started. This test needs it: `apt-get install redis-server`"),
         );
         let own = format!("process_id:{}\r", process.0.id());
         let start = Instant::now();
@@ -347,7 +343,12 @@ fn cluster_node(arguments: &[&str]) -> (RedisServer, String) {
     (RedisServer::with(&options), bus)
 }
 
-fn free_port() -> u16 {
+/// Returns the program that is started as the server. The environment can name another, such as `valkey-server`.
+fn program() -> String {
+    std::env::var("TOWER_THROTTLE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 

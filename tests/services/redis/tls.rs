@@ -7,13 +7,13 @@ use tower_throttle::algorithm::{FixedWindow, SlidingLog};
 use tower_throttle::store::redis::{RedisErrorKind, RedisStoreBuilder};
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisServer, free_port};
 
 const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/certificates/localhost.pem");
 const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/certificates/localhost.key");
 
 fn server() -> (RedisServer, String) {
-    let port = RedisServer::free_port();
+    let port = free_port();
     let server = RedisServer::with(&[
         "--tls-port",
         &port.to_string(),
