@@ -3,7 +3,8 @@
 //! The server is started for this, on a free port. The client has one thread and its own core. All contestants run alternately,
 //! so a machine that is busy with something else changes the ratios little.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use tower_throttle::key::from_fn;
 use tower_throttle::store::redis::{RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
+use crate::alloc;
 use crate::interleave::{Contestant, Rounds, median};
 use crate::redis_server::RedisServer;
 use crate::table;
@@ -63,21 +65,64 @@ pub fn run(rounds: usize) {
         setting.one_key("token bucket, one key", &trips),
     ];
     let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
-    let rounds_of_64 = Rounds::of(contestants, rounds);
-    let row = |name: &String| {
+    let efforts: Vec<_> = names.iter().map(|_| Rc::default()).collect();
+    let contestants = contestants.into_iter().zip(&efforts);
+    let contestants = contestants.map(|(contestant, efforts)| observed(contestant, efforts, server.pid()));
+    let rounds_of_64 = Rounds::of(contestants.collect(), rounds);
+    let row = |(name, efforts): (&String, &Efforts)| {
+        let effort = |of: fn(&Effort) -> f64| median(efforts.borrow().iter().map(of)) / CALLS as f64;
         vec![
             name.clone(),
             format!("{:.0}", CALLS as f64 / rounds_of_64.median(name) / 1e3),
             table::ratio(rounds_of_64.ratio(PING, name)),
             table::ratio(rounds_of_64.ratio(BARE, name)),
+            format!("{:.2}", effort(|effort| effort.client)),
+            format!("{:.1}", effort(|effort| effort.allocations)),
+            format!("{:.2}", effort(|effort| effort.server)),
         ]
     };
-    let rows: Vec<_> = names.iter().map(row).collect();
-    let title = format!("{CALLERS} callers on {KEYS} keys in Redis: decisions per second");
-    table::print(&title, &["", "thousands", "to PING", "to a script without logic"], &rows);
+    let rows: Vec<_> = names.iter().zip(&efforts).map(row).collect();
+    let title =
+        format!("{CALLERS} callers on {KEYS} keys in Redis: decisions per second, and effort per decision");
+    let head =
+        ["", "thousands", "to PING", "to a bare script", "client CPU us", "allocations", "server CPU us"];
+    table::print(&title, &head, &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
     setting.alone(rounds);
+}
+
+/// What a run took besides time. It changes little if the machine is busy with something else.
+struct Effort {
+    /// The processor time of the client's only thread, in microseconds.
+    client: f64,
+    /// The processor time of the server's main thread, in microseconds.
+    server: f64,
+    allocations: f64,
+}
+
+type Efforts = Rc<RefCell<Vec<Effort>>>;
+
+/// Records the effort of each run of a contestant.
+fn observed<'a>(mut contestant: Contestant<'a>, efforts: &Efforts, server: u32) -> Contestant<'a> {
+    let efforts = Rc::clone(efforts);
+    Contestant::new(contestant.name, move || {
+        let read = || (cpu_micros("thread-self"), cpu_micros(&server.to_string()), alloc::count() as f64);
+        let before = read();
+        let time = (contestant.run)();
+        let after = read();
+        let (client, server) = (after.0 - before.0, after.1 - before.1);
+        efforts.borrow_mut().push(Effort { client, server, allocations: after.2 - before.2 });
+        time
+    })
+}
+
+/// Returns the processor time that a thread has used.
+fn cpu_micros(thread: &str) -> f64 {
+    let path = format!("/proc/{thread}/schedstat");
+    let stat = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let nanos: f64 = stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number");
+    nanos / 1e3
 }
 
 impl Setting {
@@ -125,21 +170,13 @@ impl Setting {
     }
 
     fn bare_script(self) -> Contestant<'static> {
-        let script = redis::Script::new(
-            "redis.call('TIME') redis.call('GET', KEYS[1]) redis.call('PSETEX', KEYS[1], 60000, ARGV[1]) return 1",
-        );
-        let script = Rc::new(script);
+        let script = Rc::new(bare());
         Contestant::new(BARE, move || {
             let (connection, keys) = (self.connection.clone(), Rc::clone(&self.keys));
             let script = Rc::clone(&script);
             self.time(move |number| {
-                let (mut connection, script) = (connection.clone(), Rc::clone(&script));
                 let key = format!("bare:{}", keys[number % KEYS]);
-                async move {
-                    let mut call = script.key(key);
-                    let replied = call.arg("1 1700000000000000").invoke_async::<i64>(&mut connection).await;
-                    assert_eq!(replied, Ok(1));
-                }
+                run_bare(connection.clone(), Rc::clone(&script), key)
             })
         })
     }
@@ -187,24 +224,31 @@ impl Setting {
     /// Compares the medians of the times of single calls.
     fn alone(&self, rounds: usize) {
         let limiter = self.build("alone", TokenBucket::new(PLENTY));
-        let mut medians = [Vec::new(), Vec::new()];
+        let mut medians = [Vec::new(), Vec::new(), Vec::new()];
+        let script = Rc::new(bare());
         for _ in 0..rounds {
             let pings = self.runtime.block_on(median_of(|_| ping(self.connection.clone())));
+            let scripts = median_of(|number| {
+                let key = format!("bare:{}", self.keys[number % KEYS]);
+                run_bare(self.connection.clone(), Rc::clone(&script), key)
+            });
+            let scripts = self.runtime.block_on(scripts);
             let checks = median_of(|number| check(limiter.check(&*self.keys[number % KEYS])));
             let checks = self.runtime.block_on(checks);
             medians[0].push(pings);
-            medians[1].push(checks);
+            medians[1].push(scripts);
+            medians[2].push(checks);
         }
-        let [pings, checks] = medians;
-        let (ping, check) = (median(pings.iter().copied()), median(checks.iter().copied()));
-        let ratio = median(checks.iter().zip(&pings).map(|(check, ping)| check / ping));
-        let row = |name: &str, micros: f64, ratio| {
+        let [pings, scripts, checks] = medians;
+        let row = |name: &str, times: &[f64]| {
+            let micros = median(times.iter().copied());
+            let ratio = median(times.iter().zip(&pings).map(|(time, ping)| time / ping));
             vec![name.to_owned(), format!("{micros:.0}"), table::ratio(ratio)]
         };
         table::print(
             "one caller: the median of the time of a call, in microseconds",
             &["", "p50", "to PING"],
-            &[row(PING, ping, 1.0), row("token bucket", check, ratio)],
+            &[row(PING, &pings), row(BARE, &scripts), row("token bucket", &checks)],
         );
     }
 }
@@ -212,6 +256,17 @@ impl Setting {
 async fn ping(mut connection: MultiplexedConnection) {
     let answered = redis::cmd("PING").query_async::<String>(&mut connection).await;
     assert_eq!(answered.as_deref(), Ok("PONG"));
+}
+
+fn bare() -> redis::Script {
+    redis::Script::new(
+        "redis.call('TIME') redis.call('GET', KEYS[1]) redis.call('PSETEX', KEYS[1], 60000, ARGV[1]) return 1",
+    )
+}
+
+async fn run_bare(mut connection: MultiplexedConnection, script: Rc<redis::Script>, key: String) {
+    let mut call = script.key(key);
+    assert_eq!(call.arg("1 1700000000000000").invoke_async::<i64>(&mut connection).await, Ok(1));
 }
 
 async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throttle::Decision, E>>) {

@@ -58,6 +58,30 @@ impl RedisServer {
         replica
     }
 
+    /// Starts a sentinel that watches `master` under the name `mymaster`. Two sentinels must agree that it has failed.
+    pub(crate) fn sentinel(master: &Self) -> Self {
+        let sentinel = Self::with(&["--sentinel"]);
+        let port = master.port.to_string();
+        sentinel.call(&["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "2"]).ok();
+        for (option, value) in [("down-after-milliseconds", "500"), ("failover-timeout", "3000")] {
+            sentinel.call(&["SENTINEL", "SET", "mymaster", option, value]).ok();
+        }
+        sentinel
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Waits until the server is a master, or a replica that is linked to its master.
+    pub(crate) fn until_role(&self, role: &str) {
+        until(role, || {
+            let info = self.info("replication");
+            let is_linked = role == "master" || info.contains("master_link_status:up");
+            info.contains(&format!("role:{role}\r")) && is_linked
+        });
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -138,13 +162,7 @@ impl RedisCluster {
 
     /// Starts them with further arguments.
     pub(crate) fn with(arguments: &[&str]) -> Self {
-        let nodes = [(); 3].map(|()| {
-            let bus = free_port().to_string();
-            let mut options =
-                vec!["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
-            options.extend(arguments);
-            (RedisServer::with(&options), bus)
-        });
+        let nodes = [(); 3].map(|()| cluster_node(arguments));
         for (index, (node, _)) in nodes.iter().enumerate() {
             let (first, last) = (16_384 * index / 3, 16_384 * (index + 1) / 3 - 1);
             node.call(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).ok();
@@ -161,6 +179,25 @@ impl RedisCluster {
         };
         until("the cluster is formed", || nodes.iter().all(|(node, _)| is_ready(node)));
         Self { nodes: nodes.map(|(node, _)| node) }
+    }
+
+    /// Starts a replica of a master, and waits until it has the master's data and all masters know it.
+    pub(crate) fn replica_of(&self, index: usize) -> RedisServer {
+        // However long it was suspended, it may take over.
+        let (replica, bus) = cluster_node(&["--cluster-replica-validity-factor", "0"]);
+        let (master, port) = (self.id(index), replica.port.to_string());
+        self.nodes[index].call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).ok();
+        until("the master is known", || replica.call(&["CLUSTER", "NODES"]).text().contains(&master));
+        until("it replicates", || {
+            replica.call(&["CLUSTER", "REPLICATE", &master]) == Reply::Text(b"OK".into())
+        });
+        replica.until_role("slave");
+        until("all know it", || {
+            let knows =
+                |node: &RedisServer| node.call(&["CLUSTER", "NODES"]).text().matches("slave").count() == 1;
+            self.nodes.iter().all(knows)
+        });
+        replica
     }
 
     /// Returns the node that has the slot of `key`.
@@ -217,8 +254,15 @@ struct Process(Child);
 impl Process {
     /// Starts a process, and waits until it answers. Returns `None` if it ends instead, as it does if the port is taken.
     fn start(directory: &Directory, port: u16, arguments: &[String]) -> Option<Self> {
+        // A sentinel keeps its state in its configuration, which is a file.
+        let configuration = arguments.iter().any(|argument| argument == "--sentinel").then(|| {
+            let path = directory.0.join("sentinel.conf");
+            fs::write(&path, "").unwrap();
+            path
+        });
         let mut process = Self(
-            Command::new("redis-server")
+            Command::new(program())
+                .args(configuration)
                 .args([
                     "--port",
                     &port.to_string(),
@@ -236,7 +280,7 @@ impl Process {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
-                .expect("redis-server cannot be started. This test needs it: `apt-get install redis-server`"),
+                .expect("the server cannot be started. This test needs it: `apt-get install redis-server`"),
         );
         let own = format!("process_id:{}\r", process.0.id());
         let start = Instant::now();
@@ -290,7 +334,21 @@ impl Drop for Directory {
     }
 }
 
-fn free_port() -> u16 {
+/// Starts a node of a cluster that has no slots yet. Returns also the port of its cluster bus.
+fn cluster_node(arguments: &[&str]) -> (RedisServer, String) {
+    let bus = free_port().to_string();
+    let mut options =
+        vec!["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
+    options.extend(arguments);
+    (RedisServer::with(&options), bus)
+}
+
+/// Returns the program that is started as the server. The environment can name another, such as `valkey-server`.
+fn program() -> String {
+    std::env::var("TOWER_THROTTLE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 

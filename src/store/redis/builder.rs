@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::RedisStore;
-use super::client::{Client, convert};
+use super::client::{Client, Server, convert};
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
@@ -13,6 +13,7 @@ use super::link::Link;
 use super::links::Links;
 use super::names::Names;
 use super::scripts::TimeSource;
+use super::sentinel::Sentinels;
 use crate::clock::AnyClock;
 use crate::store::shared_key::{KeySecret, KeyText};
 
@@ -30,7 +31,7 @@ pub struct RedisStoreBuilder {
 
 /// Where the state is kept.
 enum Servers {
-    One(Box<::redis::Client>),
+    One(Box<Server>),
     /// The cluster of which these are nodes.
     Cluster(Vec<ConnectionInfo>),
 }
@@ -48,9 +49,14 @@ pub(super) struct Settings {
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
-        Self::with(
-            ::redis::Client::open(url).map(Box::new).map(Servers::One).map_err(|error| convert(&error)),
-        )
+        Self::with(::redis::Client::open(url).map(Servers::at).map_err(|error| convert(&error)))
+    }
+
+    pub(super) fn of_sentinels<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> Self {
+        let infos = urls.into_iter().map(|url| url.as_ref().into_connection_info());
+        let sentinels =
+            infos.collect::<Result<_, _>>().and_then(|infos| Sentinels::from_infos(infos, master));
+        Self::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
     }
 
     pub(super) fn of_cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Self {
@@ -70,7 +76,18 @@ impl RedisStoreBuilder {
     /// Creates a builder from a client of the crate `redis`, which may have settings that a URL does not have, such as
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
-        Self::with(Ok(Servers::One(client.into())))
+        Self::with(Ok(Servers::at(client)))
+    }
+
+    /// Creates a builder for the master that these [sentinels](RedisStore::sentinel) know under the name `master`. The
+    /// master is reached with the settings of the client `like`, apart from its address.
+    pub fn from_sentinel_clients(
+        sentinels: impl IntoIterator<Item = ::redis::Client>,
+        master: &str,
+        like: &::redis::Client,
+    ) -> Self {
+        let sentinels = sentinels.into_iter().collect();
+        Self::with(Ok(Servers::master(Sentinels::new(sentinels, master, like.get_connection_info().clone()))))
     }
 
     /// Creates a builder for the [cluster](RedisStore::cluster) that has the servers of these clients. The other nodes
@@ -179,7 +196,7 @@ impl RedisStoreBuilder {
     fn connection(&self) -> Result<Opened, RedisError> {
         let timeout = self.connect_timeout.unwrap_or_else(|| self.deadline.max(CONNECT_TIMEOUT));
         Ok(match self.servers.as_ref().map_err(Clone::clone)? {
-            Servers::One(client) => Opened::One(Client::new((**client).clone(), timeout)),
+            Servers::One(server) => Opened::One(Client::new((**server).clone(), timeout)),
             Servers::Cluster(infos) => {
                 Opened::Cluster(Arc::new(Cluster::new(infos.clone(), timeout, self.deadline)?))
             }
@@ -204,6 +221,16 @@ impl RedisStoreBuilder {
 
     fn store_with(links: Links, settings: Settings) -> RedisStore {
         RedisStore { links, settings, names: Names::default() }
+    }
+}
+
+impl Servers {
+    fn at(client: ::redis::Client) -> Self {
+        Self::One(Server::At(client).into())
+    }
+
+    fn master(sentinels: Sentinels) -> Self {
+        Self::One(Server::Master(sentinels).into())
     }
 }
 

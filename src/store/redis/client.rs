@@ -7,13 +7,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::{ConnectionLike, MultiplexedConnection};
+use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
+use super::sentinel::Sentinels;
 use crate::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
@@ -23,13 +24,21 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 pub(super) struct Client(Arc<Inner>);
 
 struct Inner {
-    client: ::redis::Client,
+    server: Server,
     /// The time limit of an attempt to connect.
     timeout: Duration,
     clock: AnyClock,
     current: watch::Sender<Current>,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
+}
+
+/// The server to which a client connects.
+#[derive(Clone, Debug)]
+pub(super) enum Server {
+    At(::redis::Client),
+    /// The present master of a group, which its sentinels name.
+    Master(Sentinels),
 }
 
 /// The present connection, if there is one. Each connection has a number of its own.
@@ -55,10 +64,10 @@ struct ConnectTask {
 }
 
 impl Client {
-    pub(super) fn new(client: ::redis::Client, timeout: Duration) -> Self {
+    pub(super) fn new(server: Server, timeout: Duration) -> Self {
         let (current, _) = watch::channel(Current::default());
         Self(Arc::new(Inner {
-            client,
+            server,
             timeout,
             clock: AnyClock::default(),
             current,
@@ -92,7 +101,12 @@ impl Client {
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let connecting = async {
+            match &self.server {
+                Server::At(client) => client.get_multiplexed_async_connection_with_config(&config).await,
+                Server::Master(sentinels) => sentinels.connect(&config).await,
+            }
+        };
         let connection = match tokio::time::timeout(self.timeout, connecting).await {
             Ok(connected) => connected?,
             Err(_) => {
@@ -188,13 +202,13 @@ impl Inner {
     async fn send(self: &Arc<Self>, commands: &[Cmd]) -> Result<Value, CallError> {
         let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
         let replied = match commands {
-            [command] => connection.req_packed_command(command).await,
+            [command] => connection.send_packed_command(command).await,
             _ => {
                 let mut pipeline = ::redis::pipe();
                 commands.iter().for_each(|command| {
                     pipeline.add_command(command.clone());
                 });
-                let replied = connection.req_packed_commands(&pipeline, commands.len() - 1, 1).await;
+                let replied = connection.send_packed_commands(&pipeline, commands.len() - 1, 1).await;
                 replied.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
             }
         };
@@ -210,13 +224,9 @@ impl Inner {
     }
 
     async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
-        let mut cmd = Cmd::new();
-        command.words().for_each(|word| {
-            cmd.arg(word);
-        });
-        let value = match command.is_asking() {
-            true => self.send(&[::redis::cmd("ASKING"), cmd]).await?,
-            false => self.send(&[cmd]).await?,
+        let value = match command.is_asking {
+            true => self.send(&[::redis::cmd("ASKING"), command.words]).await?,
+            false => self.send(&[command.words]).await?,
         };
         Ok(match value {
             Value::BulkString(text) => Reply::Text(text),

@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use ::redis::Cmd;
+
 use super::error::RedisError;
 
 /// A connection to one server. It sends the commands of several callers one after another, without waiting for the
@@ -28,11 +30,12 @@ pub(super) trait Connection: Send + Sync + 'static {
 pub(super) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
 
 /// A command: its name and its arguments.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone)]
 pub(super) struct Command {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-    is_asking: bool,
+    pub(super) words: Cmd,
+    /// `true` if the command is sent right after `ASKING`. A node of a cluster then executes the command even if its
+    /// slot is still on its way to that node.
+    pub(super) is_asking: bool,
 }
 
 /// A reply that is not an error of the server.
@@ -52,33 +55,18 @@ pub(super) enum CallError {
 }
 
 impl Command {
+    pub(super) fn new(is_asking: bool) -> Self {
+        // Enough for a script of two limits.
+        Self { words: Cmd::with_capacity(8, 320), is_asking }
+    }
+
     pub(super) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
-        self.bytes.extend_from_slice(word.as_ref());
-        self.ends.push(self.bytes.len());
+        self.words.arg(word.as_ref());
         self
     }
 
     pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        use std::io::Write;
-        // Writing to a vector cannot fail.
-        let _ = write!(self.bytes, "{number}");
-        self.ends.push(self.bytes.len());
+        self.words.arg(number);
         self
-    }
-
-    /// Sets whether the command is sent right after `ASKING`. A node of a cluster then executes the command even if its
-    /// slot is still on its way to that node.
-    pub(super) fn set_asking(&mut self, is_asking: bool) -> &mut Self {
-        self.is_asking = is_asking;
-        self
-    }
-
-    pub(super) fn is_asking(&self) -> bool {
-        self.is_asking
-    }
-
-    pub(super) fn words(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 }

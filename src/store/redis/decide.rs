@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::error::RedisError;
 use super::flight::{At, Flight};
 use super::link::{Answer, Verdict};
@@ -23,9 +25,9 @@ impl<A: StoredAlgorithm> Flight<A> {
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
         let At { link, key } = at;
         let sent = link.now();
-        let costs: Vec<u64> = match batch.iter().all(|call| call.operation.is_plain_check()) {
+        let costs: SmallVec<[u64; 4]> = match batch.iter().all(|call| call.operation.is_plain_check()) {
             true => batch.iter().map(|call| call.operation.cost).collect(),
-            false => Vec::new(),
+            false => SmallVec::new(),
         };
         let script = plan.script(&costs).filter(|_| !costs.is_empty());
         let found = match script {

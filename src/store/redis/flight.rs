@@ -10,12 +10,12 @@ use tokio::runtime::Handle;
 use super::error::RedisError;
 use super::limit::Shared;
 use super::link::{Key, Link};
-use super::next_trip::Waiting;
+use super::next_trip::{PolledFlight, Waiting};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
 
-/// The task that makes the trips for a key, one after another. Each key in the table of flights has one such task.
+/// Makes the trips for a key, one after another. Each key in the table of flights has one flight.
 pub(super) struct Flight<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
     pub(super) key: Arc<str>,
@@ -34,31 +34,43 @@ pub(super) struct At<'a> {
 type Outcomes = Result<Vec<Outcome>, RedisError>;
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Adds a call to the next trip of its key. If no trip is under way, a trip begins at once.
-    pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
+    /// Adds a call to the next trip of its key. If no trip is under way, returns the flight that makes the trip, which
+    /// the caller polls or spawns.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        call: Pending<A>,
+        runtime: &Handle,
+    ) -> Option<PolledFlight> {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
-        let (now, ends) = (self.links.any().now(), call.deadline);
-        let batch = match self.flights.entry(Arc::clone(key)) {
+        let ends = call.deadline;
+        let flight = |batch| {
+            let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
+            PolledFlight::new(flight.run(batch), runtime)
+        };
+        let present = match self.flights.entry(Arc::clone(key)) {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 waiting.calls.push(call);
                 // A call lasts until its deadline, so the flight counts as abandoned after twice the time of a call.
-                let patience = ends.saturating_since(now);
-                if now <= waiting.ends.saturating_add(patience) {
-                    return;
+                let now = self.links.any().now();
+                if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
+                    // The runtime of the present flight is not driven, so a new flight takes over.
+                    waiting.flight = number;
+                    waiting.present = flight(waiting.take_batch(Vec::new()));
                 }
-                // The runtime of the present flight is not driven, so a new flight takes over.
-                waiting.flight = number;
-                waiting.take_batch(Vec::new())
+                waiting.present.clone()
             }
             Entry::Vacant(place) => {
-                drop(place.insert(Waiting { flight: number, ends, calls: Vec::new() }));
-                vec![call]
+                let present = flight(vec![call]);
+                let calls = Vec::new();
+                drop(place.insert(Waiting { flight: number, ends, calls, present: present.clone() }));
+                return Some(present);
             }
         };
-        let flight = Flight { shared: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
-        // If the runtime has ended, it drops the task at once, and the flight with the task.
-        runtime.spawn(flight.run(batch));
+        // The table of flights is unlocked here, since a flight that ends locks the table.
+        present.spawn();
+        None
     }
 }
 
@@ -93,7 +105,9 @@ impl<A: StoredAlgorithm> Flight<A> {
         // Another flight has taken over.
         self.has_ended = true;
         for call in undone {
-            self.shared.send(&self.key, call, &Handle::current());
+            if let Some(flight) = self.shared.send(&self.key, call, &Handle::current()) {
+                flight.spawn();
+            }
         }
         None
     }
@@ -172,8 +186,7 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// If the task panics, or its runtime drops it, the calls that wait for the task get an error, and the key can be used
-/// again.
+/// If the flight panics, or a runtime drops it, the calls that wait for it get an error, and the key can be used again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

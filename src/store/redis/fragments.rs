@@ -11,7 +11,7 @@ local m$, h$, l$ = 0, 0, nil
 if s then
   m$, l$, p = string.match(s, '^ (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. s end
-  m$, l$ = tonumber(m$), tonumber(l$)
+  m$, l$ = m$ + 0, l$ + 0
   if m$ > @6 or l$ > 9007199254740992 then return 'O' .. stamp .. s end
   local e = now - l$
   if e >= 0 then
@@ -36,7 +36,7 @@ local l$, g$, n$, h$ = now, 0, 0, 0
 if s then
   l$, g$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. s end
-  l$, g$, n$ = tonumber(l$), tonumber(g$), tonumber(n$)
+  l$, g$, n$ = l$ + 0, g$ + 0, n$ + 0
   if l$ > 9007199254740992 or g$ >= @2 or n$ > @1 then return 'O' .. stamp .. s end
   local e = now - l$
   if e >= 0 then g$, l$ = g$ + e, now
@@ -66,7 +66,7 @@ local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
 if s then
   l$, i$, a$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. s end
-  l$, i$, a$, n$ = tonumber(l$), tonumber(i$), tonumber(a$), tonumber(n$)
+  l$, i$, a$, n$ = l$ + 0, i$ + 0, a$ + 0, n$ + 0
   if l$ > 9007199254740992 or i$ >= @2 or a$ > @1 or n$ > @1 then return 'O' .. stamp .. s end
   local e = now - l$
   if e >= 0 then i$, l$ = i$ + e, now
@@ -106,7 +106,7 @@ if s then
   local z
   l$, i$, o$, z, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. s end
-  l$, i$, o$, z = tonumber(l$), tonumber(i$), tonumber(o$), tonumber(z)
+  l$, i$, o$, z = l$ + 0, i$ + 0, o$ + 0, z + 0
   if l$ > 9007199254740992 or i$ >= @3 or o$ > @1 or z > @4 then return 'O' .. stamp .. s end
   local e, passed = now - l$, 0
   if e >= 0 then
@@ -122,19 +122,20 @@ if s then
   local oldest = @4
   if i$ >= @2 - 1 - (@4 - 1) * @3 then oldest = @4 - 1 end
   if passed > 0 then
-    if o$ > 0 and passed <= oldest then k$ = 2; f$[1], f$[2], n$ = passed, o$, o$ end
+    if o$ > 0 and passed <= oldest then k$ = 2; f$[1], f$[2], n$ = passed, string.format('%d', o$), o$ end
     o$ = 0
   end
   local youngest = 0
   for _ = 1, z do
-    local g, u
-    g, u, p = string.match(s, '^ (%d+) (%d+)()', p)
+    local g, w
+    g, w, p = string.match(s, '^ (%d+) (%d+)()', p)
     if not p then return 'O' .. stamp .. s end
-    g, u = tonumber(g), tonumber(u)
+    g = g + 0
+    local u = w + 0
     if g <= youngest or g > @4 or u == 0 or u > @1 then return 'O' .. stamp .. s end
     youngest = g
     g = g + passed
-    if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, u, k$ + 2, n$ + u end
+    if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, w, k$ + 2, n$ + u end
   end
   n$ = n$ + o$
   if n$ > @1 then return 'O' .. stamp .. s end
@@ -147,7 +148,7 @@ n$, o$ = n$ + cost, o$ + cost",
     write: "\
 if n$ == 0 then i$, o$ = 0, 0 end
 x = x .. string.format(' %d %d %d %d', l$, i$, o$, k$ / 2)
-for j = 1, k$ do x = x .. string.format(' %d', f$[j]) end
+if k$ > 0 then x = x .. ' ' .. table.concat(f$, ' ') end
 local rest = 0
 if n$ > 0 then rest = @2 + @3 - 1 - i$ - (o$ > 0 and 0 or f$[1] * @3) end
 ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,9 +11,10 @@ use tokio::sync::oneshot;
 
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
+use super::link::Link;
 use super::links::Links;
 use super::names::Registered;
-use super::next_trip::Waiting;
+use super::next_trip::{PolledFlight, Waiting};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::stats::RedisStats;
@@ -116,7 +117,28 @@ struct Asked<'a, A: StoredAlgorithm> {
     key: &'a Arc<str>,
     operation: Operation<A>,
     answer: oneshot::Receiver<Result<Outcome, RedisError>>,
+    /// The flight of the call, if the call has begun one.
+    flight: Option<PolledFlight>,
     runtime: &'a Handle,
+}
+
+impl<A: StoredAlgorithm> Asked<'_, A> {
+    /// Returns the answer, or `None` if there is none before the deadline. A flight that the call has begun ends by
+    /// itself at the deadline.
+    async fn answer(
+        &mut self,
+        link: &Link,
+        deadline: Nanos,
+    ) -> Option<Result<Result<Outcome, RedisError>, oneshot::error::RecvError>> {
+        let Self { flight: Some(flight), answer, .. } = self else {
+            return link.until(deadline, &mut self.answer).await;
+        };
+        let answered = poll_fn(|cx| {
+            flight.poll(cx);
+            Pin::new(&mut *answer).poll(cx)
+        });
+        Some(answered.await)
+    }
 }
 
 impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
@@ -127,6 +149,9 @@ impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
             && let Some(undo) = self.operation.clone().undone(&outcome)
         {
             self.shared.tell(self.key, undo, self.runtime);
+        }
+        if let Some(flight) = &self.flight {
+            flight.spawn();
         }
     }
 }
@@ -149,27 +174,31 @@ impl<A: StoredAlgorithm> Shared<A> {
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, answer) = oneshot::channel();
-        let mut asked = Asked { shared: self, key, operation: operation.clone(), answer, runtime: &runtime };
-        self.send(key, Pending { operation, deadline, reply: Some(reply) }, &runtime);
-        match link.until(deadline, &mut asked.answer).await {
+        let pending = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
+        let flight = self.send(key, pending, &runtime);
+        let mut asked = Asked { shared: self, key, operation, answer, flight, runtime: &runtime };
+        let result = match asked.answer(link, deadline).await {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
                 // The call may have been decided at the same instant.
                 asked.answer.close();
-                asked.answer.try_recv().unwrap_or_else(|_| {
-                    link.count_late();
-                    Err(link.deadline_error())
-                })
+                asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
             }
+        };
+        if result.is_err() && link.now() >= deadline {
+            link.count_late();
         }
+        result
     }
 
     /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
     /// the deadline.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
         let deadline = self.links.any().deadline();
-        self.send(key, Pending { operation, deadline, reply: None }, runtime);
+        if let Some(flight) = self.send(key, Pending { operation, deadline, reply: None }, runtime) {
+            flight.spawn();
+        }
     }
 
     /// Returns the reservation of a call that was charged, or an empty one if the call needs none.

@@ -172,8 +172,7 @@ impl Link {
         arguments: impl Fn(&mut Command),
     ) -> Result<Answer, RedisError> {
         let command = |name: &str, script: &str| {
-            let mut command = Command::default();
-            command.set_asking(key.is_asking);
+            let mut command = Command::new(key.is_asking);
             command.word(name).word(script).word("1").word(key.text);
             arguments(&mut command);
             command.number(self.last_argument(not_after));
@@ -203,14 +202,13 @@ impl Link {
             self.breaker.replied(self.now());
             return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
         }
-        let answer = Answer::parse(&text).ok_or_else(|| {
-            RedisError::new(
-                RedisErrorKind::Foreign,
-                String::from_utf8_lossy(&text).chars().take(60).collect::<String>(),
-            )
+        let answer = Answer::parse(text).map_err(|text| {
+            let shown: String = String::from_utf8_lossy(&text).chars().take(60).collect();
+            RedisError::new(RedisErrorKind::Foreign, shown)
         })?;
-        self.time.observe(answer.now.0 / 1_000, self.now().0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
-        self.breaker.replied(self.now());
+        let received = self.now();
+        self.time.observe(answer.now.0 / 1_000, received.0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
+        self.breaker.replied(received);
         Ok(answer)
     }
 
@@ -262,19 +260,28 @@ impl Answer {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }
 
-    /// Parses a reply such as `D1700000000000000 text`: the letter of the verdict, the server's time in
-    /// microseconds, and the text after the space.
-    fn parse(text: &[u8]) -> Option<Self> {
-        let text = str::from_utf8(text).ok()?;
-        let verdict = match text.as_bytes().first()? {
+    /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
+    /// microseconds, and the text after the space. Returns the reply itself if it has another form.
+    fn parse(reply: Vec<u8>) -> Result<Self, Vec<u8>> {
+        let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
+        let Some((verdict, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
+        text.drain(..start);
+        Ok(Self { verdict, now, text })
+    }
+
+    /// Parses the verdict and the time of a reply. The third part of the result is the index of the text after them.
+    fn head(reply: &str) -> Option<(Verdict, Nanos, usize)> {
+        let verdict = match reply.as_bytes().first()? {
             b'D' => Verdict::Done,
             b'O' => Verdict::Other,
             b'L' => Verdict::Late,
             _ => return None,
         };
-        let (now, text) = text[1..].split_once(' ')?;
-        let now = Nanos(now.parse::<u64>().ok()?.checked_mul(1_000)?);
-        Some(Self { verdict, now, text: text.to_owned() })
+        let (seconds, rest) = reply[1..].split_once(' ')?;
+        let (micros, text) = rest.split_once(' ')?;
+        let micros =
+            seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?;
+        Some((verdict, Nanos(micros.checked_mul(1_000)?), reply.len() - text.len()))
     }
 }
 

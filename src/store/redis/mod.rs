@@ -74,6 +74,7 @@ mod plan;
 mod replace;
 mod route;
 mod scripts;
+mod sentinel;
 mod server_time;
 mod slots;
 mod states;
@@ -179,6 +180,32 @@ impl RedisStore {
     /// are reached with the user, the password and the encryption of the first URL.
     pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
         RedisStoreBuilder::of_cluster(urls)
+    }
+
+    /// Returns a builder of a store on the master that Redis Sentinel knows under the name `master`, found by the URLs
+    /// of one or more sentinels.
+    ///
+    /// Before each new connection, the sentinels are asked for the present master. So the store follows a failover as
+    /// soon as the connection to the former master ends, five calls in a row are late, or that server replies that it
+    /// is a replica. At most as many units of each key are admitted once more as the new master has missed.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
+    /// use tower_throttle::store::redis::RedisStore;
+    ///
+    /// let urls = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let redis = RedisStore::sentinel(urls, "mymaster").connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
+    /// sentinel with those of its own URL, without the database. If they differ, use
+    /// [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user needs the command `ROLE`.
+    /// [`connect`](RedisStoreBuilder::connect) and [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an
+    /// error if there is no URL, or if a URL is wrong; `connect` also if no sentinel knows the name.
+    pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
+        RedisStoreBuilder::of_sentinels(urls, master)
     }
 
     /// Returns a store that passes each call to `limiter` if Redis cannot decide the call.

@@ -1,6 +1,11 @@
 //! The calls that arrive while a trip is under way.
 
 use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+
+use tokio::runtime::Handle;
 
 use super::operation::Pending;
 use crate::clock::Nanos;
@@ -8,14 +13,28 @@ use crate::clock::Nanos;
 /// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
+/// A flight that is polled by the call that began it, so that a call that is alone on its key needs no task. The flight
+/// moves to a task when a second call arrives, and when the first call has its reply or is dropped. So no call depends
+/// on another call being polled.
+#[derive(Clone)]
+pub(super) struct PolledFlight(Arc<Place>);
+
+struct Place {
+    /// `None` if the flight has ended, or is in a task.
+    flight: Mutex<Option<BoxedFlight>>,
+    runtime: Handle,
+}
+
+type BoxedFlight = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The calls that wait for the next trip of a key.
-#[derive(Debug)]
 pub(super) struct Waiting<A> {
     /// The number of the flight that makes the next trip.
     pub(super) flight: u64,
     /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
     pub(super) ends: Nanos,
     pub(super) calls: Vec<Pending<A>>,
+    pub(super) present: PolledFlight,
 }
 
 impl<A> Waiting<A> {
@@ -25,5 +44,32 @@ impl<A> Waiting<A> {
         batch.extend(mem::replace(&mut self.calls, later));
         self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
         batch
+    }
+}
+
+impl PolledFlight {
+    pub(super) fn new(flight: impl Future<Output = ()> + Send + 'static, runtime: &Handle) -> Self {
+        let flight: BoxedFlight = Box::pin(flight);
+        Self(Arc::new(Place { flight: Mutex::new(Some(flight)), runtime: runtime.clone() }))
+    }
+
+    /// Polls the flight, unless it is in a task.
+    pub(super) fn poll(&self, cx: &mut Context<'_>) {
+        let mut place = self.lock();
+        if place.as_mut().is_some_and(|flight| flight.as_mut().poll(cx).is_ready()) {
+            *place = None;
+        }
+    }
+
+    /// Moves the flight to a task. If the runtime has ended, it drops the task at once, and the flight with the task.
+    pub(super) fn spawn(&self) {
+        let flight = self.lock().take();
+        if let Some(flight) = flight {
+            self.0.runtime.spawn(flight);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<BoxedFlight>> {
+        self.0.flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::redis::{ConnectionAddr, ConnectionInfo};
 
-use super::client::{Client, convert};
+use super::client::{Client, Server, convert};
 use super::error::RedisError;
 use super::link::Link;
 use super::scripts::TimeSource;
@@ -45,21 +45,25 @@ impl Node {
         settings: &NodeSettings,
     ) -> Result<Self, RedisError> {
         let NodeSettings { timeout, deadline, clock } = settings.clone();
-        let (host, port) = (address.host.clone(), address.port);
-        let addr = match like.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = like.clone().set_addr(addr);
-        let client = Client::new(::redis::Client::open(info).map_err(|error| convert(&error))?, timeout);
+        let client = ::redis::Client::open(address.apply_to(like)).map_err(|error| convert(&error))?;
+        let client = Client::new(Server::At(client), timeout);
         let link = Link::new(Box::new(client.clone()), clock, deadline, TimeSource::Server).into();
         Ok(Self { address, client, link })
     }
 }
 
 impl Address {
+    /// Returns the settings of `like` for a server at this address.
+    pub(super) fn apply_to(&self, like: &ConnectionInfo) -> ConnectionInfo {
+        let Self { host, port } = self.clone();
+        like.clone().set_addr(match like.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        })
+    }
+
     /// Returns the address of a server, if it has a port.
     pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
         match info.addr() {

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{Script, TimeSource};
@@ -23,7 +25,8 @@ pub(super) struct Plan<A> {
 #[derive(Debug)]
 struct PlannedScript {
     script: Script,
-    arguments: Vec<u64>,
+    /// The arguments of the steps, each as eight bytes.
+    arguments: Vec<u8>,
     max_cost: u64,
 }
 
@@ -37,7 +40,7 @@ impl<A: StoredAlgorithm> Plan<A> {
                 script: Script::decide(source, &steps.steps),
                 arguments: {
                     let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
-                    steps.steps.iter().flat_map(each).collect()
+                    steps.steps.iter().flat_map(each).flat_map(u64::to_be_bytes).collect()
                 },
                 max_cost: steps.max_cost,
             });
@@ -63,10 +66,9 @@ impl<A: StoredAlgorithm> Plan<A> {
             return None;
         }
         let arguments = move |command: &mut Command| {
-            command.word(&self.prefix);
-            planned.arguments.iter().chain(costs).for_each(|number| {
-                command.number(*number);
-            });
+            let mut numbers = SmallVec::<[u8; 64]>::from_slice(&planned.arguments);
+            costs.iter().for_each(|cost| numbers.extend_from_slice(&cost.to_be_bytes()));
+            command.word(&self.prefix).word(numbers);
         };
         Some((&planned.script, arguments))
     }

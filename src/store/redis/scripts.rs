@@ -42,12 +42,13 @@ impl TimeSource {
 }
 
 /// Reads the server's time. The last argument of a script is a deadline: after it, the script changes nothing, since
-/// its callers no longer wait.
+/// its callers no longer wait. The time is returned as it was read, in seconds and microseconds, because formatting a
+/// number takes as long as a command.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
 local now = t[1] * 1000000 + t[2]
-local stamp = string.format('%d ', now)
+local stamp = t[1] .. ' ' .. t[2] .. ' '
 if now > tonumber(ARGV[#ARGV]) then return 'L' .. stamp end
 ";
 
@@ -62,7 +63,7 @@ local c = function(name, ...)
   return redis.call(name, ...)
 end
 local now = tonumber(ARGV[#ARGV])
-local stamp = string.format('%d ', now)
+local stamp = string.format('%d %d ', math.floor(now / 1000000), math.fmod(now, 1000000))
 ";
 
 /// Gets the value of the key. An empty value was not written by this crate.
@@ -85,11 +86,12 @@ if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[
 return 'D' .. stamp
 ";
 
-/// Begins to read the state. The first argument is the beginning of the text of a state.
+/// Begins to read the state. The first argument is the beginning of the text of a state, and the second has the
+/// numbers.
 const OPEN: &str = "\
-local prefix, back, any = ARGV[1], false, false
+local prefix, numbers, back, any = ARGV[1], ARGV[2], false, false
 local p = #prefix + 1
-if s and string.sub(s, 1, #prefix) ~= prefix then return 'O' .. stamp .. s end
+if s and string.find(s, prefix, 1, true) ~= 1 then return 'O' .. stamp .. s end
 ";
 
 impl Script {
@@ -108,20 +110,22 @@ impl Script {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
 
-    /// Creates the script that decides checks by these steps. The arguments of the script are the beginning of the text
-    /// of a state, the arguments of the steps, and the costs of the calls.
+    /// Creates the script that decides checks by these steps. The first argument of the script is the beginning of the
+    /// text of a state. The second argument has the arguments of the steps and then the costs of the calls, each as
+    /// eight bytes: one argument of a command takes as long to read as all these bytes.
     pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
         let mut text = format!("{}{GET}{OPEN}", source.head());
-        let mut first = 2;
+        let mut first = 1;
         let mut parts = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {
-            for argument in 0..step.kind.argument_count() {
-                let _ = writeln!(text, "local a{index}_{argument} = tonumber(ARGV[{}])", first + argument);
-            }
-            first += step.kind.argument_count();
+            let count = step.kind.argument_count();
+            let names: Vec<_> = (0..count).map(|argument| format!("a{index}_{argument}")).collect();
+            let (names, format) = (names.join(", "), ">I8".to_owned() + &"I8".repeat(count - 1));
+            let _ = writeln!(text, "local {names} = struct.unpack('{format}', numbers, {first})");
+            first += 8 * count;
             let fill = |fragment: &str| {
                 let mut filled = fragment.replace('$', &index.to_string());
-                for argument in 0..step.kind.argument_count() {
+                for argument in 0..count {
                     filled = filled.replace(&format!("@{}", argument + 1), &format!("a{index}_{argument}"));
                 }
                 filled
@@ -131,7 +135,8 @@ impl Script {
         }
         parts.iter().for_each(|(read, ..)| text.push_str(read));
         text.push_str("if s and p ~= #s + 1 then return 'O' .. stamp .. s end\n");
-        let _ = writeln!(text, "for i = {first}, #ARGV - 1 do\nlocal cost = tonumber(ARGV[i])");
+        let _ =
+            writeln!(text, "for i = {first}, #numbers, 8 do\nlocal cost = struct.unpack('>I8', numbers, i)");
         let fits: Vec<_> = parts.iter().map(|(_, fits, ..)| fits.as_str()).collect();
         let _ = writeln!(text, "if {} then", fits.join(" and "));
         parts.iter().for_each(|(_, _, take, _)| {

@@ -30,7 +30,7 @@ fn text_of(key: &str) -> String {
 }
 
 /// Returns some keys of each node.
-fn keys_of_nodes(cluster: &RedisCluster, each: usize) -> [Vec<String>; 3] {
+pub(crate) fn keys_of_nodes(cluster: &RedisCluster, each: usize) -> [Vec<String>; 3] {
     let mut keys = [const { Vec::new() }; 3];
     for key in (0..).map(|number| format!("key-{number}")) {
         let of_node = &mut keys[cluster.node_of(&text_of(&key))];

@@ -3,13 +3,18 @@
 mod cluster;
 #[cfg(feature = "test-util")]
 mod contract;
+mod failover;
 mod faults;
 mod layer;
 mod limits;
+mod network;
 mod outages;
 mod processes;
+mod proxy;
 #[path = "../../support/mod.rs"]
 mod support;
+#[cfg(feature = "redis-tls")]
+mod tls;
 mod trips;
 
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 use crate::store::redis::builder::RedisStoreBuilder;
-use crate::store::redis::client::Client;
+use crate::store::redis::client::{Client, Server};
 use crate::store::redis::scripts::TimeSource;
 
 const KEY: &str = "throttle:{a}:test";
@@ -40,7 +40,8 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let server = RedisServer::start();
     let mut side = server.connect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = Client::new(::redis::Client::open(server.url()).unwrap(), Duration::from_secs(10));
+    let client =
+        Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
     let store = RedisStoreBuilder::store(
         Box::new(client),
         Duration::from_secs(60),

@@ -140,11 +140,13 @@ async fn replies_that_no_script_makes_are_errors() {
         text("D "),
         text("Dx "),
         text("X1 "),
-        text("D-1 "),
-        text("D99999999999999999999999 "),
-        text("D18446744073709551615 "),
+        text("D1 "),
+        text("D-1 1 "),
+        text("D1 -1 "),
+        text("D99999999999999999999999 1 "),
+        text("D18446744073709551615 1 "),
         text("\u{e9}"),
-        Mode::Answer(Reply::Text(vec![b'D', b'1', b' ', 0xff])),
+        Mode::Answer(Reply::Text(vec![b'D', b'1', b' ', b'1', b' ', 0xff])),
         Mode::Answer(Reply::Other("int(1)".to_owned())),
         Mode::Fail("ERR unknown command"),
         Mode::Fail(""),
@@ -206,6 +208,35 @@ async fn a_clock_of_the_server_that_steps_costs_one_trip() {
         assert!(server.commands().len() <= 2, "{step}");
         assert!(limiter.peek("b").await.is_ok(), "{step}");
         assert_eq!(server.commands().len(), 1, "{step}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn masters_whose_clocks_differ_decide_by_their_own_and_keep_what_moves() {
+    const HOUR: i64 = 3_600_000_000;
+    for ahead in [HOUR, -HOUR] {
+        let servers = [Staged::new(), Staged::new()];
+        servers[1].set_ahead(ahead);
+        let window = || FixedWindow::new(Quota::per_minute(5));
+        let limiters = servers.each_ref().map(|server| limiter(&swaps(server), window()));
+        for (server, limiter) in servers.iter().zip(&limiters) {
+            assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
+            server.set(Mode::Hold);
+            assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
+            tokio::time::advance(MS).await;
+            server.release();
+            assert_eq!(
+                limiter.peek("a").await.unwrap().remaining(),
+                4,
+                "its clock says that the call is late"
+            );
+        }
+        assert_eq!(limiters[0].check_n("b", 5).await.unwrap().remaining(), 0);
+        // The second master takes over the keys of the first.
+        servers[0].texts().iter().for_each(|(key, text)| servers[1].put(key, text));
+        let moved = limiters[1].check("b").await.unwrap();
+        assert_eq!(moved.is_allowed(), ahead > 0, "time has passed for the key, or stands still");
+        assert!(moved.retry_after() <= Some(Duration::from_secs(120)), "{:?}", moved.retry_after());
     }
 }
 

@@ -43,6 +43,12 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
 }
 
+/// Returns the numbers of a script's argument, in which a character stands for each byte.
+fn numbers(word: &str) -> Vec<u64> {
+    let bytes: Vec<u8> = word.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
+    bytes.chunks(8).map(|number| u64::from_be_bytes(number.try_into().unwrap())).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_script_gets_the_costs_of_a_trip_in_order() {
     let server = Staged::new();
@@ -50,15 +56,15 @@ async fn a_script_gets_the_costs_of_a_trip_in_order() {
         &store(server.clone(), settings(true, Duration::ZERO)),
         FixedWindow::new(Quota::per_hour(10)),
     );
-    server.set(Mode::Answer(Reply::Text(format!("D{} ", server.micros()).into())));
+    server.set(Mode::Answer(Reply::Text(format!("D{}", server.stamp()).into())));
     let calls: Vec<_> = [3, 4, 5].map(|cost| tokio::spawn(limiter.check_n("a", cost))).into();
     for call in calls {
         assert!(call.await.unwrap().is_ok());
     }
     let commands = server.commands();
-    let costs: Vec<_> = commands.iter().map(|command| command[8..command.len() - 1].join(" ")).collect();
-    assert_eq!(costs, ["3", "4 5"]);
-    assert_eq!(commands[0][4..8], ["1 f:10/3600000000000", "10", "3600000000", "0"]);
+    assert_eq!(numbers(&commands[0][5]), [10, 3_600_000_000, 0, 3]);
+    assert_eq!(numbers(&commands[1][5]), [10, 3_600_000_000, 0, 4, 5]);
+    assert_eq!(commands[0][4], "1 f:10/3600000000000");
     let last: u64 = commands[1].last().unwrap().parse().unwrap();
     assert_eq!(last, server.micros() + 50_000, "no caller waits longer");
 }
@@ -185,20 +191,68 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
     assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
 }
 
+/// Makes a call and polls it once.
+fn begun<F: Future<Output = Result<Decision, RedisError>>>(call: F) -> std::pin::Pin<Box<F>> {
+    let mut call = Box::pin(call);
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "the reply is not there yet");
+    call
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_after_its_reply_was_sent_charges_nothing() -> Result<(), RedisError> {
+async fn a_call_that_is_dropped_charges_nothing() -> Result<(), RedisError> {
     let server = Staged::new();
     let store = swaps(&server);
     let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
-    for call in [window.check_n("a", 2), window.check_n("a", 3)] {
-        let mut call = Box::pin(call);
-        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending(), "the reply is not there yet");
-        settle().await;
+    for is_answered in [false, true] {
+        server.set(Mode::Hold);
+        let call = begun(window.check_n("a", 2));
+        if is_answered {
+            // Another call moves the trip to a task, so the reply is sent, although the first call is not polled.
+            let other = tokio::spawn(window.peek("a"));
+            settle().await;
+            server.release();
+            assert_eq!(other.await.unwrap()?.remaining(), 3);
+        }
         drop(call);
+        server.release();
         settle().await;
         assert_eq!(window.peek("a").await?.remaining(), 5);
     }
     assert_eq!(window.check_n("a", 5).await?.remaining(), 0, "one whose reply is taken is charged");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_not_polled_delays_no_other() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hold);
+    let idle = begun(window.check("a"));
+    server.release();
+    let start = Instant::now();
+    for left in [3, 2] {
+        assert_eq!(window.check("a").await?.remaining(), left);
+    }
+    assert_eq!((start.elapsed(), idle.await?.remaining()), (Duration::ZERO, 4));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_arrive_during_a_trip_do_not_need_its_call() -> Result<(), RedisError> {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let window = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hold);
+    let first = begun(window.check("a"));
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(window.check("a"))).collect();
+    settle().await;
+    server.release();
+    for (call, left) in calls.into_iter().zip([3, 2, 1]) {
+        assert_eq!(call.await.unwrap()?.remaining(), left);
+    }
+    assert_eq!(first.await?.remaining(), 4);
+    assert_eq!(server.commands().len(), 4, "two trips of two commands");
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::future::{pending, ready};
 use std::sync::{Arc, Mutex};
 
+use ::redis::Arg;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -95,12 +96,19 @@ impl Staged {
         (1_700_000_000_000_000 + ahead + self.0.started.elapsed().as_micros() as i64) as u64
     }
 
+    /// Returns the server's time as it is in replies.
+    pub(super) fn stamp(&self) -> String {
+        let micros = self.micros();
+        format!("{} {} ", micros / 1_000_000, micros % 1_000_000)
+    }
+
     fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
         let now = self.micros();
+        let stamp = self.stamp();
         let (last, key) = (command.last().unwrap(), &command[3]);
         let reply = |text: String| Ok(Reply::Text(text.into()));
         if now > last.parse().unwrap() {
-            return reply(format!("L{now} "));
+            return reply(format!("L{stamp}"));
         }
         let mut state = self.0.state.lock().unwrap();
         if state.is_full && command.len() > 5 && !command[5].is_empty() {
@@ -109,14 +117,14 @@ impl Staged {
         }
         let text = state.texts.get(key).cloned().unwrap_or_default();
         match command {
-            [_, _, _, _, _] => reply(format!("D{now} {text}")),
-            [_, _, _, _, before, ..] if *before != text => reply(format!("O{now} {text}")),
+            [_, _, _, _, _] => reply(format!("D{stamp}{text}")),
+            [_, _, _, _, before, ..] if *before != text => reply(format!("O{stamp}{text}")),
             [_, _, _, _, _, after, ..] => {
                 match after.as_str() {
                     "" => drop(state.texts.remove(key)),
                     _ => drop(state.texts.insert(key.clone(), after.clone())),
                 }
-                reply(format!("D{now} "))
+                reply(format!("D{stamp}"))
             }
             _ => panic!("{command:?}"),
         }
@@ -125,14 +133,25 @@ impl Staged {
 
 impl Connection for Staged {
     fn call(&self, command: Command) -> Call {
-        let command: Vec<_> = command.words().map(|word| String::from_utf8(word.to_vec()).unwrap()).collect();
+        let words = command.words.args_iter().map(|word| match word {
+            Arg::Simple(word) => word.iter().map(|byte| char::from(*byte)).collect(),
+            _ => panic!("no cursors"),
+        });
+        let command: Vec<String> = words.collect();
         let mode = {
             let mut state = self.0.state.lock().unwrap();
             state.commands.push(command.clone());
             state.mode.clone()
         };
         match mode {
-            Mode::Serve => Box::pin(ready(self.execute(&command))),
+            Mode::Serve => {
+                let server = self.clone();
+                Box::pin(async move {
+                    // No reply of a server is there at once.
+                    tokio::task::yield_now().await;
+                    server.execute(&command)
+                })
+            }
             Mode::Hang => Box::pin(pending()),
             Mode::Hold => {
                 let server = self.clone();
@@ -146,7 +165,10 @@ impl Connection for Staged {
                 _ => Err(CallError::NoScript),
             })),
             Mode::Fail(text) => Box::pin(ready(Err(CallError::Failed(RedisError::from_reply(text))))),
-            Mode::Answer(reply) => Box::pin(ready(Ok(reply))),
+            Mode::Answer(reply) => Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(reply)
+            }),
         }
     }
 

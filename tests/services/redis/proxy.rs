@@ -1,0 +1,122 @@
+//! A proxy between a store and a server, which delays, cuts or swallows what passes.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// What happens to the bytes that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// Each read from the server is delayed.
+    DelayReplies(Duration),
+    /// Requests are held until the fault is over.
+    HoldRequests,
+    /// Requests reach the server, and replies are lost. The connection stays open.
+    SwallowReplies,
+    /// Each connection is closed after this many bytes of the next reply.
+    CutAfter(usize),
+}
+
+/// A proxy, which ends with this value. Its runtime must have more than one thread or be driven by the test.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    fault: Mutex<Fault>,
+    changed: Notify,
+}
+
+impl Proxy {
+    pub(crate) async fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared { fault: Mutex::new(Fault::None), changed: Notify::new() });
+        let task = tokio::spawn(accept(listener, server, Arc::clone(&shared)));
+        Self { address, shared, task }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    pub(crate) fn set(&self, fault: Fault) {
+        *self.shared.fault.lock().unwrap() = fault;
+        self.shared.changed.notify_waiters();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // The tasks of the connections end with the listener's task, which holds them.
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn fault(&self) -> Fault {
+        *self.fault.lock().unwrap()
+    }
+
+    /// Waits until requests are no longer held.
+    async fn go_on(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.fault() != Fault::HoldRequests {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let Ok((client, _)) = listener.accept().await else { return };
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            let Ok(server) = TcpStream::connect(server).await else { return };
+            let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                (client.into_split(), server.into_split());
+            let requests = async {
+                let mut bytes = [0; 4_096];
+                while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
+                    shared.go_on().await;
+                    if to_server.write_all(&bytes[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            let replies = async {
+                let mut bytes = [0; 4_096];
+                while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+                    let mut passed = length;
+                    match shared.fault() {
+                        Fault::SwallowReplies => continue,
+                        Fault::CutAfter(bytes) => passed = bytes.min(length),
+                        Fault::DelayReplies(time) => sleep(time).await,
+                        Fault::None | Fault::HoldRequests => {}
+                    }
+                    if to_client.write_all(&bytes[..passed]).await.is_err() || passed < length {
+                        return;
+                    }
+                }
+            };
+            // When one side ends, both halves are dropped, which closes both connections.
+            tokio::select! {
+                () = requests => {}
+                () = replies => {}
+            }
+        });
+    }
+}
