@@ -170,8 +170,13 @@ pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
 #[inline]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
     use tracing::dispatcher::get_default;
+    use tracing::level_filters::LevelFilter;
 
     const FIELD: &str = "rate_limit.decision";
+    // No span is enabled, as in a program without a subscriber.
+    if LevelFilter::current() == LevelFilter::OFF {
+        return;
+    }
     let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
     if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
         && let Some(decided) = decided()

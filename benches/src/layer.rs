@@ -19,7 +19,7 @@ use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::stats::{Timeline, TopKeys};
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
 use crate::interleave::{Contestant, Rounds};
@@ -36,7 +36,17 @@ pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
 /// The subjects of [`count`].
-pub const COUNTED: [&str; 4] = ["plain", "limited", "limited, with a timeline", "limited, with top keys"];
+pub const COUNTED: [&str; 9] = [
+    "plain",
+    "limited",
+    "limited, with a timeline",
+    "limited, with top keys",
+    "limited, joined (and)",
+    "limited, header fields, no extension",
+    "limited, default",
+    "tower_governor",
+    "tower_governor, use_headers",
+];
 const TUPLE: &str = "two limits on one key (tuple), no fields";
 const JOINED: &str = "two limits, joined (and), no fields";
 const STACKED: &str = "two limits, one layer on another, no fields";
@@ -174,7 +184,10 @@ where
 
 /// Sends requests to one subject, in a process under valgrind.
 pub fn count(subject: &str, limit: u32, calls: usize) {
-    let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(ErrorResponder);
+    let default = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let ours = default.clone().responder(ErrorResponder);
+    let fields = HttpResponder::new().insert_extension(false);
+    let all = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(limit.into())));
     let mut requests: Vec<_> = (0..calls).map(|_| request()).collect();
     match subject {
         "plain" => walk(&mut bare(), &mut requests),
@@ -183,6 +196,19 @@ pub fn count(subject: &str, limit: u32, calls: usize) {
             walk(&mut ours.timeline(&Timeline::new()).layer(bare()), &mut requests);
         }
         "limited, with top keys" => walk(&mut ours.top_keys(&TopKeys::new()).layer(bare()), &mut requests),
+        "limited, joined (and)" => walk(&mut ours.and(all).layer(bare()), &mut requests),
+        "limited, header fields, no extension" => {
+            walk(&mut default.responder(fields).layer(bare()), &mut requests);
+        }
+        "limited, default" => walk(&mut default.layer(bare()), &mut requests),
+        "tower_governor" => {
+            let config = governor_builder(limit).finish().expect("a quota");
+            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+        }
+        "tower_governor, use_headers" => {
+            let config = governor_builder(limit).use_headers().finish().expect("a quota");
+            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+        }
         other => panic!("no subject is called {other}"),
     }
 }

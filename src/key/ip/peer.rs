@@ -85,6 +85,7 @@ impl PeerIp {
         self.peer_source.peer(request.extensions())?.address()
     }
 
+    #[inline]
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
         // `peer_from` may read a client's address that an outer layer has found, so no warning is logged with it.

@@ -2,13 +2,11 @@ mod respond;
 
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, Response, StatusCode};
 
 use super::options::{BodyFormat, GrpcMode, HeaderFormat, Options, SendHeaders};
 use super::rejection_body::{DefaultRejection, RejectionFn};
 use super::request_head::RequestHead;
-use crate::middleware::body::ResponseBody;
 use crate::middleware::drain::LeaveUnread;
 use crate::middleware::formats::Draft;
 use crate::middleware::response::Rejection;
@@ -221,13 +219,4 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// This is true for redirects, but not for 304.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
-}
-
-/// Sets `Content-Length` to the length of the body, and removes the body.
-fn without_body<B>(response: Response<ResponseBody<B>>, length: Option<u64>) -> Response<ResponseBody<B>> {
-    let (mut parts, _) = response.into_parts();
-    if let Some(length) = length {
-        parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
-    }
-    Response::from_parts(parts, ResponseBody::empty())
 }

@@ -1,6 +1,6 @@
 //! The responses of an [`HttpResponder`].
 
-use super::{HttpResponder, RETRY_AFTER_MS, is_followed, without_body};
+use super::{HttpResponder, RETRY_AFTER_MS, is_followed};
 use crate::decision::Decision;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::drain::{self, Drain, UnreadBody};
@@ -16,7 +16,7 @@ use crate::middleware::response::retry_after;
 use crate::middleware::response::{Rejection, Responder};
 use crate::store::Permit;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -63,9 +63,9 @@ where
         else {
             return;
         };
-        let known = request.extensions().get::<Decision>();
-        if known.is_none_or(|known| urgency(known) <= urgency(decision)) {
-            request.extensions_mut().insert(*decision);
+        let known = request.extensions_mut().insert(*decision);
+        if let Some(known) = known.filter(|known| urgency(known) > urgency(decision)) {
+            request.extensions_mut().insert(known);
         }
     }
 
@@ -93,8 +93,7 @@ where
             }
             None => {
                 let shape = options.shape(&rejection, request.headers());
-                let (answer, length) = self.answer.answer(&rejection, &RequestHead::new(request), shape);
-                if request.method() == Method::HEAD { without_body(answer, length) } else { answer }
+                self.answer.answer(&rejection, &RequestHead::new(request), shape)
             }
         };
         let is_followed = is_followed(answer.status());
