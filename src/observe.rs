@@ -135,9 +135,12 @@ impl Observer {
     /// Logs a call that was denied, at level `debug`. The event contains no key.
     #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
-        let retry_after = denial.retry_after().map(tracing::field::debug);
-        let outcome = crate::stats::CallOutcome::of(denial, false).label();
-        tracing::debug!(policy, retry_after, outcome, "tower-throttle: denied");
+        tracing::debug!(
+            policy,
+            retry_after = denial.retry_after().map(tracing::field::debug),
+            outcome = crate::stats::CallOutcome::of(denial, false).label(),
+            "tower-throttle: denied"
+        );
     }
 
     #[cfg(not(feature = "tracing"))]

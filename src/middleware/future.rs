@@ -209,17 +209,23 @@ where
             Verdict::Rejected(Rejected::StoreError(error)) if shared.admits_undecided(&error) => {
                 Permit::default()
             }
-            Verdict::Rejected(rejected) => {
-                let answer = Some(shared.reject(rejected, &request, &outcomes));
-                let drain = shared.responder.drain(request);
-                let shared = drain.is_some().then(|| Arc::clone(shared));
-                return Self { stage: Stage::Answered { answer, drain }, shared };
-            }
+            Verdict::Rejected(rejected) => return Self::rejected(rejected, outcomes, request, shared),
         };
         let started = shared.admit(&mut request, &outcomes);
         let response = service.call(request);
         let stage = Stage::Calling { response, admitted: Admitted { outcomes, permit, started } };
         Self { stage, shared: Some(Arc::clone(shared)) }
+    }
+
+    fn rejected(rejected: Rejected, outcomes: P::Outcomes, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
+        let answer = Some(shared.reject(rejected, &request, &outcomes));
+        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
+        if let Some(reading) = shared.responder.drain(request)
+            && let Stage::Answered { drain, .. } = &mut future.stage
+        {
+            (*drain, future.shared) = (Some(reading), Some(Arc::clone(shared)));
+        }
+        future
     }
 
     /// Creates the future of a call that is queued. `ready` is the instance of the service that will be called.
@@ -270,7 +276,8 @@ where
                     if let Some(reading) = drain {
                         let at_end = ready!(Pin::new(reading).poll(cx));
                         *drain = None;
-                        if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared) {
+                        if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared)
+                        {
                             shared.responder.drained(answer);
                         }
                     }

@@ -79,12 +79,14 @@ impl Reservation {
     }
 
     /// Returns whether there is nothing to release and nothing to settle.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     /// Returns whether something is released when this is dropped.
+    #[inline]
     pub(crate) fn is_permit(&self) -> bool {
         self.0.as_ref().is_some_and(|charge| charge.is_permit())
     }
@@ -100,6 +102,7 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
+    #[inline]
     fn drop(&mut self) {
         if let Some(charge) = self.0.take() {
             charge.release();

@@ -64,6 +64,7 @@ impl PeerSource {
         self.extension.is_none()
     }
 
+    #[inline]
     pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
         match &self.extension {
             Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerProblem::MissingExtension)),
@@ -92,6 +93,7 @@ fn bare(extensions: &Extensions) -> Option<Peer> {
 }
 
 #[cfg(feature = "axum")]
+#[inline]
 fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
-use super::set::{JointOutcomes, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies, Verdict};
+use super::set::{
+    JointOutcomes, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies, Verdict,
+};
 use crate::key::KeyError;
 use crate::stats::StoreStats;
 use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};

@@ -19,7 +19,7 @@ use std::fmt;
 use std::time::Duration;
 
 use self::info::PolicyInfo;
-use self::outcome::{OutcomeDetails, quotas};
+use self::outcome::OutcomeDetails;
 use self::request_options::{Options, UnitCost};
 use self::set::{Policies, PolicyCount};
 use crate::algorithm::{Algorithm, holds_requests};
@@ -75,14 +75,13 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
 
     /// Returns what is kept of a decision that `algorithm` made, beside the decision itself. If `algorithm` is `None`,
     /// the limiter's own algorithm made the decision, and there is nothing to keep unless that algorithm was replaced.
-    #[inline]
+    #[inline(always)]
     fn details(&self, algorithm: Option<&A>) -> Option<Box<OutcomeDetails>> {
-        let (quotas, is_tiered) = match (algorithm, self.limiter.algorithm()) {
-            (Some(algorithm), _) => (quotas(algorithm), true),
-            (None, Cow::Owned(replacement)) => (quotas(&replacement), false),
-            (None, Cow::Borrowed(_)) => return None,
-        };
-        Some(Box::new(OutcomeDetails { quotas, is_tiered, borrowed: 0 }))
+        match (algorithm, self.limiter.algorithm()) {
+            (Some(algorithm), _) => Some(OutcomeDetails::boxed(algorithm, true)),
+            (None, Cow::Owned(replacement)) => Some(OutcomeDetails::boxed(&replacement, false)),
+            (None, Cow::Borrowed(_)) => None,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::{CallOutcome, Event, Timeline};
+use crate::stats::{CallOutcome, Event};
 use crate::store::Reservation;
 
 /// The decision of one policy, as it is kept until the response is made.
@@ -28,6 +28,15 @@ pub(in crate::middleware) struct OutcomeDetails {
     pub(in crate::middleware) is_tiered: bool,
     /// The units that the call has borrowed from the next window.
     pub(in crate::middleware) borrowed: u64,
+}
+
+impl OutcomeDetails {
+    /// Creates the details of a decision that `algorithm` made. A tuple of algorithms has several quotas.
+    pub(super) fn boxed(algorithm: &impl Algorithm, is_tiered: bool) -> Box<Self> {
+        let mut quotas = Vec::new();
+        algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+        Box::new(Self { quotas, is_tiered, borrowed: 0 })
+    }
 }
 
 impl Outcome {
@@ -80,7 +89,8 @@ pub(in crate::middleware) fn record_decisions(
     is_admitted: bool,
 ) -> Nanos {
     let mut started = None;
-    for (timeline, outcome) in timelines(infos, outcomes) {
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(outcome)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
         started.get_or_insert(now);
         let event = match (is_admitted, outcome.decision.is_allowed()) {
@@ -104,7 +114,8 @@ pub(in crate::middleware) fn record_end(
     is_success: bool,
 ) {
     let mut event = None;
-    for (timeline, _) in timelines(infos, outcomes) {
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(_)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
         let event = *event.get_or_insert_with(|| {
             let time = now.saturating_since(started);
@@ -112,15 +123,6 @@ pub(in crate::middleware) fn record_end(
         });
         timeline.record(now, event);
     }
-}
-
-/// Returns the timelines of the policies that limited a request, each with its policy's outcome.
-#[inline]
-fn timelines<'a>(
-    infos: &'a [PolicyInfo],
-    outcomes: &'a [Option<Outcome>],
-) -> impl Iterator<Item = (&'a Timeline, &'a Outcome)> {
-    limited(infos, outcomes).filter_map(|(info, outcome)| Some((info.timeline.as_ref()?, outcome)))
 }
 
 /// Returns a word for the outcome of a request: the denial, if a policy denied it; or else whether it was denied in
@@ -137,11 +139,4 @@ pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'stat
         _ => 3,
     };
     outcomes.iter().flatten().map(word).max_by_key(rank).map(CallOutcome::label)
-}
-
-/// Returns the quotas of an algorithm. A tuple has several.
-pub(super) fn quotas(algorithm: &impl Algorithm) -> Vec<QuotaPolicy> {
-    let mut quotas = Vec::new();
-    algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-    quotas
 }

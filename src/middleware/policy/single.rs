@@ -38,7 +38,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
             Acquired::Ready(decision, reservation) => {
                 info.count(&decision, in_shadow);
                 let details = self.details(options.algorithm.as_ref());
-                let decided = outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details });
+                let decided =
+                    outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details });
                 Progress::Ready(verdict(info, decided))
             }
             Acquired::Pending(wait) => {

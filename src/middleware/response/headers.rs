@@ -53,11 +53,9 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
     // The existing fields are collected before this function adds any.
     let others: Vec<HeaderValue> =
         match headers.contains_key(&RATELIMIT_POLICY) || headers.contains_key(&RATELIMIT) {
-            true => [RATELIMIT_POLICY, RATELIMIT]
-                .iter()
-                .flat_map(|name| headers.get_all(name))
-                .cloned()
-                .collect(),
+            true => {
+                [RATELIMIT_POLICY, RATELIMIT].iter().flat_map(|name| headers.get_all(name)).cloned().collect()
+            }
             false => Vec::new(),
         };
     let is_present = |label: &PolicyName| {

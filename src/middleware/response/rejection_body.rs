@@ -34,6 +34,8 @@ fn without_body<T, B>(response: Response<T>, length: Option<u64>) -> Response<Re
     response
 }
 
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
 /// Makes the default responses, which [`HttpResponder`](crate::middleware::HttpResponder) describes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultRejection;
@@ -49,14 +51,14 @@ impl<B> RejectionResponse<B> for DefaultRejection {
             BodyFormat::ProblemJson | BodyFormat::ByAccept => {
                 (Some(problem_json::MEDIA_TYPE), problem_details(rejection, status))
             }
-            BodyFormat::PlainText => (Some("text/plain; charset=utf-8"), line(rejection)),
+            BodyFormat::PlainText => (Some(PLAIN_TEXT), line(rejection)),
             BodyFormat::Empty => (None, Bytes::new()),
         };
         let length = text.len() as u64;
         let mut response = Response::new(ResponseBody::full(text));
         *response.status_mut() = status;
         if let Some(content_type) = content_type {
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
         }
         if *head.method() == Method::HEAD { without_body(response, Some(length)) } else { response }
     }
