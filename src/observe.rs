@@ -135,9 +135,12 @@ impl Observer {
     /// Logs a call that was denied, at level `debug`. The event contains no key.
     #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
-        let retry_after = denial.retry_after().map(tracing::field::debug);
-        let outcome = crate::stats::CallOutcome::of(denial, false).label();
-        tracing::debug!(policy, retry_after, outcome, "tower-throttle: denied");
+        tracing::debug!(
+            policy,
+            retry_after = denial.retry_after().map(tracing::field::debug),
+            outcome = crate::stats::CallOutcome::of(denial, false).label(),
+            "tower-throttle: denied"
+        );
     }
 
     #[cfg(not(feature = "tracing"))]
@@ -171,8 +174,13 @@ pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
 #[inline]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
     use tracing::dispatcher::get_default;
+    use tracing::level_filters::LevelFilter;
 
     const FIELD: &str = "rate_limit.decision";
+    // No span is enabled, as in a program without a subscriber.
+    if LevelFilter::current() == LevelFilter::OFF {
+        return;
+    }
     let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
     if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
         && let Some(decided) = decided()

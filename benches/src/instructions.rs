@@ -19,7 +19,7 @@ const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
     count("one check, without reading the clock", &SUBJECTS);
-    count("one request through the layer without header fields, without reading the clock", &layer::COUNTED);
+    count("one request through the layer, without reading the clock", &layer::COUNTED);
 }
 
 fn count(what: &str, subjects: &[&str]) {

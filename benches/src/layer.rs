@@ -19,7 +19,7 @@ use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::stats::{Timeline, TopKeys};
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
 use crate::interleave::{Contestant, Rounds};
@@ -36,7 +36,18 @@ pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
 /// The subjects of [`count`].
-pub const COUNTED: [&str; 4] = ["plain", "limited", "limited, with a timeline", "limited, with top keys"];
+pub const COUNTED: [&str; 9] = [
+    "plain",
+    "limited",
+    "limited, with a timeline",
+    "limited, with top keys",
+    "limited, joined (and)",
+    "limited, header fields, no extension",
+    "limited, default",
+    "tower_governor",
+    "tower_governor, use_headers",
+];
+pub const KIT_PEER: &str = "throttle-kit (fields)";
 const TUPLE: &str = "two limits on one key (tuple), no fields";
 const JOINED: &str = "two limits, joined (and), no fields";
 const STACKED: &str = "two limits, one layer on another, no fields";
@@ -44,7 +55,7 @@ const STACKED: &str = "two limits, one layer on another, no fields";
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
     let (refused, refused_counts) = column(FEW, rounds);
-    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER, TUPLE, JOINED, STACKED];
+    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER, KIT_PEER, TUPLE, JOINED, STACKED];
     let rows: Vec<_> = (names.into_iter().enumerate())
         .map(|(at, name)| {
             vec![
@@ -61,7 +72,11 @@ pub fn run(rounds: usize) {
         &["", "admitted", "refused", "allocations, admitted", "refused"],
         &rows,
     );
-    let pairs = [("no fields", LEAN, LEAN_PEER), ("header fields", FIELDS, FIELDS_PEER)];
+    let pairs = [
+        ("no fields", LEAN, LEAN_PEER),
+        ("header fields", FIELDS, FIELDS_PEER),
+        ("header fields, to throttle-kit's", FIELDS, KIT_PEER),
+    ];
     let rows: Vec<_> = pairs
         .map(|(what, name, peer)| {
             vec![
@@ -73,7 +88,7 @@ pub fn run(rounds: usize) {
         })
         .into();
     table::print(
-        "a call in process: tower-throttle's time to tower_governor's, whole, and what the layer adds",
+        "a call in process: tower-throttle's time to its peer's, whole, and what the layer adds",
         &["", "admitted", "refused", "added, admitted"],
         &rows,
     );
@@ -89,10 +104,15 @@ fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
     let counts = contestants.iter_mut().map(|(_, run)| {
         // The first run creates the state of the key.
         run();
-        run().1 as f64 / (BATCH * BATCHES) as f64
+        allocations(run)
     });
     let counts = counts.collect();
     (Rounds::of(timed(contestants), rounds), counts)
+}
+
+/// Returns how often a call allocates.
+pub fn allocations(run: &mut Run) -> f64 {
+    run().1 as f64 / (BATCH * BATCHES) as f64
 }
 
 /// Measures admitted and refused calls in the same rounds.
@@ -102,9 +122,9 @@ fn both(rounds: usize) -> Rounds {
     Rounds::of(timed(contestants), rounds)
 }
 
-type Run = Box<dyn FnMut() -> (Duration, u64)>;
+pub type Run = Box<dyn FnMut() -> (Duration, u64)>;
 
-fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
+pub fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
     contestants.into_iter().map(|(name, mut run)| Contestant::new(name, move || run().0)).collect()
 }
 
@@ -127,6 +147,7 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
         named(LEAN_PEER, run_of(GovernorLayer::new(peer).layer(bare()))),
         named(FIELDS, run_of(ours.layer(bare()))),
         named(FIELDS_PEER, run_of(GovernorLayer::new(peer_with_fields).layer(bare()))),
+        named(KIT_PEER, run_of(throttle_kit(limit).layer(bare()))),
         named(TUPLE, run_of(tuple.layer(bare()))),
         named(JOINED, run_of(bucket().and(window()).layer(bare()))),
         named(STACKED, run_of(bucket().layer(window().layer(bare())))),
@@ -145,6 +166,12 @@ pub fn governor_builder(
     builder
 }
 
+/// Returns throttle-kit's layer with the same quota. It always adds header fields to admitted responses.
+pub fn throttle_kit(limit: u32) -> throttle_kit::RateLimitLayer<throttle_kit::InMemoryBackend> {
+    let quota = throttle_kit::Quota::from_parts(Duration::from_secs(3_600) / limit, limit);
+    throttle_kit::RateLimitLayer::new(quota, throttle_kit::InMemoryBackend::new())
+}
+
 fn bare() -> impl Service<
     Request<Body>,
     Response = Response<Body>,
@@ -154,7 +181,8 @@ fn bare() -> impl Service<
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
-fn run_of<S>(mut service: S) -> Run
+/// Returns a run of calls, which returns the time that they take and how often they allocate.
+pub fn run_of<S>(mut service: S) -> Run
 where
     S: Service<Request<Body>> + 'static,
 {
@@ -174,7 +202,10 @@ where
 
 /// Sends requests to one subject, in a process under valgrind.
 pub fn count(subject: &str, limit: u32, calls: usize) {
-    let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(ErrorResponder);
+    let default = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let ours = default.clone().responder(ErrorResponder);
+    let fields = HttpResponder::new().insert_extension(false);
+    let all = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(limit.into())));
     let mut requests: Vec<_> = (0..calls).map(|_| request()).collect();
     match subject {
         "plain" => walk(&mut bare(), &mut requests),
@@ -183,6 +214,19 @@ pub fn count(subject: &str, limit: u32, calls: usize) {
             walk(&mut ours.timeline(&Timeline::new()).layer(bare()), &mut requests);
         }
         "limited, with top keys" => walk(&mut ours.top_keys(&TopKeys::new()).layer(bare()), &mut requests),
+        "limited, joined (and)" => walk(&mut ours.and(all).layer(bare()), &mut requests),
+        "limited, header fields, no extension" => {
+            walk(&mut default.responder(fields).layer(bare()), &mut requests);
+        }
+        "limited, default" => walk(&mut default.layer(bare()), &mut requests),
+        "tower_governor" => {
+            let config = governor_builder(limit).finish().expect("a quota");
+            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+        }
+        "tower_governor, use_headers" => {
+            let config = governor_builder(limit).use_headers().finish().expect("a quota");
+            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+        }
         other => panic!("no subject is called {other}"),
     }
 }

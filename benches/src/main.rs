@@ -17,6 +17,7 @@ mod redis_connection;
 #[cfg(feature = "redis")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
+mod router;
 mod server;
 mod table;
 
@@ -57,7 +58,10 @@ fn main() {
     for section in sections {
         match section.as_str() {
             "check" => check::run(10 * rounds),
-            "layer" => layer::run(2 * rounds),
+            "layer" => {
+                layer::run(2 * rounds);
+                router::run(2 * rounds);
+            }
             "server" => server::run(rounds / 2),
             #[cfg(feature = "redis")]
             "redis" => redis::run(rounds / 5),

@@ -14,12 +14,13 @@ use std::{fs, thread};
 use axum::response::IntoResponse;
 use axum::{Router, routing::get};
 use tower_governor::GovernorLayer;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::middleware::SendHeaders;
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
 use crate::client::Client;
 use crate::interleave::{Contestant, Rounds, median};
-use crate::layer::governor_builder;
+use crate::layer::{governor_builder, throttle_kit};
 use crate::table;
 
 const CONNECTIONS: usize = 64;
@@ -32,18 +33,25 @@ const PLAIN: &str = "plain handler";
 fn apps() -> Vec<(&'static str, Router, u16)> {
     let hello = || Router::new().route("/", get(|| async { "Hello, World!" }));
     let ours = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let same_body = |limit| ours(limit).responder(HttpResponder::new().same_body());
+    let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
     let peer = |limit| GovernorLayer::new(governor_builder(limit).finish().expect("a quota"));
     let with_fields =
         |limit| GovernorLayer::new(governor_builder(limit).use_headers().finish().expect("a quota"));
     vec![
         (PLAIN, hello(), 200),
         ("a layer that does nothing", hello().layer(tower::layer::util::Identity::new()), 200),
+        ("tower-throttle, no fields, admits everything", hello().layer(ours(PLENTY).responder(silent)), 200),
         ("tower-throttle, admits everything", hello().layer(ours(PLENTY)), 200),
+        ("tower-throttle, same_body, admits everything", hello().layer(same_body(PLENTY)), 200),
         ("tower-throttle, refuses everything", hello().layer(ours(FEW)), 429),
+        ("tower-throttle, same_body, refuses everything", hello().layer(same_body(FEW)), 429),
         ("a layer that refuses with the same bytes", hello().layer(axum::middleware::from_fn(refuse)), 429),
         ("tower_governor, admits everything", hello().layer(peer(PLENTY)), 200),
         ("tower_governor, use_headers, admits everything", hello().layer(with_fields(PLENTY)), 200),
         ("tower_governor, refuses everything", hello().layer(peer(FEW)), 429),
+        ("throttle-kit, admits everything", hello().layer(throttle_kit(PLENTY)), 200),
+        ("throttle-kit, refuses everything", hello().layer(throttle_kit(FEW)), 429),
     ]
 }
 

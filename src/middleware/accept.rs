@@ -6,6 +6,9 @@ use http::header::ACCEPT;
 /// Returns whether the client prefers `text/html` to problem details and to JSON. Returns `false` if the header is
 /// missing or invalid.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
+    if !headers.contains_key(ACCEPT) {
+        return false;
+    }
     let ranges = || {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)

@@ -49,6 +49,78 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// The body of the limited service's responses, if the inner service's body is of type `B`. Only this crate implements
+/// the trait.
+#[diagnostic::on_unimplemented(
+    message = "a service with the body type `{B}` cannot be limited with the body `{Self}`",
+    note = "`same_body` is for services whose body is axum's `Body`, such as a `Router` or a handler"
+)]
+pub trait OuterBody<B> {
+    #[doc(hidden)]
+    type Body;
+
+    /// Returns the body of an admitted call.
+    #[doc(hidden)]
+    fn admitted(body: B) -> Self::Body;
+
+    /// Returns the body of a rejection.
+    #[doc(hidden)]
+    fn rejected(body: ResponseBody<B>) -> Self::Body;
+
+    /// Returns a body that holds a permit until it has ended.
+    #[doc(hidden)]
+    fn holding(body: Self::Body, permit: Permit) -> Self::Body;
+}
+
+/// The default: every body becomes a [`ResponseBody`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WrapBody;
+
+impl<B> OuterBody<B> for WrapBody {
+    type Body = ResponseBody<B>;
+
+    #[inline]
+    fn admitted(body: B) -> ResponseBody<B> {
+        ResponseBody::inner(body)
+    }
+
+    #[inline]
+    fn rejected(body: ResponseBody<B>) -> ResponseBody<B> {
+        body
+    }
+
+    fn holding(body: ResponseBody<B>, permit: Permit) -> ResponseBody<B> {
+        body.holding(permit)
+    }
+}
+
+/// The body type of the inner service stays that of the limited service. Created by
+/// [`HttpResponder::same_body`](super::HttpResponder::same_body).
+#[cfg(feature = "axum")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SameBody;
+
+#[cfg(feature = "axum")]
+impl OuterBody<axum::body::Body> for SameBody {
+    type Body = axum::body::Body;
+
+    #[inline]
+    fn admitted(body: axum::body::Body) -> axum::body::Body {
+        body
+    }
+
+    fn rejected(body: ResponseBody<axum::body::Body>) -> axum::body::Body {
+        match body.kind {
+            Kind::Inner { body } => body,
+            Kind::Full { bytes } => bytes.map_or_else(axum::body::Body::empty, axum::body::Body::from),
+        }
+    }
+
+    fn holding(body: axum::body::Body, permit: Permit) -> axum::body::Body {
+        axum::body::Body::new(ResponseBody::inner(body).holding(permit))
+    }
+}
+
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::empty()

@@ -9,14 +9,13 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::policy::info::PolicyInfo;
-use super::policy::outcome::{Outcome, limited, record_decisions, record_end, shadow_denial, word};
-use super::policy::set::{Policies, PolicySet, SettlePolicies, Verdict};
+use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, word};
+use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
 use crate::clock::Nanos;
 use crate::observe;
-use crate::store::Permit;
+use crate::store::{BoxError, Permit};
 
 pin_project! {
     /// The response future of a rate-limited service.
@@ -38,8 +37,8 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if the future only has a rejection left to return.
-        shared: Option<(Arc<Policies<P>>, R)>,
+        // `None` if the future only has a rejection left to return, or has returned its response.
+        shared: Option<Arc<Shared<P, R>>>,
     }
 }
 
@@ -51,28 +50,18 @@ pin_project! {
         Calling {
             #[pin]
             response: F,
-            outcomes: O,
-            permit: Permit,
-            started: Nanos,
+            admitted: Admitted<O>,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
     }
 }
 
 /// An admitted call, until its response is made.
-#[derive(Default)]
-pub(super) struct Admitted<O> {
+struct Admitted<O> {
     outcomes: O,
     permit: Permit,
     /// The time from which the response time counts, if a policy has a timeline.
     started: Nanos,
-}
-
-impl<H, F, O, T> Stage<H, F, O, T> {
-    #[inline]
-    fn calling(response: F, Admitted { outcomes, permit, started }: Admitted<O>) -> Self {
-        Self::Calling { response, outcomes, permit, started }
-    }
 }
 
 pin_project! {
@@ -84,95 +73,166 @@ pin_project! {
     }
 }
 
+/// What the clones of a service share.
+pub(super) struct Shared<P, R> {
+    pub(super) policies: Arc<Policies<P>>,
+    pub(super) responder: R,
+    has_timeline: bool,
+    watches_keys: bool,
+}
+
+impl<P, R> Shared<P, R> {
+    pub(super) fn new(policies: Arc<Policies<P>>, responder: R) -> Self {
+        let has_timeline = policies.infos.iter().any(|info| info.timeline.is_some());
+        let watches_keys = policies.infos.iter().any(|info| info.watches_keys);
+        Self { policies, responder, has_timeline, watches_keys }
+    }
+
+    /// Prepares an admitted request for the inner service. Returns the time from which the response time counts.
+    #[inline(always)]
+    fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
+    where
+        P: PolicySet<Req>,
+        R: Responder<Req, Res, Err>,
+    {
+        let (infos, outcomes) = (&*self.policies.infos, outcomes.as_ref());
+        observe::record_decision(|| word(outcomes));
+        let started = match self.has_timeline {
+            true => record_decisions(infos, outcomes, true),
+            false => Nanos::ZERO,
+        };
+        if outcomes.iter().any(Option::is_some) {
+            self.responder.on_admit(request, &reports(infos, outcomes));
+        }
+        if let Some(denial) = shadow_denial(outcomes) {
+            if self.watches_keys {
+                self.policies.set.watch(infos, request, outcomes);
+            }
+            self.responder.on_shadow_deny(request, denial);
+        }
+        started
+    }
+
+    /// Returns whether a request is admitted that the store could not decide, and counts it.
+    fn admits_undecided(&self, error: &BoxError) -> bool {
+        // A store that fails is possible only if the layer has a single policy.
+        let info = &self.policies.infos[0];
+        info.record_store_error(error);
+        observe::record_decision(|| Some("store_error"));
+        info.admits_on_store_error()
+    }
+
+    /// Returns the response to a rejected request.
+    fn reject<Req, Res, Err>(
+        &self,
+        rejected: Rejected,
+        request: &Req,
+        outcomes: &P::Outcomes,
+    ) -> Result<R::Response, R::Error>
+    where
+        P: PolicySet<Req>,
+        R: Responder<Req, Res, Err>,
+    {
+        let (infos, outcomes) = (&*self.policies.infos, outcomes.as_ref());
+        match rejected {
+            Rejected::Denied => {
+                if self.watches_keys {
+                    self.policies.set.watch(infos, request, outcomes);
+                }
+                observe::record_decision(|| word(outcomes));
+                if self.has_timeline {
+                    record_decisions(infos, outcomes, false);
+                }
+                limited(infos, outcomes).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
+                self.responder.reject(request, Rejection::Limited(&reports(infos, outcomes)))
+            }
+            Rejected::KeyError(error) => {
+                observe::record_decision(|| Some(error.label()));
+                self.responder.reject(request, Rejection::Key(error))
+            }
+            Rejected::StoreError(error) => {
+                let info = &infos[0];
+                self.responder.reject(request, Rejection::Store(StoreError { info, error }))
+            }
+        }
+    }
+
+    /// Makes the response to an admitted call.
+    #[inline]
+    fn finish<Req, Res, Err>(
+        &self,
+        answered: Result<Res, Err>,
+        admitted: &mut Admitted<P::Outcomes>,
+    ) -> Result<R::Response, R::Error>
+    where
+        P: PolicySet<Req> + SettlePolicies<Res>,
+        R: Responder<Req, Res, Err>,
+    {
+        let (infos, outcomes) = (&*self.policies.infos, admitted.outcomes.as_mut());
+        // If the service failed, the permit is released here.
+        let permit = mem::take(&mut admitted.permit);
+        if self.has_timeline {
+            record_end(infos, outcomes, admitted.started, answered.is_ok());
+        }
+        match answered {
+            Ok(response) => {
+                self.policies.set.settle(outcomes, &response);
+                let response = self.responder.map_response(&reports(infos, outcomes), response);
+                Ok(match permit.is_empty() {
+                    true => response,
+                    false => self.responder.hold_permit(response, permit),
+                })
+            }
+            Err(error) => Err(self.responder.map_error(error)),
+        }
+    }
+}
+
 impl<Svc, Req, P, R> ResponseFuture<Svc, Req, P, R>
 where
     Svc: Service<Req>,
     P: PolicySet<Req>,
-    R: Responder<Req, Svc::Response, Svc::Error> + Clone,
+    R: Responder<Req, Svc::Response, Svc::Error>,
 {
-    /// Creates the future of an admitted call.
-    #[inline]
-    pub(super) fn calling(
-        response: Svc::Future,
-        admitted: Admitted<P::Outcomes>,
-        policies: &Arc<Policies<P>>,
-        responder: &R,
+    /// Creates the future of a call that was decided. `service` is called if the request is admitted.
+    // Inlined, because outcomes and requests are large to copy.
+    #[inline(always)]
+    pub(super) fn decided(
+        verdict: Verdict,
+        outcomes: P::Outcomes,
+        mut request: Req,
+        service: &mut Svc,
+        shared: &Arc<Shared<P, R>>,
     ) -> Self {
-        let stage = Stage::calling(response, admitted);
-        Self { stage, shared: Some((Arc::clone(policies), responder.clone())) }
+        let permit = match verdict {
+            Verdict::Admitted(permit) => permit,
+            Verdict::Rejected(Rejected::StoreError(error)) if shared.admits_undecided(&error) => {
+                Permit::default()
+            }
+            Verdict::Rejected(rejected) => return Self::rejected(rejected, outcomes, request, shared),
+        };
+        let started = shared.admit(&mut request, &outcomes);
+        let response = service.call(request);
+        let stage = Stage::Calling { response, admitted: Admitted { outcomes, permit, started } };
+        Self { stage, shared: Some(Arc::clone(shared)) }
     }
 
-    #[inline]
-    pub(super) fn rejected(
-        answer: Result<R::Response, R::Error>,
-        drain: Option<Drain>,
-        policies: &Arc<Policies<P>>,
-        responder: &R,
-    ) -> Self {
-        let shared = drain.is_some().then(|| (Arc::clone(policies), responder.clone()));
-        Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
+    fn rejected(rejected: Rejected, outcomes: P::Outcomes, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
+        let answer = Some(shared.reject(rejected, &request, &outcomes));
+        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
+        if let Some(reading) = shared.responder.drain(request)
+            && let Stage::Answered { drain, .. } = &mut future.stage
+        {
+            (*drain, future.shared) = (Some(reading), Some(Arc::clone(shared)));
+        }
+        future
     }
 
     /// Creates the future of a call that is queued. `ready` is the instance of the service that will be called.
-    pub(super) fn waiting(
-        wait: P::Wait,
-        ready: Svc,
-        request: Req,
-        policies: &Arc<Policies<P>>,
-        responder: &R,
-    ) -> Self {
+    pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
         let held = Box::pin(Held { wait, call: Some((ready, request)) });
-        Self { stage: Stage::Waiting { held }, shared: Some((Arc::clone(policies), responder.clone())) }
+        Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
     }
-}
-
-/// Prepares an admitted request for the inner service. For a rejected request, returns the response as the error.
-// Without inlining, the outcomes would be copied twice.
-#[inline(always)]
-pub(super) fn prepare<Req, O, R, Res, Err>(
-    verdict: Verdict<O>,
-    request: &mut Req,
-    infos: &[PolicyInfo],
-    responder: &R,
-) -> Result<Admitted<O>, Result<R::Response, R::Error>>
-where
-    O: AsRef<[Option<Outcome>]> + Default,
-    R: Responder<Req, Res, Err>,
-{
-    let rejection = match verdict {
-        Verdict::Decided { is_admitted: true, outcomes, permit } => {
-            observe::record_decision(|| word(outcomes.as_ref()));
-            let started = record_decisions(infos, outcomes.as_ref(), true);
-            if outcomes.as_ref().iter().any(Option::is_some) {
-                responder.on_admit(request, &reports(infos, outcomes.as_ref()));
-            }
-            if let Some(denial) = shadow_denial(outcomes.as_ref()) {
-                responder.on_shadow_deny(request, denial);
-            }
-            return Ok(Admitted { outcomes, permit, started });
-        }
-        Verdict::Decided { outcomes, .. } => {
-            observe::record_decision(|| word(outcomes.as_ref()));
-            record_decisions(infos, outcomes.as_ref(), false);
-            limited(infos, outcomes.as_ref()).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
-            responder.reject(request, Rejection::Limited(&reports(infos, outcomes.as_ref())))
-        }
-        Verdict::KeyError(error) => {
-            observe::record_decision(|| Some(error.label()));
-            responder.reject(request, Rejection::Key(error))
-        }
-        Verdict::StoreError(error) => {
-            // A store that fails is possible only if the layer has a single policy.
-            let info = &infos[0];
-            info.record_store_error(&error);
-            observe::record_decision(|| Some("store_error"));
-            if info.admits_on_store_error() {
-                return Ok(Admitted::default());
-            }
-            responder.reject(request, Rejection::Store(StoreError { info, error }))
-        }
-    };
-    Err(rejection)
 }
 
 impl<Svc, Req, P, R> Future for ResponseFuture<Svc, Req, P, R>
@@ -187,71 +247,49 @@ where
     ///
     /// Panics if the future is polled after it has returned `Poll::Ready`. Panics if the call is queued, the limiter
     /// has the default clock, and the future is polled outside a tokio runtime with a timer.
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let (stage, shared) = (this.stage.as_mut().project(), &*this.shared);
-            let next = match (stage, shared) {
-                (StageProj::Waiting { held }, Some((policies, responder))) => {
+            let next = match this.stage.as_mut().project() {
+                StageProj::Calling { response, admitted } => {
+                    let shared = this.shared.as_ref().expect(OVER);
+                    let answered = ready!(response.poll(cx));
+                    let answer = shared.finish(answered, admitted);
+                    *this.shared = None;
+                    return Poll::Ready(answer);
+                }
+                StageProj::Waiting { held } => {
+                    let shared = this.shared.as_ref().expect("a queued call has its policies");
                     let held = held.as_mut().project();
                     let waited = ready!(held.wait.poll(cx));
-                    let Some((mut ready, mut request)) = held.call.take() else {
-                        unreachable!("it calls once")
-                    };
-                    let verdict = policies.set.waited(&policies.infos, &request, waited);
-                    policies.watch(&request, &verdict);
-                    if let Verdict::Decided { is_admitted: true, outcomes, .. } = &verdict {
+                    let (mut ready, request) = held.call.take().expect("it calls once");
+                    let (policies, mut outcomes) = (&*shared.policies, P::Outcomes::default());
+                    let verdict = policies.set.waited(&policies.infos, &request, waited, &mut outcomes);
+                    if matches!(verdict, Verdict::Admitted(_)) {
                         limited(&policies.infos, outcomes.as_ref())
                             .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
                     }
-                    match prepare(verdict, &mut request, &policies.infos, responder) {
-                        Ok(admitted) => Stage::calling(ready.call(request), admitted),
-                        Err(answer) => {
-                            Stage::Answered { answer: Some(answer), drain: responder.drain(request) }
-                        }
-                    }
+                    Self::decided(verdict, outcomes, request, &mut ready, shared).stage
                 }
-                (StageProj::Calling { response, outcomes, permit, started }, Some((policies, responder))) => {
-                    let answered = ready!(response.poll(cx));
-                    record_end(&policies.infos, outcomes.as_ref(), *started, answered.is_ok());
-                    let answer = match answered {
-                        Ok(response) => {
-                            let outcomes = outcomes.as_mut();
-                            if outcomes.iter().flatten().any(Outcome::has_reservation) {
-                                policies.set.settle(outcomes, &response);
-                            }
-                            let reports = reports(&policies.infos, outcomes);
-                            let response = responder.map_response(&reports, response);
-                            Ok(match permit.is_empty() {
-                                true => response,
-                                false => responder.hold_permit(response, mem::take(permit)),
-                            })
-                        }
-                        Err(error) => Err(responder.map_error(error)),
-                    };
-                    this.stage.set(Stage::Answered { answer: None, drain: None });
-                    return Poll::Ready(answer);
-                }
-                (StageProj::Answered { answer, drain }, shared) => {
+                StageProj::Answered { answer, drain } => {
                     if let Some(reading) = drain {
                         let at_end = ready!(Pin::new(reading).poll(cx));
                         *drain = None;
-                        if let (true, Some(Ok(answer)), Some((_, responder))) = (at_end, &mut *answer, shared)
+                        if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared)
                         {
-                            responder.drained(answer);
+                            shared.responder.drained(answer);
                         }
                     }
-                    match answer.take() {
-                        Some(answer) => return Poll::Ready(answer),
-                        None => panic!("polled after it was ready"),
-                    }
+                    return Poll::Ready(answer.take().expect(OVER));
                 }
-                (_, None) => unreachable!("only a rejection needs no policies"),
             };
             this.stage.set(next);
         }
     }
 }
+
+const OVER: &str = "polled after it was ready";
 
 impl<Svc, Req, P, R> fmt::Debug for ResponseFuture<Svc, Req, P, R>
 where

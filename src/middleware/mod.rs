@@ -64,9 +64,13 @@ pub use response::request_head::RequestHead;
 pub use response::{Rejection, Responder, StoreError};
 pub use service::RateLimit;
 
+#[cfg(feature = "axum")]
+#[doc(hidden)]
+pub use self::body::SameBody;
 // Parts of the types of layers and responders. They are public so that users can write such a type.
 #[doc(hidden)]
 pub use self::{
+    body::{OuterBody, WrapBody},
     drain::{DrainBody, LeaveUnread, UnreadBody},
     layers::IntoPolicySet,
     policy::Policy,

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::future::{ResponseFuture, prepare};
+use super::future::{ResponseFuture, Shared};
 use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
 use super::response::Responder;
 
@@ -16,13 +16,12 @@ use super::response::Responder;
 /// next call of this clone.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
-    policies: Arc<Policies<P>>,
-    responder: R,
+    shared: Arc<Shared<P, R>>,
 }
 
 impl<Svc, P, R> RateLimit<Svc, P, R> {
     pub(super) fn new(inner: Svc, policies: Arc<Policies<P>>, responder: R) -> Self {
-        Self { inner, policies, responder }
+        Self { inner, shared: Arc::new(Shared::new(policies, responder)) }
     }
 
     /// Returns a reference to the inner service.
@@ -40,52 +39,42 @@ impl<Svc, Req, P, R> Service<Req> for RateLimit<Svc, P, R>
 where
     Svc: Service<Req> + Clone,
     P: PolicySet<Req> + SettlePolicies<Svc::Response>,
-    R: Responder<Req, Svc::Response, Svc::Error> + Clone,
+    R: Responder<Req, Svc::Response, Svc::Error>,
 {
     type Response = R::Response;
     type Error = R::Error;
     type Future = ResponseFuture<Svc, Req, P, R>;
 
+    #[inline]
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), R::Error>> {
-        self.inner.poll_ready(cx).map_err(|error| self.responder.map_error(error))
+        self.inner.poll_ready(cx).map_err(|error| self.shared.responder.map_error(error))
     }
 
-    fn call(&mut self, mut request: Req) -> Self::Future {
-        let (policies, responder) = (&self.policies, &self.responder);
+    #[inline]
+    fn call(&mut self, request: Req) -> Self::Future {
+        let (shared, policies) = (&self.shared, &*self.shared.policies);
         let max_wait = match policies.set.may_queue(&policies.infos) {
-            true => responder.max_wait(&request),
+            true => shared.responder.max_wait(&request),
             false => None,
         };
-        match policies.set.decide(&policies.infos, &request, max_wait) {
+        let mut outcomes = P::Outcomes::default();
+        match policies.set.decide(&policies.infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(verdict) => {
-                policies.watch(&request, &verdict);
-                match prepare(verdict, &mut request, &policies.infos, responder) {
-                    Ok(admitted) => {
-                        let response = self.inner.call(request);
-                        ResponseFuture::calling(response, admitted, policies, responder)
-                    }
-                    Err(answer) => {
-                        ResponseFuture::rejected(answer, responder.drain(request), policies, responder)
-                    }
-                }
+                ResponseFuture::decided(verdict, outcomes, request, &mut self.inner, shared)
             }
             Progress::Pending(wait) => {
                 // The instance that is ready must be called, so its clone stays here for the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(wait, ready, request, policies, responder)
+                ResponseFuture::waiting(wait, ready, request, shared)
             }
         }
     }
 }
 
-impl<Svc: Clone, P, R: Clone> Clone for RateLimit<Svc, P, R> {
+impl<Svc: Clone, P, R> Clone for RateLimit<Svc, P, R> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            policies: Arc::clone(&self.policies),
-            responder: self.responder.clone(),
-        }
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -93,7 +82,7 @@ impl<Svc: fmt::Debug, P: fmt::Debug, R> fmt::Debug for RateLimit<Svc, P, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("policies", &self.policies)
+            .field("policies", &self.shared.policies)
             .finish_non_exhaustive()
     }
 }

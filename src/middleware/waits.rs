@@ -12,7 +12,7 @@ use super::response::http_responder::HttpResponder;
 use super::response::jitter::jitter;
 use super::response::options::{BodyFormat, Options, Shape};
 
-impl<F, D> HttpResponder<F, D> {
+impl<F, D, B> HttpResponder<F, D, B> {
     /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: because of calls in progress,
     /// a limiter that was closed or whose key table is full, or a store that failed. The default is one second. With
     /// `None` there is no `Retry-After`, and many clients then retry at once.
@@ -81,9 +81,9 @@ impl<F, D> HttpResponder<F, D> {
     /// The method itself does not panic. The limited service panics if it rejects a request with a body, to be read,
     /// outside a tokio runtime with a timer.
     #[must_use]
-    pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody> {
+    pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody, B> {
         let unread = DrainBody::new(max_bytes, max_time);
-        HttpResponder { options: self.options, answer: self.answer, unread }
+        HttpResponder { options: self.options, answer: self.answer, unread, body: self.body }
     }
 }
 

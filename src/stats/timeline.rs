@@ -104,14 +104,24 @@ impl Timeline {
         // A thread that is ending has no `OWN` any more, and counts nothing.
         let _ = OWN.try_with(|own| {
             let Ok(mut own) = own.try_borrow_mut() else { return };
-            let known = own.iter().position(|(of, _)| *of == id);
-            let at = known.unwrap_or_else(|| self.join(&mut own));
-            own[at].1.add(number, event);
+            match own.first() {
+                Some((of, ring)) if *of == id => ring.add(number, event),
+                _ => self.first(&mut own).add(number, event),
+            }
         });
     }
 
-    /// Adds a ring of this timeline to `own`, the rings of the present thread. Returns the index of the ring in `own`.
+    /// Moves the ring of this timeline to the front of `own`, the rings of the present thread, where the next event
+    /// finds it.
     #[cold]
+    fn first<'a>(&self, own: &'a mut Vec<(u64, Arc<Ring>)>) -> &'a Ring {
+        let known = own.iter().position(|(of, _)| *of == self.shared.id);
+        let at = known.unwrap_or_else(|| self.join(own));
+        own.swap(0, at);
+        &own[0].1
+    }
+
+    /// Adds a ring of this timeline to `own`, the rings of the present thread. Returns the index of the ring in `own`.
     fn join(&self, own: &mut Vec<(u64, Arc<Ring>)>) -> usize {
         let mut rings = self.shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
         // The ring of a thread that has ended is used again.

@@ -15,6 +15,7 @@ use crate::decision::Decision;
 pub struct Permit(Reservation);
 
 impl Permit {
+    #[inline]
     pub(crate) fn new(reservation: Reservation) -> Self {
         Self(reservation)
     }
@@ -46,6 +47,7 @@ impl Permit {
     }
 
     /// Returns whether there is nothing to release.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.0.is_permit()

@@ -78,12 +78,14 @@ impl Reservation {
     }
 
     /// Returns whether there is nothing to release and nothing to settle.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
     /// Returns whether a permit is released when the reservation is dropped.
+    #[inline]
     pub(crate) fn is_permit(&self) -> bool {
         self.0.as_ref().is_some_and(|charge| charge.is_permit())
     }
@@ -99,6 +101,7 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
+    #[inline]
     fn drop(&mut self) {
         if let Some(charge) = self.0.take() {
             charge.release();

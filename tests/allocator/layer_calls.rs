@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use allocation_counter::measure;
 use bytes::Bytes;
@@ -166,7 +167,22 @@ fn what_else_costs_an_allocation() {
 #[test]
 fn a_denied_call_reads_no_body_and_allocates_little() {
     let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
-    for (responder, most) in [(silent(), 4), (HttpResponder::new(), 5)] {
-        assert!(allocations(few().responder(responder), 429) <= most);
+    // The header table, and with fields the value of `RateLimit`; a wait of up to 1,000 seconds needs no allocation.
+    let soon = || by_key(TokenBucket::new(Quota::per(1, Duration::from_secs(900)).unwrap()));
+    for (responder, most) in [(silent(), TABLE), (HttpResponder::new(), TABLE + 1)] {
+        assert_eq!(allocations(soon().responder(responder), 429), most);
+        assert_eq!(allocations(few().responder(responder), 429), most + 1);
     }
+}
+
+/// What the future of an admitted call adds to that of the inner service: the outcome, and one reference.
+#[test]
+fn the_response_future_is_little_larger_than_that_of_the_inner_service() {
+    fn extra<A: Algorithm>(rule: A) -> usize {
+        let mut service = by_key(rule).layer(service_fn(behind as Behind));
+        size_of_val(&service.call(request())) - size_of_val(&behind(request()))
+    }
+    assert!(extra(TokenBucket::new(MANY)) <= 144, "{}", extra(TokenBucket::new(MANY)));
+    // The type of the algorithm, and of the responder, make no difference.
+    assert_eq!(extra(TokenBucket::new(MANY)), extra((TokenBucket::new(MANY), FixedWindow::new(MANY))));
 }

@@ -21,6 +21,7 @@ impl IpOptions {
     }
 
     /// Returns the key of a caller, or `None` if the caller is not limited.
+    #[inline]
     pub(super) fn key_of_peer(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
         let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
         if is_in(&self.deny) {
@@ -33,6 +34,7 @@ impl IpOptions {
     }
 
     /// Returns the canonical `address` without the bits beyond its prefix.
+    #[inline]
     pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
@@ -153,6 +155,7 @@ macro_rules! ip_extractor {
         impl<B> KeyExtractor<Request<B>> for $extractor {
             type Key = IpAddr;
 
+            #[inline]
             fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
                 self.options.key_of_peer(self.find(request)?)
             }

@@ -87,6 +87,7 @@ impl PeerIp {
         self.peer_source.peer(request.extensions())?.address()
     }
 
+    #[inline]
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
         // With `peer_from`, the address may be that of a client, as an outer layer has found it. So no warning is

@@ -19,6 +19,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
+    #[inline]
     pub(super) fn address(self) -> Result<IpAddr, KeyError> {
         match self {
             Self::Ip(address) => Ok(address),
@@ -26,6 +27,7 @@ impl Peer {
         }
     }
 
+    #[inline]
     fn of(address: Option<IpAddr>) -> Self {
         address.map_or(Self::NoAddress, |address| Self::Ip(address.to_canonical()))
     }
@@ -57,19 +59,26 @@ impl PeerSource {
     }
 
     /// Returns whether peers are read from the extensions of servers. If not, `peer_from` was called.
+    #[inline]
     pub(super) fn is_server(&self) -> bool {
         self.extension.is_none()
     }
 
+    #[inline]
     pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
         match &self.extension {
             Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerProblem::MissingExtension)),
-            None => by_axum(extensions)
-                .or_else(|| by_tonic(extensions))
-                .or_else(|| bare(extensions))
-                .ok_or_else(|| KeyError::peer(PeerProblem::Missing)),
+            None => match by_axum(extensions) {
+                Some(peer) => Ok(peer),
+                None => by_other_servers(extensions),
+            },
         }
     }
+}
+
+/// Returns the peer that another server than axum has inserted.
+fn by_other_servers(extensions: &Extensions) -> Result<Peer, KeyError> {
+    by_tonic(extensions).or_else(|| bare(extensions)).ok_or_else(|| KeyError::peer(PeerProblem::Missing))
 }
 
 impl fmt::Debug for PeerSource {
@@ -84,6 +93,7 @@ fn bare(extensions: &Extensions) -> Option<Peer> {
 }
 
 #[cfg(feature = "axum")]
+#[inline]
 fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 

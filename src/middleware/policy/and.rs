@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
-use super::set::{JointPolicy, PolicyCount, PolicySet, Progress, SettlePolicies, Verdict};
+use super::set::{
+    JointOutcomes, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies, Verdict,
+};
 use crate::key::KeyError;
 use crate::stats::StoreStats;
 use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
@@ -59,7 +61,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         }
     }
 
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>) {
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
         let (first, second) = decided.split_at_mut(P::COUNT);
         self.0.finish(first, outcomes);
         self.1.finish(second, outcomes);
@@ -87,41 +89,33 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
 }
 
 impl<P, Q> And<P, Q> {
-    fn outcomes<Req>(&self, decided: &mut [Option<Decided>]) -> Vec<Option<Outcome>>
-    where
-        Self: JointPolicy<Req>,
-    {
-        let mut outcomes = Vec::with_capacity(decided.len());
-        self.finish(decided, &mut outcomes);
-        outcomes
-    }
-
     /// Returns the verdict on a request that was admitted by all policies that are not in shadow mode.
     fn admitted<Req>(
         &self,
         infos: &[PolicyInfo],
         request: &Req,
         (mut decided, mut permit): AllDecisions,
-    ) -> Verdict<Vec<Option<Outcome>>>
+        outcomes: &mut JointOutcomes,
+    ) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
-        let mut outcomes = self.outcomes(&mut decided);
-        self.decide_shadows(infos, request, &mut outcomes, &mut permit);
-        Verdict::Decided { is_admitted: true, outcomes, permit }
+        self.finish(&mut decided, outcomes);
+        self.decide_shadows(infos, request, outcomes, &mut permit);
+        Verdict::Admitted(permit)
     }
 
-    fn denied<Req>(&self, mut decided: Few<Option<Decided>>) -> Verdict<Vec<Option<Outcome>>>
+    fn denied<Req>(&self, mut decided: Few<Option<Decided>>, outcomes: &mut JointOutcomes) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
-        let (outcomes, permit) = (self.outcomes(&mut decided), Permit::default());
-        Verdict::Decided { is_admitted: false, outcomes, permit }
+        self.finish(&mut decided, outcomes);
+        Verdict::Rejected(Rejected::Denied)
     }
 }
 
 impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q> {
-    type Outcomes = Vec<Option<Outcome>>;
+    type Outcomes = JointOutcomes;
     type Wait = Box<JointWait>;
 
     fn decide(
@@ -129,18 +123,19 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
         infos: &[PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-    ) -> Progress<Self::Outcomes, Self::Wait> {
+        outcomes: &mut JointOutcomes,
+    ) -> Progress<Self::Wait> {
         let mut parts = Few::new();
         if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
-            return Progress::Ready(Verdict::KeyError(error));
+            return Progress::Ready(Verdict::Rejected(Rejected::KeyError(error)));
         }
         if parts.iter().all(Option::is_none) {
             let nothing = parts.iter().map(|_| None).collect();
-            return Progress::Ready(self.admitted(infos, request, (nothing, Permit::default())));
+            return Progress::Ready(self.admitted(infos, request, (nothing, Permit::default()), outcomes));
         }
         Progress::Ready(match decide_joint(parts) {
-            JointOutcome::Admitted(decided) => self.admitted(infos, request, decided),
-            JointOutcome::Denied(decided) => self.denied(decided),
+            JointOutcome::Admitted(decided) => self.admitted(infos, request, decided, outcomes),
+            JointOutcome::Denied(decided) => self.denied(decided, outcomes),
             JointOutcome::Pending(wait) => return Progress::Pending(wait),
         })
     }
@@ -150,10 +145,11 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
         infos: &[PolicyInfo],
         request: &Req,
         Ok(decided): Result<AllDecisions, Infallible>,
-    ) -> Verdict<Self::Outcomes> {
+        outcomes: &mut JointOutcomes,
+    ) -> Verdict {
         match decided.0.iter().flatten().all(|decided| decided.decision.is_allowed()) {
-            true => self.admitted(infos, request, decided),
-            false => self.denied(decided.0),
+            true => self.admitted(infos, request, decided, outcomes),
+            false => self.denied(decided.0, outcomes),
         }
     }
 

@@ -6,7 +6,7 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::RequestOptions;
-use super::set::{JointPolicy, Progress, Verdict};
+use super::set::{JointOutcomes, JointPolicy, Progress, Verdict};
 use crate::algorithm::Algorithm;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
@@ -60,10 +60,13 @@ where
         Ok(())
     }
 
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>) {
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
         outcomes.push(decided[0].take().map(|Decided { decision, algorithm, reservation, borrowed }| {
             let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-            Outcome { borrowed, ..self.outcome(decision, algorithm, reservation) }
+            let (reservation, details) = (reservation.unwrap_or_default(), self.details(algorithm));
+            let mut outcome = Outcome { decision, is_shadow: false, reservation, details };
+            outcome.set_borrowed(borrowed);
+            outcome
         }));
     }
 
@@ -78,10 +81,9 @@ where
         if info.is_in_shadow()
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
-            && let Progress::Ready(Verdict::Decided { outcomes: [shadow], permit: held, .. }) =
-                self.decide_alone(info, request, &key, None)
+            && let Progress::Ready(Verdict::Admitted(held)) =
+                self.decide_alone(info, request, &key, None, outcome)
         {
-            *outcome = shadow;
             permit.merge(held);
         }
     }

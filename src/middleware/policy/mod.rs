@@ -19,15 +19,14 @@ use std::fmt;
 use std::time::Duration;
 
 use self::info::PolicyInfo;
-use self::outcome::{Outcome, quotas};
+use self::outcome::OutcomeDetails;
 use self::request_options::{Options, UnitCost};
 use self::set::{Policies, PolicyCount};
-use crate::algorithm::{Algorithm, QuotaPolicy, holds_requests};
-use crate::decision::Decision;
+use crate::algorithm::{Algorithm, holds_requests};
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::RateLimiter;
 use crate::stats::StoreStats;
-use crate::store::{Attempt, MemoryStore, Reservation, Store};
+use crate::store::{Attempt, MemoryStore, Store};
 
 /// One policy: the key, the limiter, and the options of a request, such as its cost.
 pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
@@ -74,28 +73,14 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if options.is_settled { attempt.with_reservation() } else { attempt }
     }
 
-    /// Returns the outcome of a decision that `algorithm` made. If `algorithm` is `None`, the limiter's own algorithm
-    /// made the decision.
-    #[inline]
-    fn outcome(
-        &self,
-        decision: Decision,
-        algorithm: Option<&A>,
-        reservation: Option<Reservation>,
-    ) -> Outcome {
-        let quotas = match algorithm {
-            Some(algorithm) => Some(quotas(algorithm)),
-            None => self.replaced_quotas(),
-        };
-        Outcome { is_tiered: algorithm.is_some(), reservation, ..Outcome::new(decision, quotas) }
-    }
-
-    /// Returns the quotas of the limiter's present algorithm, if the algorithm was replaced.
-    #[inline]
-    fn replaced_quotas(&self) -> Option<Box<[QuotaPolicy]>> {
-        match self.limiter.algorithm() {
-            Cow::Borrowed(_) => None,
-            Cow::Owned(replacement) => Some(quotas(&replacement)),
+    /// Returns what is kept of a decision that `algorithm` made, beside the decision itself. If `algorithm` is `None`,
+    /// the limiter's own algorithm made the decision, and there is nothing to keep unless that algorithm was replaced.
+    #[inline(always)]
+    fn details(&self, algorithm: Option<&A>) -> Option<Box<OutcomeDetails>> {
+        match (algorithm, self.limiter.algorithm()) {
+            (Some(algorithm), _) => Some(OutcomeDetails::boxed(algorithm, true)),
+            (None, Cow::Owned(replacement)) => Some(OutcomeDetails::boxed(&replacement, false)),
+            (None, Cow::Borrowed(_)) => None,
         }
     }
 }

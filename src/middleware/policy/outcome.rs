@@ -4,37 +4,63 @@ use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::{CallOutcome, Event, Timeline};
+use crate::stats::{CallOutcome, Event};
 use crate::store::Reservation;
 
-/// The decision of one policy, with the quotas that are reported with it.
+/// The decision of one policy, as it is kept until the response is made.
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
-    /// The quotas of the algorithm that decided. `None` if these are the quotas that the policy was created with.
-    pub(in crate::middleware) quotas: Option<Box<[QuotaPolicy]>>,
-    /// `true` if the algorithm was chosen for the request.
-    pub(in crate::middleware) is_tiered: bool,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
+    /// The charge to settle. Empty unless the request's cost is settled.
+    pub(in crate::middleware) reservation: Reservation,
+    /// What few requests have. Boxed, so that the outcome of all others stays small.
+    pub(in crate::middleware) details: Option<Box<OutcomeDetails>>,
+}
+
+/// The part of an [`Outcome`] that few requests have.
+#[derive(Debug, Default)]
+pub(in crate::middleware) struct OutcomeDetails {
+    /// The quotas of the algorithm that decided. Empty if these are the quotas that the policy was created with.
+    pub(in crate::middleware) quotas: Vec<QuotaPolicy>,
+    /// `true` if the algorithm was chosen for the request.
+    pub(in crate::middleware) is_tiered: bool,
     /// The units that the call has borrowed from the next window.
     pub(in crate::middleware) borrowed: u64,
-    /// The charge to settle, if the request's cost is settled.
-    pub(in crate::middleware) reservation: Option<Reservation>,
+}
+
+impl OutcomeDetails {
+    /// Creates the details of a decision that `algorithm` made. A tuple of algorithms has several quotas.
+    pub(super) fn boxed(algorithm: &impl Algorithm, is_tiered: bool) -> Box<Self> {
+        let mut quotas = Vec::new();
+        algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+        Box::new(Self { quotas, is_tiered, borrowed: 0 })
+    }
 }
 
 impl Outcome {
-    /// Creates the outcome of `decision`. `quotas` are the quotas of the algorithm that decided, or `None` if these are
-    /// the quotas that the policy was created with.
+    /// Returns the quotas of the algorithm that decided. Empty if these are the quotas that the policy was created
+    /// with.
     #[inline]
-    pub(in crate::middleware) fn new(decision: Decision, quotas: Option<Box<[QuotaPolicy]>>) -> Self {
-        Self { decision, quotas, is_tiered: false, is_shadow: false, borrowed: 0, reservation: None }
+    pub(in crate::middleware) fn quotas(&self) -> &[QuotaPolicy] {
+        self.details.as_ref().map_or(&[], |details| &details.quotas)
     }
 
-    /// Returns whether the outcome can be settled.
     #[inline]
-    pub(in crate::middleware) fn has_reservation(&self) -> bool {
-        self.reservation.is_some()
+    pub(in crate::middleware) fn is_tiered(&self) -> bool {
+        self.details.as_ref().is_some_and(|details| details.is_tiered)
+    }
+
+    /// Sets the number of units that the call has borrowed from the next window.
+    pub(super) fn set_borrowed(&mut self, units: u64) {
+        if units > 0 {
+            self.details.get_or_insert_default().borrowed = units;
+        }
+    }
+
+    fn borrowed(&self) -> u64 {
+        self.details.as_ref().map_or(0, |details| details.borrowed)
     }
 }
 
@@ -57,18 +83,18 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
 /// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether all policies
 /// together admitted the request. Returns the reading of the first timeline's clock, from which the response time
 /// counts.
-#[inline]
 pub(in crate::middleware) fn record_decisions(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
     is_admitted: bool,
 ) -> Nanos {
     let mut started = None;
-    for (timeline, outcome) in timelines(infos, outcomes) {
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(outcome)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
         started.get_or_insert(now);
         let event = match (is_admitted, outcome.decision.is_allowed()) {
-            (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed),
+            (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed()),
             (true, _) => Event::Admitted,
             (false, false) => Event::Denied,
             // Another policy denied the request.
@@ -81,7 +107,6 @@ pub(in crate::middleware) fn record_decisions(
 
 /// Records the end of a request in the timelines of its policies. `started` is what
 /// [`record_decisions`] returned for the request.
-#[inline]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
@@ -89,7 +114,8 @@ pub(in crate::middleware) fn record_end(
     is_success: bool,
 ) {
     let mut event = None;
-    for (timeline, _) in timelines(infos, outcomes) {
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(_)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
         let event = *event.get_or_insert_with(|| {
             let time = now.saturating_since(started);
@@ -97,15 +123,6 @@ pub(in crate::middleware) fn record_end(
         });
         timeline.record(now, event);
     }
-}
-
-/// Returns the timelines of the policies that limited a request, each with its policy's outcome.
-#[inline]
-fn timelines<'a>(
-    infos: &'a [PolicyInfo],
-    outcomes: &'a [Option<Outcome>],
-) -> impl Iterator<Item = (&'a Timeline, &'a Outcome)> {
-    limited(infos, outcomes).filter_map(|(info, outcome)| Some((info.timeline.as_ref()?, outcome)))
 }
 
 /// Returns a word for the outcome of a request: the denial, if a policy denied it; or else whether it was denied in
@@ -122,11 +139,4 @@ pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'stat
         _ => 3,
     };
     outcomes.iter().flatten().map(word).max_by_key(rank).map(CallOutcome::label)
-}
-
-/// Returns the quotas of an algorithm. A tuple has several.
-pub(super) fn quotas(algorithm: &impl Algorithm) -> Box<[QuotaPolicy]> {
-    let mut quotas = Vec::new();
-    algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-    quotas.into()
 }

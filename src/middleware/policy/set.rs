@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
@@ -28,19 +30,6 @@ impl<P: PolicyCount> Policies<P> {
 }
 
 impl<P> Policies<P> {
-    /// Lets the extractors that watch keys count the keys that were denied.
-    #[inline]
-    pub(in crate::middleware) fn watch<Req>(&self, request: &Req, verdict: &Verdict<P::Outcomes>)
-    where
-        P: PolicySet<Req>,
-    {
-        if self.infos.iter().any(|info| info.watches_keys)
-            && let Verdict::Decided { outcomes, .. } = verdict
-        {
-            self.set.watch(&self.infos, request, outcomes.as_ref());
-        }
-    }
-
     pub(in crate::middleware) fn single(info: PolicyInfo, policy: P) -> Self {
         Self { infos: Box::new([info]), set: policy }
     }
@@ -80,21 +69,25 @@ pub trait PolicySet<Req>: PolicyCount {
 
     type Wait: Future;
 
-    /// Decides a request. If the request is queued, it waits at most `max_wait`.
+    /// Decides a request. If the request is queued, it waits at most `max_wait`. Otherwise, the outcomes are written to
+    /// `outcomes`, which is the default before.
     fn decide(
         &self,
         infos: &[PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-    ) -> Progress<Self::Outcomes, Self::Wait>;
+        outcomes: &mut Self::Outcomes,
+    ) -> Progress<Self::Wait>;
 
-    /// Returns the verdict on a request that was queued, from the result of its wait.
+    /// Returns the verdict on a request that was queued, from the result of its wait. The outcomes are written to
+    /// `outcomes`, which is the default before.
     fn waited(
         &self,
         infos: &[PolicyInfo],
         request: &Req,
         waited: <Self::Wait as Future>::Output,
-    ) -> Verdict<Self::Outcomes>;
+        outcomes: &mut Self::Outcomes,
+    ) -> Verdict;
 
     /// Lets the extractors that watch keys count the keys that were denied.
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
@@ -129,7 +122,7 @@ pub trait JointPolicy<Req>: PolicyCount {
     ) -> Result<(), KeyError>;
 
     /// Appends the outcome of each policy, made from its decision.
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut Vec<Option<Outcome>>);
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
 
     /// Lets each policy in shadow mode decide a request that the other policies have admitted. Each policy decides
     /// alone.
@@ -145,23 +138,30 @@ pub trait JointPolicy<Req>: PolicyCount {
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
+/// The outcomes of policies that were decided together. Those of two policies need no allocation.
+pub(in crate::middleware) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
+
 /// A verdict, or the wait for it.
 #[derive(Debug)]
-pub enum Progress<O, W> {
-    Ready(Verdict<O>),
+pub enum Progress<W> {
+    Ready(Verdict),
     Pending(W),
 }
 
 /// The result of a decision about a request.
 #[derive(Debug)]
-pub enum Verdict<O> {
-    /// The policies decided.
-    Decided {
-        is_admitted: bool,
-        outcomes: O,
-        /// The permit of an admitted call that is in progress until its response has ended.
-        permit: Permit,
-    },
+pub enum Verdict {
+    /// All policies admitted the request. The permit is that of a call that is in progress until its response has
+    /// ended.
+    Admitted(Permit),
+    Rejected(Rejected),
+}
+
+/// Why a request is not admitted.
+#[derive(Debug)]
+pub enum Rejected {
+    /// A policy denied the request.
+    Denied,
     KeyError(KeyError),
     StoreError(BoxError),
 }

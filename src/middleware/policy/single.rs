@@ -1,29 +1,30 @@
 //! A policy that is not joined with others.
 
+use std::mem;
 use std::time::Duration;
 
 use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::{RequestOptions, SettleResponse};
-use super::set::{PolicySet, Progress, SettlePolicies, Verdict};
+use super::set::{PolicySet, Progress, Rejected, SettlePolicies, Verdict};
 use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
-use crate::decision::Decision;
 use crate::key::{KeyExtractor, StoreKey};
-use crate::store::{Acquired, BoxError, KeyedStore, Permit, Reservation, Store};
+use crate::store::{Acquired, BoxError, KeyedStore, Permit, Store};
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
-    /// Decides a request whose key is known.
-    #[inline]
+    /// Decides a request whose key is known, and sets its outcome, unless the request is queued.
+    #[inline(always)]
     pub(super) fn decide_alone<Req>(
         &self,
         info: &PolicyInfo,
         request: &Req,
         key: &StoreKey<K::Key>,
         max_wait: Option<Duration>,
-    ) -> Progress<[Option<Outcome>; 1], PolicyWait<S::Wait, A>>
+        outcome: &mut Option<Outcome>,
+    ) -> Progress<PolicyWait<S::Wait, A>>
     where
         K: KeyExtractor<Req>,
         C: RequestOptions<Req, K::Key, A>,
@@ -33,41 +34,40 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let in_shadow = info.is_in_shadow();
         // In shadow mode every request is admitted at once, so a request must not wait.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        let decided = match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
-            Acquired::Ready(decision, reservation) => (decision, reservation),
+        match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
+            Acquired::Ready(decision, reservation) => {
+                info.count(&decision, in_shadow);
+                let details = self.details(options.algorithm.as_ref());
+                let decided =
+                    outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details });
+                Progress::Ready(verdict(info, decided))
+            }
             Acquired::Pending(wait) => {
                 let borrows = if options.has_priority { options.cost } else { 0 };
-                return Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, &info.calls));
+                Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, &info.calls))
             }
-        };
-        info.count(&decided.0, in_shadow);
-        Progress::Ready(self.verdict(info, in_shadow, options.algorithm.as_ref(), decided))
-    }
-
-    /// Returns the verdict on a decided request. In shadow mode, a denial is counted, and the request is admitted.
-    #[inline]
-    fn verdict(
-        &self,
-        info: &PolicyInfo,
-        in_shadow: bool,
-        algorithm: Option<&A>,
-        (decision, reservation): (Decision, Reservation),
-    ) -> Verdict<[Option<Outcome>; 1]> {
-        let is_allowed = decision.is_allowed();
-        // A permit is kept with the response. Any other reservation is kept with the outcome, until the response
-        // settles the cost.
-        let (permit, reservation) = match reservation.is_empty() {
-            true => (Permit::default(), None),
-            false if reservation.is_permit() => (Permit::new(reservation), None),
-            false => (Permit::default(), Some(reservation)),
-        };
-        let mut outcome = self.outcome(decision, algorithm, reservation);
-        outcome.is_shadow = in_shadow;
-        if in_shadow && !is_allowed {
-            info.record_shadow_denial(&decision);
         }
-        Verdict::Decided { is_admitted: is_allowed || in_shadow, outcomes: [Some(outcome)], permit }
     }
+}
+
+/// Returns the verdict on a request, and takes the permit out of its outcome. In shadow mode, a denial is counted, and
+/// the request is admitted.
+#[inline]
+fn verdict(info: &PolicyInfo, outcome: &mut Outcome) -> Verdict {
+    let is_allowed = outcome.decision.is_allowed();
+    if !is_allowed && !outcome.is_shadow {
+        return Verdict::Rejected(Rejected::Denied);
+    }
+    if !is_allowed {
+        info.record_shadow_denial(&outcome.decision);
+    }
+    // A permit is kept with the response. Any other reservation stays with the outcome, until the response settles the
+    // cost.
+    let permit = match outcome.reservation.is_permit() {
+        true => Permit::new(mem::take(&mut outcome.reservation)),
+        false => Permit::default(),
+    };
+    Verdict::Admitted(permit)
 }
 
 impl<Req, K, A, C, S> PolicySet<Req> for Policy<K, A, C, S>
@@ -80,21 +80,19 @@ where
     type Outcomes = [Option<Outcome>; 1];
     type Wait = PolicyWait<S::Wait, A>;
 
-    #[inline]
+    #[inline(always)]
     fn decide(
         &self,
         infos: &[PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-    ) -> Progress<Self::Outcomes, Self::Wait> {
+        [outcome]: &mut Self::Outcomes,
+    ) -> Progress<Self::Wait> {
         let info = &infos[0];
         match self.key(info, request) {
-            Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait),
-            Ok(None) => {
-                let permit = Permit::default();
-                Progress::Ready(Verdict::Decided { is_admitted: true, outcomes: [None], permit })
-            }
-            Err(error) => Progress::Ready(Verdict::KeyError(error)),
+            Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait, outcome),
+            Ok(None) => Progress::Ready(Verdict::Admitted(Permit::default())),
+            Err(error) => Progress::Ready(Verdict::Rejected(Rejected::KeyError(error))),
         }
     }
 
@@ -103,20 +101,19 @@ where
         infos: &[PolicyInfo],
         _: &Req,
         waited: Result<WaitResult<A>, BoxError>,
-    ) -> Verdict<Self::Outcomes> {
+        [outcome]: &mut Self::Outcomes,
+    ) -> Verdict {
         let info = &infos[0];
         match waited {
             Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
                 info.log_store_decided();
                 info.count_wait(&decision);
-                let in_shadow = info.is_in_shadow();
-                let mut verdict = self.verdict(info, in_shadow, algorithm.as_ref(), (decision, reservation));
-                if let Verdict::Decided { outcomes: [Some(outcome)], .. } = &mut verdict {
-                    outcome.borrowed = borrows;
-                }
-                verdict
+                let (is_shadow, details) = (info.is_in_shadow(), self.details(algorithm.as_ref()));
+                let decided = outcome.insert(Outcome { decision, is_shadow, reservation, details });
+                decided.set_borrowed(borrows);
+                verdict(info, decided)
             }
-            Err(error) => Verdict::StoreError(error),
+            Err(error) => Verdict::Rejected(Rejected::StoreError(error)),
         }
     }
 
@@ -128,13 +125,13 @@ where
 impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S: Store<A>> SettlePolicies<Res> for Policy<K, A, C, S> {
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
         if let [Some(outcome)] = outcomes
-            && let Some(reservation) = outcome.reservation.take()
+            && !outcome.reservation.is_empty()
             && let Some(actual) = self.options.actual(response)
-            && let Some(decision) = reservation.settle(actual)
+            && let Some(decision) = mem::take(&mut outcome.reservation).settle(actual)
         {
             outcome.decision = decision.with_delay(Nanos::from(outcome.decision.delay()).0);
-            if !outcome.is_tiered {
-                outcome.quotas = self.replaced_quotas();
+            if !outcome.is_tiered() {
+                outcome.details = self.details(None);
             }
         }
     }

@@ -51,8 +51,13 @@ pub(in crate::middleware) fn add_fields(
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
     // The existing fields are collected before this function adds any.
-    let lines = headers.get_all(RATELIMIT_POLICY).iter().chain(headers.get_all(RATELIMIT));
-    let others: Vec<HeaderValue> = lines.cloned().collect();
+    let others: Vec<HeaderValue> =
+        match headers.contains_key(&RATELIMIT_POLICY) || headers.contains_key(&RATELIMIT) {
+            true => {
+                [RATELIMIT_POLICY, RATELIMIT].iter().flat_map(|name| headers.get_all(name)).cloned().collect()
+            }
+            false => Vec::new(),
+        };
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };
@@ -113,11 +118,14 @@ mod tests {
     use crate::middleware::policy::outcome::Outcome;
     use crate::middleware::response::Rejection;
     use crate::quota::Quota;
+    use crate::store::Reservation;
     use http::header::RETRY_AFTER;
     use std::sync::Arc;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let (info, outcome) = (PolicyInfo::new(algorithm, Arc::default()), Outcome::new(*decision, None));
+        let info = PolicyInfo::new(algorithm, Arc::default());
+        let (decision, reservation) = (*decision, Reservation::default());
+        let outcome = Outcome { decision, is_shadow: false, reservation, details: None };
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
-pub(in crate::middleware) const MEDIA_TYPE: &str = "application/problem+json";
+pub(in crate::middleware) const MEDIA_TYPE: HeaderValue =
+    HeaderValue::from_static("application/problem+json");
 const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
 pub(in crate::middleware) fn quota_exceeded(policies: &[&str]) -> Bytes {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::options::{BodyFormat, Shape};
 use super::problem_json;
@@ -15,12 +15,26 @@ use crate::middleware::response::{PolicyReport, Rejection};
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
-    /// Returns the response, and the length of its body, if that is known.
+    /// Returns the response, without its body if the request is a `HEAD` request.
     #[doc(hidden)]
-    fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, shape: Shape) -> Answered<B>;
+    fn answer(
+        &self,
+        rejection: &Rejection<'_>,
+        head: &RequestHead<'_>,
+        shape: Shape,
+    ) -> Response<ResponseBody<B>>;
 }
 
-type Answered<B> = (Response<ResponseBody<B>>, Option<u64>);
+/// Sets `Content-Length` to the length of the body, if that is known, and removes the body.
+fn without_body<T, B>(response: Response<T>, length: Option<u64>) -> Response<ResponseBody<B>> {
+    let mut response = response.map(|_| ResponseBody::empty());
+    if let Some(length) = length {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    response
+}
+
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// Makes the default responses, which [`HttpResponder`](crate::middleware::HttpResponder) describes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,23 +44,23 @@ impl<B> RejectionResponse<B> for DefaultRejection {
     fn answer(
         &self,
         rejection: &Rejection<'_>,
-        _: &RequestHead<'_>,
+        head: &RequestHead<'_>,
         Shape { status, format }: Shape,
-    ) -> Answered<B> {
+    ) -> Response<ResponseBody<B>> {
         let (content_type, text) = match format {
             BodyFormat::ProblemJson | BodyFormat::ByAccept => {
                 (Some(problem_json::MEDIA_TYPE), problem_details(rejection, status))
             }
-            BodyFormat::PlainText => (Some("text/plain; charset=utf-8"), line(rejection)),
+            BodyFormat::PlainText => (Some(PLAIN_TEXT), line(rejection)),
             BodyFormat::Empty => (None, Bytes::new()),
         };
         let length = text.len() as u64;
         let mut response = Response::new(ResponseBody::full(text));
         *response.status_mut() = status;
         if let Some(content_type) = content_type {
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
         }
-        (response, Some(length))
+        if *head.method() == Method::HEAD { without_body(response, Some(length)) } else { response }
     }
 }
 
@@ -106,10 +120,20 @@ where
     F: Fn(&Rejection<'_>, &RequestHead<'_>) -> Response<T>,
     T: IntoRejectionBody<B>,
 {
-    fn answer(&self, rejection: &Rejection<'_>, head: &RequestHead<'_>, _: Shape) -> Answered<B> {
+    fn answer(
+        &self,
+        rejection: &Rejection<'_>,
+        head: &RequestHead<'_>,
+        _: Shape,
+    ) -> Response<ResponseBody<B>> {
         let response = (self.answer)(rejection, head);
-        let length = response.body().length();
-        (response.map(IntoRejectionBody::into_body), length)
+        match *head.method() == Method::HEAD {
+            true => {
+                let length = response.body().length();
+                without_body(response, length)
+            }
+            false => response.map(IntoRejectionBody::into_body),
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl<'a> PolicyReport<'a> {
     pub(in crate::middleware) fn limits(
         &self,
     ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
-        let quotas = self.outcome.quotas.as_deref().unwrap_or_default();
+        let quotas = self.outcome.quotas();
         self.info.names.all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
     }
 
@@ -59,8 +59,7 @@ impl<'a> PolicyReport<'a> {
     /// Returns the quota and window that are reported to clients.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
-        let quotas = self.outcome.quotas.as_deref();
-        let current = quotas.and_then(|quotas| quotas.get(self.decision().limit_index()));
+        let current = self.outcome.quotas().get(self.decision().limit_index());
         current.copied().unwrap_or_else(|| self.label().policy())
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::structured_field::{TWO_DIGITS, seconds};
+use super::structured_field::seconds;
 
 /// The maximum wait that recipients must be able to parse (RFC 9111, section 1.2.2), in seconds.
 pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
@@ -12,14 +12,34 @@ pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(
 /// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.
 pub(in crate::middleware) fn retry_after(span: Duration) -> HeaderValue {
     let span = span.min(MAX_RETRY_AFTER);
-    match usize::try_from(seconds(span)) {
+    match seconds(span) {
         // Short waits are the common case; their text is static.
-        Ok(short @ 1..100) => HeaderValue::from_static(
-            &TWO_DIGITS[if short < 10 { 2 * short + 1 } else { 2 * short }..=2 * short + 1],
-        ),
-        _ => HeaderValue::from(seconds(span)),
+        short @ 1..1_000 => {
+            let leading_zeros = usize::from(short < 100) + usize::from(short < 10);
+            let at = 3 * short as usize;
+            HeaderValue::from_static(&THREE_DIGITS[at + leading_zeros..at + 3])
+        }
+        long => HeaderValue::from(long),
     }
 }
+
+/// The numbers 000 to 999.
+static THREE_DIGITS: &str = {
+    const DIGITS: [u8; 3_000] = {
+        let (mut digits, mut number) = ([0; 3_000], 0);
+        while number < 1_000 {
+            digits[3 * number] = b'0' + (number / 100) as u8;
+            digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+            digits[3 * number + 2] = b'0' + (number % 10) as u8;
+            number += 1;
+        }
+        digits
+    };
+    match str::from_utf8(&DIGITS) {
+        Ok(digits) => digits,
+        Err(_) => panic!("digits are UTF-8"),
+    }
+};
 
 /// Returns the value of `retry-after-ms`: milliseconds, rounded up.
 pub(in crate::middleware) fn retry_after_millis(span: Duration) -> HeaderValue {
@@ -34,7 +54,7 @@ mod tests {
     #[test]
     fn a_wait_is_its_number_of_seconds() {
         assert_eq!(retry_after(Duration::ZERO), "1");
-        for seconds in (1..200).chain([1_000_000, 0x7fff_ffff]) {
+        for seconds in (1..1_200).chain([1_000_000, 0x7fff_ffff]) {
             assert_eq!(retry_after(Duration::from_secs(seconds)), seconds.to_string().as_str());
         }
         assert_eq!(retry_after(Duration::MAX), "2147483647");

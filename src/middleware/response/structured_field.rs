@@ -44,17 +44,18 @@ pub(in crate::middleware) fn item_start(name: &str) -> String {
 
 /// Returns an item of `RateLimit`.
 pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
-    let remaining = Digits::new(remaining.min(MAX_INTEGER));
-    let window = window.map(|window| Digits::new(seconds(window).min(MAX_INTEGER)));
-    let length = start.len() + remaining.len() + window.as_ref().map_or(0, |window| 3 + window.len());
-    // The capacity is exact, so that the vector becomes the header value without another copy.
-    let mut text = Vec::with_capacity(length);
-    text.extend_from_slice(start.as_bytes());
-    text.extend_from_slice(&remaining);
+    // The end of the text is written backwards: two numbers of at most 15 digits, and `;t=` between them.
+    let (mut end, mut at) = ([0; 33], 33);
     if let Some(window) = window {
-        text.extend_from_slice(b";t=");
-        text.extend_from_slice(&window);
+        at = write_digits(&mut end[..at], seconds(window).min(MAX_INTEGER));
+        at -= 3;
+        end[at..at + 3].copy_from_slice(b";t=");
     }
+    at = write_digits(&mut end[..at], remaining.min(MAX_INTEGER));
+    // The capacity is exact, so that the vector becomes the header value without another copy.
+    let mut text = Vec::with_capacity(start.len() + end.len() - at);
+    text.extend_from_slice(start.as_bytes());
+    text.extend_from_slice(&end[at..]);
     value(text)
 }
 
@@ -80,37 +81,26 @@ fn name_item(name: &str) -> String {
 }
 
 /// The numbers 00 to 99.
-pub(super) const TWO_DIGITS: &str = "00010203040506070809\
+const TWO_DIGITS: &str = "00010203040506070809\
     10111213141516171819202122232425262728293031323334353637383940414243444546474849\
     50515253545556575859606162636465666768697071727374757677787980818283848586878889\
     90919293949596979899";
 
-/// The decimal digits of a number, without an allocation.
-struct Digits {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn new(mut number: u64) -> Self {
-        let (mut digits, mut start) = ([b'0'; 20], 20);
-        loop {
-            start -= 1;
-            digits[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return Self { digits, start };
-            }
-        }
+/// Writes a number in decimal digits at the end of `buffer`. Returns the index of its first digit.
+fn write_digits(buffer: &mut [u8], mut number: u64) -> usize {
+    let mut at = buffer.len();
+    while number >= 100 {
+        let pair = 2 * (number % 100) as usize;
+        number /= 100;
+        at -= 2;
+        buffer[at..at + 2].copy_from_slice(&TWO_DIGITS.as_bytes()[pair..pair + 2]);
     }
-}
-
-impl std::ops::Deref for Digits {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.digits[self.start..]
-    }
+    // One digit or two are left.
+    let first = 2 * number as usize + usize::from(number < 10);
+    let rest = &TWO_DIGITS.as_bytes()[first..2 * number as usize + 2];
+    at -= rest.len();
+    buffer[at..at + rest.len()].copy_from_slice(rest);
+    at
 }
 
 #[cfg(test)]
@@ -132,8 +122,11 @@ mod tests {
 
     #[test]
     fn digits_are_those_of_the_number() {
-        for number in [0, 1, 9, 10, 999, u64::MAX] {
-            assert_eq!(&*Digits::new(number), number.to_string().as_bytes());
+        for number in (0..1_002).chain([9_999, 10_000, 1_234_567, MAX_INTEGER, u64::MAX]) {
+            let mut buffer = [b'x'; 24];
+            let at = write_digits(&mut buffer, number);
+            assert_eq!(buffer[at..], *number.to_string().as_bytes());
+            assert!(buffer[..at].iter().all(|byte| *byte == b'x'));
         }
     }
 }

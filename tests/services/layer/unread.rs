@@ -44,7 +44,7 @@ fn refusing<B, R>(
 where
     B: Send + 'static,
     R: Responder<Request<B>, Response<Full<Bytes>>, Infallible, Response = Answer, Error = Infallible>,
-    R: Clone + Send + 'static,
+    R: Clone + Send + Sync + 'static,
 {
     let inner = service_fn(|_: Request<B>| ready(Ok(Response::new(Full::from("hello")))));
     RateLimitLayer::with_limiter(Global, used_up()).responder(responder).layer(inner)

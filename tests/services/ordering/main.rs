@@ -7,6 +7,7 @@ mod bodies;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
+mod same_body;
 #[path = "../../support/mod.rs"]
 mod support;
 mod timeouts;

@@ -2,13 +2,14 @@ mod respond;
 
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, Response, StatusCode};
 
 use super::options::{BodyFormat, GrpcMode, HeaderFormat, Options, SendHeaders};
 use super::rejection_body::{DefaultRejection, RejectionFn};
 use super::request_head::RequestHead;
-use crate::middleware::body::ResponseBody;
+#[cfg(feature = "axum")]
+use crate::middleware::body::SameBody;
+use crate::middleware::body::WrapBody;
 use crate::middleware::drain::LeaveUnread;
 use crate::middleware::formats::Draft;
 use crate::middleware::response::Rejection;
@@ -68,17 +69,18 @@ use crate::middleware::response::Rejection;
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct HttpResponder<F = DefaultRejection, D = LeaveUnread> {
+pub struct HttpResponder<F = DefaultRejection, D = LeaveUnread, B = WrapBody> {
     pub(in crate::middleware) options: Options,
     pub(in crate::middleware) answer: F,
     pub(in crate::middleware) unread: D,
+    pub(in crate::middleware) body: B,
 }
 
 impl HttpResponder {
     /// Creates a responder with the responses described above.
     #[must_use]
     pub const fn new() -> Self {
-        Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread }
+        Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread, body: WrapBody }
     }
 }
 
@@ -88,7 +90,7 @@ impl Default for HttpResponder {
     }
 }
 
-impl<F, D> HttpResponder<F, D> {
+impl<F, D, B> HttpResponder<F, D, B> {
     /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
     /// If the list has several drafts, only the last draft is used. If the list has several
     /// [custom](HeaderFormat::Custom) names, only the last of these is used.
@@ -207,11 +209,37 @@ impl<F, D> HttpResponder<F, D> {
     /// The response's body is text, bytes or `()`. With the feature `axum`, it can also be axum's body, if the service
     /// uses that type.
     #[must_use]
-    pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D>
+    pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D, B>
     where
         G: Fn(&Rejection<'_>, &RequestHead<'_>) -> Response<T>,
     {
-        HttpResponder { options: self.options, answer: RejectionFn::new(answer), unread: self.unread }
+        let Self { options, unread, body, .. } = self;
+        HttpResponder { options, answer: RejectionFn::new(answer), unread, body }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<F, D, B> HttpResponder<F, D, B> {
+    /// Leaves the body type of an axum app as it is: [`axum::body::Body`], rather than a
+    /// [`ResponseBody`](crate::middleware::ResponseBody) around it.
+    ///
+    /// The body of an admitted response is passed on unchanged, so axum does not box it again; only the body of a call
+    /// that holds a permit is wrapped. With this, the layer can be used where a layer must not change the type of
+    /// responses, such as tower's `option_layer` and `BoxCloneSyncServiceLayer`.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tower::util::option_layer;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
+    /// let limit = RateLimitLayer::per_ip(Quota::per_minute(100)).responder(HttpResponder::new().same_body());
+    /// let app: Router =
+    ///     Router::new().route("/", get(|| async { "hello" })).layer(option_layer(is_limited.then_some(limit)));
+    /// ```
+    #[must_use]
+    pub fn same_body(self) -> HttpResponder<F, D, SameBody> {
+        HttpResponder { options: self.options, answer: self.answer, unread: self.unread, body: SameBody }
     }
 }
 
@@ -221,13 +249,4 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// This is true for redirects, but not for 304.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
-}
-
-/// Sets `Content-Length` to the length of the body, and removes the body.
-fn without_body<B>(response: Response<ResponseBody<B>>, length: Option<u64>) -> Response<ResponseBody<B>> {
-    let (mut parts, _) = response.into_parts();
-    if let Some(length) = length {
-        parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
-    }
-    Response::from_parts(parts, ResponseBody::empty())
 }

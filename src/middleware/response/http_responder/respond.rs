@@ -1,8 +1,8 @@
 //! The responses of an [`HttpResponder`].
 
-use super::{HttpResponder, RETRY_AFTER_MS, is_followed, without_body};
+use super::{HttpResponder, RETRY_AFTER_MS, is_followed};
 use crate::decision::Decision;
-use crate::middleware::body::ResponseBody;
+use crate::middleware::body::{OuterBody, ResponseBody};
 use crate::middleware::drain::{self, Drain, UnreadBody};
 use crate::middleware::policy::shadow::ShadowDenied;
 use crate::middleware::response::extensions::{Decisions, Rejected};
@@ -16,16 +16,20 @@ use crate::middleware::response::retry_after;
 use crate::middleware::response::{Rejection, Responder};
 use crate::store::Permit;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-impl<ReqBody, ResBody, Err, F, D> Responder<Request<ReqBody>, Response<ResBody>, Err> for HttpResponder<F, D>
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+impl<ReqBody, ResBody, Err, F, D, B> Responder<Request<ReqBody>, Response<ResBody>, Err>
+    for HttpResponder<F, D, B>
 where
     F: RejectionResponse<ResBody>,
     D: UnreadBody<ReqBody>,
+    B: OuterBody<ResBody>,
 {
-    type Response = Response<ResponseBody<ResBody>>;
+    type Response = Response<B::Body>;
     type Error = Err;
 
     #[inline]
@@ -34,7 +38,7 @@ where
         if is_due && !is_followed(response.status()) {
             headers::add_fields(response.headers_mut(), reports, &self.options, None);
         }
-        response.map(ResponseBody::inner)
+        response.map(B::admitted)
     }
 
     fn max_wait(&self, request: &Request<ReqBody>) -> Option<Duration> {
@@ -63,9 +67,9 @@ where
         else {
             return;
         };
-        let known = request.extensions().get::<Decision>();
-        if known.is_none_or(|known| urgency(known) <= urgency(decision)) {
-            request.extensions_mut().insert(*decision);
+        let known = request.extensions_mut().insert(*decision);
+        if let Some(known) = known.filter(|known| urgency(known) > urgency(decision)) {
+            request.extensions_mut().insert(known);
         }
     }
 
@@ -74,7 +78,7 @@ where
     }
 
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
-        response.map(|body| body.holding(permit))
+        response.map(|body| B::holding(body, permit))
     }
 
     #[inline]
@@ -93,14 +97,13 @@ where
             }
             None => {
                 let shape = options.shape(&rejection, request.headers());
-                let (answer, length) = self.answer.answer(&rejection, &RequestHead::new(request), shape);
-                if request.method() == Method::HEAD { without_body(answer, length) } else { answer }
+                self.answer.answer(&rejection, &RequestHead::new(request), shape)
             }
         };
         let is_followed = is_followed(answer.status());
         let headers = answer.headers_mut();
         // A cache that stored the rejection would return it to other callers, and to the same caller after the wait.
-        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their own retry
         // policy.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
@@ -127,7 +130,7 @@ where
         if drain::announces_body(request) {
             drain::close(&mut answer, D::IS_READ);
         }
-        Ok(answer)
+        Ok(answer.map(B::rejected))
     }
 
     #[inline]

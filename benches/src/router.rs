@@ -1,0 +1,76 @@
+//! Measures a call of an axum app in process, without a socket or a runtime: with no layer, with a layer that does
+//! nothing, and with limits.
+
+use axum::{Router, routing::get};
+use tower::util::MapRequestLayer;
+use tower_governor::GovernorLayer;
+use tower_throttle::middleware::SendHeaders;
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+
+use crate::check::{FEW, PLENTY};
+use crate::interleave::Rounds;
+use crate::layer::{
+    FIELDS, FIELDS_PEER, KIT_PEER, LEAN, LEAN_PEER, PLAIN, Run, allocations, governor_builder, run_of,
+    throttle_kit, timed,
+};
+use crate::table;
+
+const NOTHING: &str = "a layer that does nothing";
+const SAME_BODY: &str = "tower-throttle, header fields, same_body";
+
+pub fn run(rounds: usize) {
+    let (admitted, admitted_counts) = column(PLENTY, rounds);
+    let (refused, refused_counts) = column(FEW, rounds);
+    let names = [PLAIN, NOTHING, LEAN, LEAN_PEER, FIELDS, SAME_BODY, FIELDS_PEER, KIT_PEER];
+    let rows: Vec<_> = (names.into_iter().enumerate())
+        .map(|(at, name)| {
+            vec![
+                name.to_owned(),
+                table::ratio(admitted.ratio(name, NOTHING)),
+                table::ratio(admitted.extra(name, LEAN_PEER, NOTHING)),
+                table::ratio(refused.ratio(name, NOTHING)),
+                format!("{:.1}", admitted_counts[at]),
+                format!("{:.1}", refused_counts[at]),
+            ]
+        })
+        .collect();
+    table::print(
+        "a call of an axum app in process: time to that with a layer that does nothing, and the time added to it, to \
+         what tower_governor adds without fields",
+        &["", "admitted", "added, admitted", "refused", "allocations, admitted", "refused"],
+        &rows,
+    );
+}
+
+fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
+    let mut contestants = field(limit);
+    let counts = contestants.iter_mut().map(|(_, run)| {
+        // The first run creates the state of the key.
+        run();
+        allocations(run)
+    });
+    let counts = counts.collect();
+    (Rounds::of(timed(contestants), rounds), counts)
+}
+
+fn field(limit: u32) -> Vec<(String, Run)> {
+    let app = || Router::new().route("/", get(|| async { "Hello, World!" }));
+    let ours = |responder| RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(responder);
+    let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
+    let same_body = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let same_body = same_body.responder(HttpResponder::new().same_body());
+    let peer = governor_builder(limit).finish().expect("a quota");
+    let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
+    let apps = [
+        (PLAIN, app()),
+        (NOTHING, app().layer(MapRequestLayer::new(|request: axum::extract::Request| request))),
+        (LEAN, app().layer(ours(silent))),
+        (LEAN_PEER, app().layer(GovernorLayer::new(peer))),
+        (FIELDS, app().layer(ours(HttpResponder::new()))),
+        (SAME_BODY, app().layer(same_body)),
+        (FIELDS_PEER, app().layer(GovernorLayer::new(peer_with_fields))),
+        (KIT_PEER, app().layer(throttle_kit(limit))),
+    ];
+    // As axum's server does, so that layers are applied once and not for each request.
+    apps.map(|(name, app)| (name.to_owned(), run_of(app.with_state(())))).into()
+}
