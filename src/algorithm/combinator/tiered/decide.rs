@@ -1,6 +1,6 @@
 //! [`Algorithm`] for [`Tiered`]: how a tier decides calls.
 
-use super::{Keep, MAX_TIERS, Tiered, TieredState};
+use super::{Keep, Tiered, TieredState};
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
