@@ -20,8 +20,10 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
     fn check(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
         let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
         Box::pin(async move {
-            let decided = shared.check(&key, &request).await;
-            shared.or_fallback(&key, &request, decided).await.map(|(decision, _)| decision)
+            match (shared.check(&key, &request).await, &shared.fallback) {
+                (Err(_), Some(local)) => Ok(local.store().check(local.store().key(&*key), request.attempt())),
+                (decided, _) => decided.map(|(decision, _)| decision),
+            }
         })
     }
 

@@ -210,7 +210,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     ) -> Reservation {
         let Operation { cost, tier, .. } = request.operation.clone();
         let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
-        if !request.settles || cost == 0 {
+        if !request.settles {
             return Reservation::default();
         }
         let (shared, key) = (Arc::clone(self), Arc::clone(key));

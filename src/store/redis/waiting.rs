@@ -40,6 +40,10 @@ impl<A: StoredAlgorithm> Shared<A> {
         key: &Arc<str>,
         request: &Request<A>,
     ) -> Result<(Decision, Reservation), RedisError> {
+        // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
+        if request.operation.cost == 0 {
+            return self.check(key, request).await;
+        }
         match self.plan().hands_out_times && request.operation.tier.is_none() {
             true => self.sleep_until_given_time(key, request).await,
             false => self.queue(key, request).await,

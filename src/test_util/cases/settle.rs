@@ -12,6 +12,7 @@ list! {
     settling_lower_returns_the_difference
     settling_higher_charges_the_difference
     settling_higher_than_available_makes_no_debt
+    settling_a_call_of_cost_0_charges_what_it_used
     settling_the_same_changes_nothing
     a_call_that_is_not_settled_keeps_its_charge
     a_denied_call_has_nothing_to_settle
@@ -45,6 +46,14 @@ async fn settling_higher_than_available_makes_no_debt<M: Subject>(env: Env<M>) {
     limiter.becomes("a", 0).await;
     limiter.refund("a", 1).await;
     assert_eq!(limiter.remaining("a").await, 1);
+}
+
+async fn settling_a_call_of_cost_0_charges_what_it_used<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(HOUR));
+    let (decision, reservation) = limiter.charge("a", 0).await;
+    assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
+    reservation.settle(4);
+    limiter.becomes("a", 6).await;
 }
 
 async fn settling_the_same_changes_nothing<M: Subject>(env: Env<M>) {

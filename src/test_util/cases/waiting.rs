@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::tested::{Env, MakeTested, Subject};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, TokenBucket};
@@ -16,6 +16,7 @@ list! {
     acquire_of_more_than_the_limit_is_denied_at_once
     an_acquire_that_was_never_polled_charges_nothing
     a_cancelled_acquire_charges_nothing
+    a_call_of_cost_0_is_allowed_behind_a_queue
     a_bucket_releases_waiting_calls_at_its_rate
     a_leaky_bucket_releases_waiting_calls_at_its_rate
 }
@@ -66,6 +67,22 @@ async fn a_cancelled_acquire_charges_nothing<M: Subject>(env: Env<M>) {
     assert!(cancelled.is_err(), "it waits");
     limiter.refund("a", 1).await;
     assert!(limiter.check("a").await.is_allowed(), "the unit is gone");
+}
+
+async fn a_call_of_cost_0_is_allowed_behind_a_queue<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(FixedWindow::new(Quota::per_hour(1)).queue(1));
+    limiter.exhaust("a").await;
+    let queued = limiter.acquire("a");
+    let free = async {
+        // The other call is queued first, or at the same time.
+        sleep(20 * MS).await;
+        let free = limiter.acquire_n_within("a", 0, Duration::MAX).await;
+        assert!(free.is_allowed(), "{free:?}");
+    };
+    tokio::select! {
+        decision = queued => assert!(!decision.is_allowed(), "{decision:?}"),
+        () = free => {}
+    }
 }
 
 async fn releases_at_20_a_second<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algorithm: A) {

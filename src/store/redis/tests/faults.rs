@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::staged::{Mode, Staged};
 use super::{limit, limiter, settings, store};
-use crate::algorithm::{FixedWindow, TokenBucket};
+use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::redis::connection::Reply;
@@ -264,6 +264,24 @@ async fn a_fallback_decides_what_redis_cannot() {
     server.set(Mode::Serve);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_by_the_fallback_does_not_wait() {
+    let server = Staged::new();
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let WithFallback { store, fallback } = swaps(&server).fallback(RateLimiter::new(bucket()));
+    let settings = crate::store::StoreSettings {
+        algorithm: bucket(),
+        clock: crate::clock::AnyClock::default(),
+        name: Some("test".to_owned()),
+    };
+    let limiter = RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap());
+    server.set(Mode::Hang);
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let start = tokio::time::Instant::now();
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -95,9 +95,9 @@ impl<A: Algorithm> Keys<A> {
             (decision, algorithm.clone(), algorithm.last_update(state))
         });
         let (jobs, cost) = (jobs.clone(), call.cost);
-        let reservation = if !decision.is_allowed() || cost == 0 {
+        let reservation = if !decision.is_allowed() {
             Reservation::default()
-        } else if A::NEEDS_RELEASE {
+        } else if A::NEEDS_RELEASE && cost > 0 {
             Reservation::on_release(move || {
                 drop(SharedPermit::of_admitted(&algorithm, cost));
                 let _ = jobs.send(Box::new(move |keys| {
