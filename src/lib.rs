@@ -2,10 +2,11 @@
 //!
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
-//! reports the remaining units. It answers a denied call with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, or, if it is a gRPC call, with `RESOURCE_EXHAUSTED`. With a [`LeakyBucket`](algorithm::LeakyBucket),
-//! or an algorithm on which `queue(n)` or `max_wait(duration)` was called, the layer queues calls that cannot be
-//! admitted now, and forwards each of them when the algorithm admits it.
+//! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. With a [`LeakyBucket`](algorithm::LeakyBucket) or
+//! [`Smooth`](algorithm::Smooth), or with an algorithm on which `queue(n)`, `max_wait(duration)` or `overflow(..)` was
+//! called, the layer queues calls that cannot be admitted now, and forwards each queued call when the algorithm admits
+//! the call.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -48,16 +49,16 @@
 //! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
 //!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple, or one of
 //!    several joined layers, denies a call, the other limits do not charge the call.
-//! 4. **`retry_after` is exact.** The same call is denied at every instant before this time has passed, and allowed as
-//!    soon as it has passed, if until then no other call for the key is made and no queued call is cancelled. With
-//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
-//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
-//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
-//!    progress, it is not known when a call will end: there is no `retry_after`, and `Retry-After` is [a
-//!    hint](middleware::HttpResponder::retry_after_unknown).
+//! 4. **`retry_after` is exact.** The same call is denied at every instant before this time has passed, and allowed or,
+//!    if it may wait, queued as soon as this time has passed, if until then no other call for the key is made and no
+//!    queued call is cancelled. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer
+//!    than necessary. The header `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never
+//!    pass is denied without a `retry_after`: for example, a call that costs more than the burst of a token bucket.
+//!    With a limit of calls in progress, it is not known when a call will end: there is no `retry_after`, and
+//!    `Retry-After` is [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: exactly that many calls of cost 1, made by the same method (such as `check` or
 //!    `acquire`), would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes calls
-//!    that would be queued.
+//!    that would be queued, and what `remaining` is if the key table is full.
 //! 6. **A clock that steps back** admits nothing extra. If the clock is behind the latest reading that a key has
 //!    observed, by at most one period, the key's time stands still until the clock has caught up. If the clock is
 //!    further behind, the key keeps its used units, and the key's time continues from the new reading.
@@ -74,9 +75,9 @@
 //!    - have priority and are denied;
 //!    - have another [tier](algorithm::Tiered) than the queued calls.
 //!
-//!    By default, a flood of keys causes no new key to be denied, neither during the flood nor afterwards, unless the
-//!    table is full of keys with calls in progress or queued calls, which are never evicted. See [floods of
-//!    keys](guide::floods).
+//!    By default, a flood of keys causes no new key to be denied, neither during the flood nor afterwards, unless each
+//!    key that the limiter examines before an eviction (64 at most) has calls in progress or queued calls. Such keys
+//!    are never evicted. See [floods of keys](guide::floods).
 //! 9. **No panic on input**: no header, key, cost, clock reading or valid quota causes a panic.
 //! 10. **A rejected request costs little**: its body is not read, unless the responder is configured to
 //!     [drain](middleware::HttpResponder::drain) it.

@@ -1,8 +1,8 @@
 //! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide has the table of names and
 //! labels.
 //!
-//! Layers keep these counts in any case, and [`record`] copies them into the recorder's counters. So a call does no
-//! work for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The
+//! Layers keep these counts even without a recorder, and [`record`] copies them into the recorder's counters. So a call
+//! does no work for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The
 //! recorder's totals are as exact as the layers' counts. No label contains a key.
 
 use std::time::Duration;

@@ -16,12 +16,12 @@ use crate::decision::Decision;
 /// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
-/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. By default, a call that finds
-/// the queue full is denied at once. The wait is not known in advance, so a call is queued first, and denied once it
-/// has waited for [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the
-/// first waiter is neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this
-/// limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a
-/// tuple.
+/// Calls of `acquire` wait for a permit in the order of arrival. In a layer, requests wait only if
+/// [`queue`](Concurrency::queue), `max_wait` or `overflow` was called. By default, a call that finds the queue full is
+/// denied at once. The wait is not known in advance, so a call is queued first, and denied once it has waited for
+/// [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the first waiter is
+/// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
+/// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
 ///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
 /// [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its bucket
@@ -76,7 +76,7 @@ use crate::decision::Decision;
 ///
 /// **Invariant.** The calls in progress of a key hold no more units than the limit. With a
 /// [`total`](Concurrency::total), the calls in progress of all keys together hold no more units than the total. They
-/// may hold more if a higher limit has admitted some of them: before the limit was lowered, or in another
+/// may hold more if a higher limit has admitted or queued some of them: before the limit was lowered, or in another
 /// [tier](crate::algorithm::Tiered).
 ///
 /// **Cost.** Constant time. 16 bytes for each key with a call in progress. With a total, all keys change one shared
@@ -139,8 +139,8 @@ impl Concurrency {
     }
 
     /// Sets the maximum number of calls at a time for all keys of a limiter and its clones together. Calls that wait
-    /// for a permit count in the total. So without a [`queue`](Concurrency::queue), calls of
-    /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may use up the whole total.
+    /// for a permit count in the total. So unless [`queue`](Concurrency::queue) bounds how many calls of a key wait,
+    /// calls of [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may use up the whole total.
     ///
     /// A total below the limit per key limits each key as well. If the algorithm is
     /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old one, the new

@@ -116,8 +116,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn for_each_total(&self, _f: &mut dyn FnMut(&Semaphore)) {}
 
-    /// Returns the number of units that calls in progress hold for the key. A key with units in flight is never
-    /// evicted.
+    /// Returns the number of units that calls in progress hold for the key. A key with such units is never evicted.
     fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
@@ -143,9 +142,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns how calls are queued. If the algorithm cannot queue calls, returns `None`, and a call that cannot pass
     /// now is denied.
     ///
-    /// This method and the methods below it are for queues. An algorithm that queues calls needs to implement only this
-    /// method. By default, the first queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports
-    /// has passed, and is admitted if [`check`](Algorithm::check) allows it.
+    /// This method and the methods below it are for queues. Of these methods, an algorithm that queues calls needs to
+    /// implement only this one. By default, the first queued call is tried when the `retry_after` that
+    /// [`peek`](Algorithm::peek) reports has passed, and is admitted if [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         None
@@ -169,8 +168,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
-    /// `arrived`. Returns the time as of which the call is charged, by default `now`. Buckets return the scheduled time
-    /// of the call, which is before `now` if the timer was late.
+    /// `arrived`. Returns the time as of which the call is charged, by default `now`. A bucket returns the scheduled
+    /// time of the call, which may be up to 5 ms before `now` if the timer was late.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
@@ -182,8 +181,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a queued call to `state`, which is a copy of the key's state, as if the call were admitted at its
-    /// scheduled time. That time may be in the future. Returns the clock reading that must be passed to the next method
-    /// that is called with the copy. It is at least `now`.
+    /// scheduled time. That time may be in the future. Returns the clock reading to pass as `now` to the next method
+    /// that is called with the copy. This reading is at least the given `now`.
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);

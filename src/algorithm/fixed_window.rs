@@ -103,8 +103,9 @@ impl FixedWindow {
     /// the Unix epoch.
     ///
     /// The windows of all keys end at the same instant. Around that instant, twice the limit can pass. The default
-    /// clock reads the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow
-    /// later steps of the wall clock or leap seconds, and does not count the time while the machine was suspended.
+    /// clock reads the Unix time once, when the limiter is built, and is monotonic from then on. It does not follow
+    /// later steps of the wall clock or leap seconds, and on Linux it does not count the time while the machine is
+    /// suspended.
     ///
     /// ```
     /// use tower_throttle::Quota;

@@ -1,9 +1,9 @@
 //! The algorithms: pure arithmetic over plain state.
 //!
-//! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock and does no I/O.
-//! The owner of the state (a [`Store`](crate::store::Store)) guarantees that only one call at a time uses the state of
-//! a key. So an algorithm never decides on a state that another thread is changing, and can be tested with a table of
-//! calls and expected decisions.
+//! An algorithm decides a call with a function `(&self, &mut state, now, cost) -> Decision`. This function reads no
+//! clock, takes no lock and does no I/O. The owner of the state (a [`Store`](crate::store::Store)) guarantees that only
+//! one call at a time uses the state of a key. So an algorithm never decides on a state that another thread is
+//! changing, and can be tested with a table of calls and expected decisions.
 //!
 //! # Which one do I want?
 //!
@@ -12,7 +12,7 @@
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 56 bytes + 8 per slice |
 //! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per place in the log |
-//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the end of a window | a burst, then evenly | until the estimate is low enough | 32 bytes |
+//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, counted by scheduled times | evenly | until there is a place in the queue | 24 bytes |
 //! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, plus the permits stored in one second if bursty | evenly, slower when cold | until there is a place in the queue | 48 bytes |
@@ -22,26 +22,28 @@
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
-//! reports a `retry_after`: the time after which the same call is allowed, if no other call is made until then. A
-//! denial by [`Concurrency`] has no `retry_after`, and neither has the denial of a call that can never pass because it
-//! costs more than the burst of a token bucket or the limit of a window.
+//! reports a `retry_after`: the time after which the same call is allowed or, if it may wait, queued, if no other call
+//! for the key is made until then. A denial by [`Concurrency`] has no `retry_after`, and neither has the denial of a
+//! call that can never pass because it costs more than the burst of a token bucket or the limit of a window.
 //!
 //! # Waiting
 //!
 //! Every algorithm in the first table can queue calls instead of denying them. A call of
 //! [`acquire`](crate::limiter::RateLimiter::acquire) that cannot pass now is queued if the queue has a free place and
-//! the call would not wait longer than `max_wait`. With [`Concurrency`], the wait is not known in advance, so a queued
-//! call is denied once it has waited for `max_wait`. A layer queues requests if `queue(n)`, `max_wait(duration)` or
-//! `overflow(..)` was called on the algorithm. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer
-//! queues requests by default. Queued calls are admitted in the order of arrival. A token bucket admits a queued call
-//! when the bucket has the tokens, a window when the window has room, and a leaky bucket at the scheduled time of the
-//! call. If a call that waits for a window is polled late, the call is charged to the window in which it is admitted.
+//! the call would not wait longer than `max_wait`. With [`QueueOverflow::DropOldest`], a call that finds the queue full
+//! can take the place of the call that has waited longest. With [`Concurrency`], the wait is not known in advance, so a
+//! queued call is denied once it has waited for `max_wait`. A layer queues requests if `queue(n)`, `max_wait(duration)`
+//! or `overflow(..)` was called on the algorithm. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a
+//! layer queues requests by default. Queued calls are admitted in the order of arrival. A token bucket admits a queued
+//! call when the bucket has the tokens, a window when the window has room, and a leaky bucket at the scheduled time of
+//! the call. A call that waits for a window is charged to the window in which the call is admitted. If the call is
+//! polled late, this can be a later window than the first one with room.
 //!
 //! If none of `queue`, `max_wait` and `overflow` was called on an algorithm other than [`LeakyBucket`] and [`Smooth`],
 //! any number of calls can wait in [`acquire`](crate::limiter::RateLimiter::acquire). Only
 //! [`max_queued`](crate::limiter::Builder::max_queued) bounds these calls, for all keys together, so the waiters of one
-//! key may use up `max_queued`. By default, the queues of [`LeakyBucket`] and [`Smooth`] hold as many calls as the
-//! quota's burst.
+//! key may use up `max_queued`. With [`LeakyBucket`] and [`Smooth`], the queue of a key has by default as many places
+//! as the quota's burst.
 //!
 //! | nginx | this crate |
 //! |---|---|
@@ -71,7 +73,7 @@
 //!
 //! **Where it breaks.** A call that the first limiter admits and the second denies stays charged to the first. So a
 //! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
-//! Undoing that charge is no better: other calls see it until it is undone.
+//! Undoing that charge is no better: until the charge is undone, it can cause other calls to be denied.
 //!
 //! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked from the first peek to
 //! the last charge, so no other call can change the states in that time.

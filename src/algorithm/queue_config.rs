@@ -110,9 +110,9 @@ impl QueueConfig {
 
     /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
     /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::for_each_policy) must then include these
-    /// places as well: it must be the number of calls of cost 1 that an idle key admits or queues at one instant. The
-    /// decision reports that quota as its `limit`, unless [`max_queued`](crate::limiter::Builder::max_queued) allows
-    /// fewer waiters.
+    /// places as well: this quota must be the number of calls of cost 1 that an idle key admits or queues at one
+    /// instant. The decision reports that quota as its `limit`, unless
+    /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
     #[must_use]
     pub const fn counted(self) -> Self {
         Self { counted: true, ..self }

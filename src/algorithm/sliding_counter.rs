@@ -14,9 +14,9 @@ use crate::quota::Quota;
 /// Two counts that estimate a sliding window.
 ///
 /// The previous window counts with the weight `1 - elapsed / period`, where `elapsed` is the age of the current window.
-/// The arithmetic is exact, but the result only estimates the calls of the last period. If calls are bunched at the end
-/// of a window, just under twice the limit can pass within one period. The quota's burst has no effect. A cost above
-/// the limit never fits.
+/// The arithmetic is exact, but the result only estimates the calls of the last period. If calls are bunched at the
+/// ends of windows, just under twice the limit can pass within one period. The quota's burst has no effect. A cost
+/// above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,10 +40,10 @@ use crate::quota::Quota;
 ///
 /// **Problem.** A window that slides, with two counts per key.
 ///
-/// **Naive answer.** A fixed window, whose count falls to zero when the window ends. Around that instant, twice the
-/// limit can pass within one period.
+/// **Naive answer.** A fixed window, whose count falls to zero when the window ends. Around the end of a window, just
+/// under twice the limit can pass within one period.
 ///
-/// **Where it breaks.** Calls that were made just before the end of a window no longer count just after it.
+/// **Where it breaks.** Calls that were made just before the end of a window no longer count just after that end.
 ///
 /// **The idea.** Keep the counts of the current and of the previous window, and assume that the calls of the previous
 /// window were spread evenly. When the current window has the age `e`, the sliding window covers a fraction of `1 - e /

@@ -61,7 +61,7 @@ use crate::quota::Quota;
 ///
 /// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
 /// bytes a key, and 16 for each place of the deque. The deque grows by doubling, from four places on, and never
-/// shrinks. So it has up to twice as many places as it ever had records.
+/// shrinks. So it has at most twice as many places as the most records that it had at one time, but at least four.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
@@ -145,7 +145,7 @@ impl SlidingLog {
     }
 
     /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and from older records if that
-    /// one has fewer units. Newer records keep their units. The work is proportional to their number.
+    /// one has fewer units. Newer records keep their units. The work is proportional to the number of newer records.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);

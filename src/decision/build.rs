@@ -99,8 +99,8 @@ impl Decision {
         self
     }
 
-    /// Returns this admission with the time over which the remaining units should be spread, in nanoseconds. For a
-    /// decision on several limits.
+    /// Returns this admission by several limits with the [effective
+    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, in nanoseconds.
     pub(crate) const fn with_window(mut self, window: u64) -> Self {
         (self.wait, self.is_window) = (window, true);
         self

@@ -31,8 +31,8 @@ pub struct Decision {
     table_full: bool,
     /// `true` if the call was denied and a wait helps, but the length of the wait is not known.
     unknown: bool,
-    /// `true` for an admission by several limits. Its `wait` is the time over which the remaining units of the reported
-    /// limit should be spread, and may be 0.
+    /// `true` for an admission by several limits. Its `wait` is the [effective
+    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
     is_window: bool,
     /// `true` if a lockout denied the call, so that it must not be queued.
     barred: bool,
@@ -120,7 +120,7 @@ impl Decision {
     /// Returns the maximum number of calls of cost 1 that an unused key can admit at one instant: the burst of a token
     /// bucket, the limit of a window, or the maximum number of calls in progress.
     ///
-    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). Calls that
+    /// With several limits on one key, this is that number for the [reported limit](Decision::limit_index). Calls that
     /// can be queued count as well in two cases: for a call with priority, and for a call that may wait (by `acquire`,
     /// or in a layer) for a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth). So
     /// for a `LeakyBucket`, this is 1 with `check`, and with `acquire` one more than the number of calls that can be
@@ -168,8 +168,9 @@ impl Decision {
     }
 
     /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports that
-    /// time. For an admission by several limits, returns instead the time over which the remaining units of the
-    /// reported limit should be spread. Returns `None` in all other cases.
+    /// time. For an admission by several limits, returns instead the [effective
+    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit. Returns `None` in all other
+    /// cases.
     pub(crate) const fn next(&self) -> Option<u64> {
         match self.allowed && (self.wait > 0 || self.is_window) {
             true => Some(self.nanos(self.wait)),

@@ -14,7 +14,7 @@
 //! - [Ordering](ordering): what goes outside of a limit and what inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //!
-//! The code of all chapters is compiled with the documentation.
+//! With all features, the doc tests compile the Rust code of all chapters.
 
 #[doc = include_str!("concurrency.md")]
 pub mod concurrency {}

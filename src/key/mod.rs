@@ -24,14 +24,15 @@
 //! An extractor returns `Ok(None)` for a request that is not limited. [`allow`](PeerIp::allow) exempts callers in some
 //! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as
 //! [`Paths`], [`Preflight`] or [`GrpcHealth`]. Callers in the networks of a [`deny`](PeerIp::deny) list are rejected
-//! with 403, and no limit charges their requests.
+//! with 403, and neither the layer nor a layer that is [joined](crate::RateLimitLayer::and) with it charges their
+//! requests.
 //!
-//! A request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the limit. A
-//! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
-//! HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the configuration
-//! (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC `INTERNAL`. The
-//! log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a rejection. The
-//! bodies of these responses name neither headers nor types.
+//! By default, a request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the
+//! limit. A mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is
+//! answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the
+//! configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC
+//! `INTERNAL`. The log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a
+//! rejection because of a mistake of the configuration. The bodies of these responses name neither headers nor types.
 //!
 //! # Peeking at, refunding and resetting a key
 //!

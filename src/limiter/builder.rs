@@ -120,8 +120,8 @@ impl<A: Algorithm> Builder<A> {
     /// the denied call would be admitted without waiting. With [`Concurrency`](crate::algorithm::Concurrency), these
     /// times are not known, and there is no `retry_after`.
     ///
-    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)`
-    /// bounds the key's queue.
+    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm bounds the number
+    /// of queued calls per key: see [`acquire`](RateLimiter::acquire).
     ///
     /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
     /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection

@@ -10,9 +10,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
 /// With state in memory, a key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must
-/// be prefix-free, as it is for derived and standard types: two keys that write the same bytes to the hasher share one
-/// budget. Costs are in units of the quota. A denied call takes no units. With state in memory, a call with a cost of 0
-/// is always allowed.
+/// be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two different
+/// keys might share one budget. Costs are in units of the quota. A denied call takes no units. With state in memory, a
+/// call with a cost of 0 is always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -117,9 +117,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.check(self.store.key(key), Attempt::new(cost))
     }
 
-    /// Returns whether [`check`](RateLimiter::check) would admit a call now, without taking anything.
+    /// Returns a decision that tells whether [`check`](RateLimiter::check) would admit a call now. Takes no units.
     ///
-    /// In the result, `is_allowed` and `retry_after` are those that `check` would return. `remaining` and `reset_after`
+    /// In the result, `is_allowed` and `retry_after` are those that `check` would return, except for a new key when the
+    /// key table is full: a peek does not examine whether the table has room for the key. `remaining` and `reset_after`
     /// describe the key as it is, without the call.
     ///
     /// ```
@@ -137,8 +138,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.peek_n(key, 1)
     }
 
-    /// Returns whether [`check_n`](RateLimiter::check_n) would admit a call now, without taking anything. See
-    /// [`peek`](RateLimiter::peek).
+    /// Returns a decision that tells whether [`check_n`](RateLimiter::check_n) would admit a call now. Takes no units.
+    /// See [`peek`](RateLimiter::peek).
     pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where
         S: KeyedStore<A, K>,
@@ -179,10 +180,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Refunds up to `cost` units that were charged to the key and still count. Use this for calls that turned out to
     /// be free.
     ///
-    /// Never refunds more than was charged: units that are available again because time has passed, or because their
-    /// window has ended, are not refunded. The limiter does not record which call took which units. So refund only
-    /// units that your own calls took, and refund them soon. Units of calls in progress, as with
-    /// [`Concurrency`](crate::algorithm::Concurrency), are not refunded.
+    /// Units that are available again because time has passed, or because their window has ended, are not refunded. So
+    /// a refund never exceeds the charges, except with [`start_empty`](crate::algorithm::TokenBucket::start_empty). The
+    /// limiter does not record which call took which units. So refund only units that your own calls took, and refund
+    /// them soon. Units of calls in progress, as with [`Concurrency`](crate::algorithm::Concurrency), are not refunded.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -50,7 +50,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.limiter.store.check(self.limiter.store.key(key), self.attempt(cost))
     }
 
-    /// Returns whether [`check`](Tier::check) would admit a call now, without taking anything. See
+    /// Returns a decision that tells whether [`check`](Tier::check) would admit a call now. Takes no units. See
     /// [`RateLimiter::peek`].
     pub fn peek<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
     where
@@ -59,7 +59,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.peek_n(key, 1)
     }
 
-    /// Returns whether [`check_n`](Tier::check_n) would admit a call now, without taking anything. See
+    /// Returns a decision that tells whether [`check_n`](Tier::check_n) would admit a call now. Takes no units. See
     /// [`RateLimiter::peek`].
     pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where

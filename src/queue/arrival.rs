@@ -32,7 +32,8 @@ impl Arrival {
     }
 
     /// Returns whether the call would be released within its maximum wait, or `true` if the wait is unknown. All calls
-    /// ahead have been charged to `state`, and `at` is the clock reading with which `state` must be used.
+    /// ahead have been charged to `state`. `at` is the clock reading to pass to the algorithm as `now` together with
+    /// `state`.
     pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
         let config = queue_config(algorithm);
         let max_wait = self.max_wait(config);
@@ -48,8 +49,8 @@ impl Arrival {
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead
-/// have been charged to `state`, and `at` is the clock reading with which `state` must be used. `at` may be later than
-/// `now`.
+/// have been charged to `state`. `at` is the clock reading to pass to the algorithm as `now` together with `state`, and
+/// may be later than `now`.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

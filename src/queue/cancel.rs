@@ -11,9 +11,9 @@ use crate::decision::Decision;
 
 impl<A: Algorithm> Queue<A> {
     /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
-    /// call is undone if no call was admitted after it. With an algorithm that [needs a
-    /// release](Algorithm::NEEDS_RELEASE), the units of the call are given back even if other calls were admitted after
-    /// it.
+    /// call is undone. It stays only if, since the release, another call was admitted, or the state was changed in
+    /// another way, such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units
+    /// of an admitted call are released in any case.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(

@@ -42,9 +42,9 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Queues a call in a full queue and rejects the oldest waiter. If the new call could not be queued even then,
-    /// rejects the new call instead. If calls of other keys use up the total of all keys while the oldest waiter is out
-    /// of the queue, both calls may be rejected.
+    /// Queues a call in a full queue, and rejects the oldest waiter. If the new call could not be queued even without
+    /// that waiter, rejects the new call instead. If calls of other keys use up the total of all keys while the oldest
+    /// waiter is out of the queue, both calls may be rejected.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -149,7 +149,9 @@ impl<A: Algorithm> Queue<A> {
         Enqueued::Queued(ticket)
     }
 
-    /// Removes the oldest waiter from the queue, if the new call can then be queued and released in time.
+    /// Removes the oldest waiter from the queue, if the new call would then be released within its maximum wait, or if
+    /// it is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
+    /// call.
     fn pop_oldest_if(
         &mut self,
         base: &A,

@@ -17,8 +17,10 @@
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
 //! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Some events can
 //! make the projection wrong: a call is cancelled, a timer is late for a window, or the algorithm is replaced. The next
-//! call that needs the projection recomputes it, in time proportional to the length of the queue. So an algorithm can
-//! have a queue if the algorithm can compute when *one* call can be admitted.
+//! call that needs the projection recomputes it, in time proportional to the length of the queue.
+//!
+//! The projection charges one waiter after another. So for a queue with known waits, an algorithm needs to compute only
+//! when *one* call can be admitted, and to charge that call.
 //!
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.

@@ -57,8 +57,8 @@ impl<A: Algorithm> QueueView<'_, A> {
     }
 
     /// Returns the time until the call could evict the oldest waiter and then wait no longer than the call's maximum.
-    /// Returns `None` if the call can evict no waiter, if no such time was found, or if a place becomes free earlier,
-    /// which is after `free` nanoseconds.
+    /// `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place becomes
+    /// free before the call could evict the oldest waiter, if the call can evict no waiter, or if no time was found.
     ///
     /// Waiters behind the oldest waiter may be released as soon as that waiter is evicted. So the wait depends on the
     /// time of the eviction, which is found by iteration.

@@ -78,7 +78,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base, algorithm, config: queue_config(algorithm), state, before, total }
     }
 
-    /// Sets the number and the total cost of the waiters ahead to those of an earlier moment.
+    /// Sets the number and the total cost of the waiters ahead to those right after an earlier release.
     pub(super) fn with(mut self, waiting: usize, ahead: u128) -> Self {
         if let Some(before) = &mut self.before {
             (before.waiting, before.ahead) = (waiting, ahead);
@@ -90,7 +90,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.before.is_none()
     }
 
-    /// Returns the state after all waiters ahead have been released, and the clock reading at which it must be used.
+    /// Returns the state after all waiters ahead have been released, and the clock reading to pass to the algorithm as
+    /// `now` together with that state.
     pub(super) fn tail(&mut self, now: Nanos) -> (&mut A::State, Nanos) {
         match &mut self.before {
             Some(Ahead { projection: Some(projection), .. }) => {
@@ -152,8 +153,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns what happens to a call that cannot pass now: whether the call waits or is denied, and why. `decision` is
-    /// what the algorithm decided without regard to the queue.
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is refused for
+    /// another reason. `decision` is what the algorithm decided without regard to the queue.
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait {

@@ -18,7 +18,7 @@ pub(super) struct Waiter<A> {
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
-    /// The place of the call in the count of the waiters of all keys. Dropping it lowers the count.
+    /// The place of the call in the count of the waiters of all keys. Dropping this slot lowers the count.
     pub(super) _slot: QueueSlot,
     /// The units of the call in the totals of its algorithm. Dropping this permit subtracts them.
     pub(super) place: SharedPermit,
@@ -38,7 +38,8 @@ impl<A> Waiter<A> {
     }
 }
 
-/// A waiter that was removed from the queue before its release. It no longer has a place in the queue.
+/// A waiter that was removed from the queue before its release. The count of the waiters of all keys, and the totals of
+/// the algorithm, no longer include this waiter.
 #[derive(Debug)]
 pub(super) struct Evicted<A> {
     pub(super) ticket: u64,
@@ -80,7 +81,7 @@ pub(super) struct LastRelease<S> {
 #[derive(Clone, Debug)]
 pub(super) struct Projection<S> {
     pub(super) state: S,
-    /// The clock reading at which the state must be used.
+    /// The clock reading to pass to the algorithm as `now` together with this state.
     pub(super) at: Nanos,
 }
 

@@ -9,8 +9,8 @@ use super::outcome::CallOutcome;
 pub struct CallStats {
     /// Calls that were admitted, at once or after a wait in a queue.
     pub admitted: u64,
-    /// Calls that were denied by the limit. These include calls whose wait would have exceeded its maximum, and calls
-    /// that were denied after the maximum wait.
+    /// Calls that were denied by the limit. These include calls that would have waited longer than the maximum wait,
+    /// and calls that were denied after the maximum wait.
     pub denied: u64,
     /// Calls that were denied because the queue of their key was full, or because `max_queued` calls were queued
     /// already. These include queued calls that newer calls have displaced.

@@ -1,8 +1,8 @@
 //! The counters of calls.
 //!
-//! Counting an admission needs no locked instruction: a limiter in memory counts the call while the key's shard is
-//! locked, in a cell of that shard, by a plain load and a plain store. Calls that are counted without that lock are
-//! added atomically, in a cell of their own.
+//! A limiter in memory counts most calls while the key's shard is locked, in a cell of that shard. So a plain load and
+//! a plain store are enough, without an atomic read-modify-write. Calls that are counted without that lock are added
+//! atomically, in a cell of their own.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,18 +1,19 @@
-//! The slices in which one thread counts. Only that thread writes them, and any thread may read them.
+//! The counters of one thread: a set of counters for each slice of time. Only that thread writes the counters, and any
+//! thread may read them.
 //!
-//! A slice has no lock: the thread that writes the slice adds by plain loads and stores. When a new slice of time
-//! begins, the thread sets the number of the oldest slice to [`NONE`], clears the counters, and then sets the new
-//! number. A reader reads the number before and after the counters. If the number has changed, the reader discards the
-//! counts.
+//! There is no lock: the thread adds by plain loads and stores. At its first event in a new slice of time, the thread
+//! overwrites an old set of counters: it sets the number of the set to [`NONE`], clears the counters, and then sets the
+//! number of the new slice. A reader reads the number before and after the counters. If the number has changed, the
+//! reader discards the counts.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::slice::{Event, Slice};
 
-/// The number of a slice that is not in use, or is being overwritten. Slices in use have numbers from 1 on.
+/// The number of a set of counters that is not in use, or is being overwritten. Slices of time have numbers from 1 on.
 const NONE: u64 = 0;
 
-/// The counters of one slice.
+/// The set of counters of one slice of time.
 #[derive(Debug)]
 struct Counters {
     /// The number of the slice of time that is counted here: 1 for the first slice of the clock, 2 for the next, and so
@@ -81,8 +82,8 @@ impl Counters {
         }
     }
 
-    /// Returns the number of the slice and its counts. Returns `None` if the slice is not in use, or is overwritten
-    /// during the read.
+    /// Returns the number of the slice of time, and its counts. Returns `None` if the set of counters is not in use, or
+    /// is overwritten during the read.
     fn read(&self) -> Option<(u64, Slice)> {
         let number = self.number.load(Ordering::Acquire);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

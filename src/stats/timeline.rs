@@ -248,7 +248,7 @@ mod tests {
     }
 
     /// As in the tests of Sentinel's `ArrayMetric`: the totals of all slices, and the shortest response time, which is
-    /// `None` without a response.
+    /// `None` without a response or an error.
     #[test]
     fn totals_sum_all_slices() {
         let (timeline, clock) = timeline();
@@ -297,7 +297,7 @@ mod tests {
         assert!(rings <= 8, "threads that have ended leave their slices to others: {rings}");
     }
 
-    /// While the clock runs, a reader never gets a slice that mixes the counts of two slices of time.
+    /// Unless the clock steps back, a reader never gets counters that mix the counts of two slices of time.
     #[test]
     fn a_reader_sees_no_slice_that_is_half_overwritten() {
         let timeline = Timeline::new().slices(2).slice_length(MS);

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Memory
 ///
 /// About 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for a time that is
-/// at worst linear in `k`: about 100 ns. An admitted request does no work for the list.
+/// at worst linear in `k`. An admitted request does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,

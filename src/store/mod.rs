@@ -26,8 +26,8 @@
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
-//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines requires a key with a
-//! [text](KeyText) that is the same on all machines: see [`SharedKey`]. std's `Hash` may differ between machines.
+//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines requires a key that can be
+//! written as a string which is the same on all machines: see [`SharedKey`]. std's `Hash` may differ between machines.
 
 mod attempt;
 pub(crate) mod memory;
@@ -86,10 +86,12 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// of a layer](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
     /// [`max_wait`](Attempt::max_wait), and at most for the maximum wait of the algorithm.
     ///
-    /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the store returns a [`Reservation::on_release`]
-    /// with each admitted call, which [releases](Algorithm::release) the units of the call and drops the call's
-    /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, a [`SettleStore`] returns a
-    /// [`Reservation::on_settle`] with an admitted call that [asks for a reservation](Attempt::wants_reservation).
+    /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the decision on an admitted call comes with a
+    /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must
+    /// [release](Algorithm::release) the units of the call and drop the call's
+    /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, if the call [asks for a
+    /// reservation](Attempt::wants_reservation), a [`SettleStore`] returns one made by [`Reservation::on_settle`] with
+    /// the decision on the admitted call.
     ///
     /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.
     ///

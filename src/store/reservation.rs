@@ -62,10 +62,10 @@ impl Reservation {
 
     /// Settles the call at its actual cost of `actual` units.
     ///
-    /// If the call was charged more than `actual`, the difference is refunded, as far as these units still count. If
-    /// the call was charged less than `actual`, the difference is charged, as far as units are available. Returns an
-    /// allowed decision that describes the key right after the settlement. Returns `None` if the store replies later,
-    /// if the store no longer keeps the key, or if there is nothing to settle.
+    /// If the call was charged more than `actual`, the units of the difference that still count are refunded. If the
+    /// call was charged less than `actual`, the difference is charged or, if fewer units are available, these units are
+    /// charged. Returns an allowed decision that describes the key right after the settlement. Returns `None` if the
+    /// store replies later, if the store no longer keeps the key, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }

@@ -19,14 +19,14 @@ use crate::quota::Quota;
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
 /// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
-/// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once, unless [`overflow`](LeakyBucket::overflow)
-/// was called. Each call is admitted at its *slot*, which is a time in the schedule of its key.
-/// [`check`](crate::limiter::RateLimiter::check) never waits: it admits a call if no call is queued and the time of the
-/// next slot has come.
+/// [`max_wait`](LeakyBucket::max_wait). By default, further calls are denied at once.
+/// [`overflow`](LeakyBucket::overflow) can deny the call that has waited longest instead. Each call is admitted at its
+/// *slot*, which is a time in the schedule of its key. [`check`](crate::limiter::RateLimiter::check) never waits: it
+/// admits a call if no call is queued and the time of the next slot has come.
 ///
-/// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
-/// 1.000 s. After a longer stall of the runtime the schedule moves to later times, and missed slots are lost. So in any
-/// span `t` at most `1 + (t + 5 ms) * limit / period` calls of cost 1 are admitted.
+/// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So with a limit of 1,000 a second, 1,000
+/// queued calls take 1.000 s. After a longer stall of the runtime the schedule moves to later times, and missed slots
+/// are lost. So in any span `t` at most `1 + (t + 5 ms) * limit / period` calls of cost 1 are admitted.
 ///
 /// A call of cost `n` is admitted at its slot and delays the next slot by `n` intervals. An idle bucket does not save
 /// up slots: after any pause, one call passes at once, not two.

@@ -62,7 +62,8 @@ const MAX_SLICES: u64 = 1_000;
 /// ```
 ///
 /// The first admitted call after a key was idle sets when the key's slices end: this call is at the last instant of a
-/// slice. So the units of a single burst are available again after exactly one period.
+/// slice. So the units of this call, and of other calls at the same instant, are available again after exactly one
+/// period.
 ///
 /// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
 /// period and not given back is in `total`.

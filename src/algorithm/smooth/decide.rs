@@ -85,8 +85,8 @@ impl Algorithm for Smooth {
     }
 
     /// Keeps the number of intervals until the next scheduled time. If both configurations are bursty, keeps the stored
-    /// time. If both warm up, keeps the stored time as a fraction of the maximum. Otherwise starts with the initial
-    /// stored time.
+    /// time. If both warm up, and the old configuration can store permits, keeps the stored time as a fraction of the
+    /// maximum. Otherwise starts with the initial stored time.
     fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let observed = from.observe(state, now);
         from.catch_up(state, observed);

@@ -113,8 +113,8 @@ impl Smooth {
         self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }
 
-    /// Takes `units` permits, first from `stored`, and new ones for the rest. Returns the time by which they delay the
-    /// next call, in fine units.
+    /// Takes `units` permits: stored permits first, and new permits once `stored` is used up. Returns the delay of the
+    /// next call that these permits cause, in fine units.
     pub(super) fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
         self.stored_permits.withdraw(stored, self.nanos_of(units))
     }

@@ -92,8 +92,8 @@ impl StoredPermits {
         }
     }
 
-    /// Takes permits that count as `time`, first from `stored`, and new ones for the rest. Returns the time by which
-    /// they delay the next call.
+    /// Takes an amount of permits, given as `time`: one interval for each permit. Takes stored permits first, and new
+    /// permits once `stored` is used up. Returns the delay of the next call that these permits cause.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);
@@ -118,8 +118,8 @@ impl StoredPermits {
         }
     }
 
-    /// Returns how many stored permits can be taken without delaying the next call. Each permit counts as `time` in
-    /// `stored`.
+    /// Returns how many stored permits can be taken without delaying the next call. `time` is the length of one
+    /// interval, which is one permit in `stored`.
     pub(super) fn free(self, stored: u128, time: u128) -> u64 {
         match self {
             Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),
@@ -132,7 +132,8 @@ fn threshold(warm_up: u64) -> u128 {
     u128::from(warm_up) << (FRACTION_BITS - 1)
 }
 
-/// Returns by how much the stored time grows in idle time, `1/2 + 2 / (1 + cf)`, as numerator and denominator.
+/// Returns by how much the stored time grows per second of idle time, `1/2 + 2 / (1 + cf)` seconds, as numerator and
+/// denominator.
 fn fill_rate(cold_factor: u64) -> (u128, u64) {
     const ONE: u64 = 1 << COLD_FACTOR_BITS;
     (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))

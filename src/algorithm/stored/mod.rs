@@ -60,9 +60,9 @@ pub trait StoredAlgorithm: Algorithm {
     /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
 
-    /// Returns an algorithm that can read and migrate states of `unit`. The settings that `unit` does not contain, such
-    /// as the queue, are those of `self`, and may differ from those of the algorithm that wrote the states. Returns
-    /// `None` if `unit` is not a unit of this type of algorithm.
+    /// Returns an algorithm that can read and migrate states with this `unit`. The settings that `unit` does not
+    /// contain, such as the queue, are those of `self`, and may differ from those of the algorithm that wrote the
+    /// states. Returns `None` if `unit` is not a unit of this type of algorithm.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.
@@ -84,8 +84,9 @@ pub trait StoredAlgorithm: Algorithm {
 
     /// Returns the steps by which a script on the server decides a check in one round trip. Returns `None` if there is
     /// no script. Without a script, the store reads the state, decides the call, and then writes the new state if no
-    /// other process has changed the state since it was read. This usually takes two round trips, and works for any
-    /// arithmetic.
+    /// other process has changed the state since it was read. This usually takes two round trips, but the algorithm
+    /// itself decides the call, with any arithmetic. The numbers of a script are floating-point, so a script computes
+    /// exactly only with integers up to 2^53.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -102,8 +103,9 @@ pub trait StoredAlgorithm: Algorithm {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// If an algorithm in `state` has the same unit as `self`, replaces that algorithm by the algorithm of `self`. Only
-    /// a state of [`Tiered`](crate::algorithm::Tiered) contains algorithms: those of its tiers.
+    /// If `state` contains algorithms whose states have the same unit as those of `self`, replaces these algorithms by
+    /// the algorithm of `self`. Only a state of [`Tiered`](crate::algorithm::Tiered) contains algorithms: those of its
+    /// tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
     /// Charges `cost` units, or as many of them as are available. This method is called when a call is settled at
@@ -113,9 +115,9 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
-    /// or after a wait. The delay of the decision is the time until the release of the call. Returns `None` if the
-    /// algorithm cannot know that time in advance. In this case, the call waits in a queue of its process, and is then
-    /// checked again.
+    /// or after a wait. The delay of the decision is the time until the release of the call. By default, returns
+    /// `None`: the algorithm does not reserve times in advance. In this case, the call waits in a queue of its process,
+    /// and is then checked again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,
@@ -127,7 +129,8 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Gives back the charge of a call that was cancelled while it waited, unless another call has been charged since.
-    /// `mark` is the [mark](ReservedTime::mark) of the cancelled call. Returns whether the charge was given back.
+    /// `mark` is the [mark](ReservedTime::mark) of the cancelled call. Returns whether the charge was given back. By
+    /// default, gives nothing back.
     fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
         false
     }

@@ -14,8 +14,8 @@ use crate::quota::Quota;
 
 /// A bucket that allows bursts up to a capacity and is refilled at a steady rate.
 ///
-/// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
-/// paced, and further calls are denied.
+/// With [`queue(n)`](TokenBucket::queue), a layer queues requests until their tokens are available: the burst passes at
+/// once, the next `n` requests are paced, and further requests are denied.
 ///
 /// The capacity is the quota's burst or, if no burst is set, the limit. The bucket of a new key is full, except with
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass without

@@ -8,9 +8,9 @@ use super::predicate::RequestPredicate;
 /// open, so bound the streams of a connection in the server's configuration, or limit the calls in progress in another
 /// layer.
 ///
-/// The predicate compares the path that the layer receives, which lacks the prefix inside axum's `nest`. If a service
-/// that is not gRPC is nested there, a caller can send it a request with the path of the health service, and the
-/// request is not limited. So put the layer around gRPC services only.
+/// The predicate compares the path that the layer receives. Inside axum's `nest`, this path lacks the prefix. So if a
+/// service that is not gRPC is nested, a caller can send to that service a request whose remaining path is that of the
+/// health service, and the request is not limited. To prevent this, put the layer around gRPC services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};

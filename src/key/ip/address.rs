@@ -58,7 +58,8 @@ fn v6(text: &str) -> Option<IpAddr> {
     address.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// Returns whether `text` is a zone as in URIs (RFC 6874): unreserved characters, or percent-encoded ones.
+/// Returns whether `text` has only the characters of a zone in a URI (RFC 6874): unreserved characters and `%`. Percent
+/// encodings are not checked, because the zone is dropped.
 fn is_zone(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte);
     !text.is_empty() && text.bytes().all(allowed)

@@ -180,8 +180,8 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // The peer is read before the list is locked: this calls the function given to `peer_from`, which might
-                // replace the list.
+                // The peer is read before the list is locked, because reading the peer calls the function given to
+                // `peer_from`, which might replace the list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
                     Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),

@@ -42,7 +42,7 @@ const PRIVATE: [&str; 8] = [
 ///
 /// let office = Networks::new(["192.0.2.0/24", "2001:db8:7::/48"])?;
 /// let by_ip = PeerIp::new().allow(office.clone());
-/// // later, when the office has moved; here from a text with several entries
+/// // later, when the office has moved: replace the list by the entries of a string
 /// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
 /// # Ok::<(), tower_throttle::error::NetworkError>(())
 /// ```

@@ -1,5 +1,5 @@
 //! A warning for peers that are probably proxies. If such a peer is a proxy, a limit by the peer's address gives all
-//! its clients one budget.
+//! clients of the proxy one budget.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,8 +8,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// The gRPC service that is called: one key for each known service, and one for all others.
 ///
 /// Callers can invent services, so a name that is not in the list has no budget of its own. The service is read from
-/// the path that the layer receives, which lacks the prefix inside axum's `nest`. The name of a generated service is
-/// `GreeterServer::<Greeter>::NAME`, from tonic's trait `NamedService`.
+/// the path that the layer receives. Inside axum's `nest`, this path lacks the prefix. The name of a generated service
+/// is `GreeterServer::<Greeter>::NAME`, from tonic's trait `NamedService`.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcService, PeerIp};

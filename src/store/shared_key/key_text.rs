@@ -83,7 +83,8 @@ impl KeyText {
         key.write_to(&mut writer);
         let mut key = writer.finish();
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
-            // The text of a key never begins with `~`, because an empty name of a variant is written as `%`.
+            // The text of a caller's key never begins with `~`, because an empty name of a variant is written as `%`.
+            // Only the text of `StoreKey::Missing` does, and it is too short to be hashed.
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;

@@ -59,7 +59,8 @@ impl KeyWriter {
         self
     }
 
-    /// Writes the name and the content of a variant as one part. For a variant without fields, the content is `()`.
+    /// Writes the name of a variant, `~`, and the variant's content as one part. For a variant without fields, pass
+    /// `&()`: nothing is written after the `~`.
     pub fn variant<K: SharedKey + ?Sized>(&mut self, name: &str, content: &K) -> &mut Self {
         self.begin_part();
         escape(name.as_bytes(), is_plain, &mut self.text);

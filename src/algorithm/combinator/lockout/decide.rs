@@ -108,8 +108,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.in_flight(&state.state)
     }
 
-    /// Returns [`Usage::LOCKED_OUT`] during a lockout. Otherwise returns the usage of the inner algorithm or, if that
-    /// is higher, the counted denials as a fraction of the denials that begin a lockout.
+    /// Returns [`Usage::LOCKED_OUT`] during a lockout. Otherwise returns the higher of two usages: that of the inner
+    /// algorithm, and the counted denials as a fraction of the denials that begin a lockout.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);

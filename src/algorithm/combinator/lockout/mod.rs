@@ -100,8 +100,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// client that retries in a loop is locked out for ever.
 ///
 /// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
-/// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied and change nothing.
-/// Their denials report the rest of the lockout.
+/// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied and, by default,
+/// change nothing. Their denials report at least the rest of the lockout.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3
@@ -111,9 +111,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///             1st ──┘ 3rd: "try again in 5 s"
 /// ```
 ///
-/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. With `extend_on_retry`, a lockout
-/// ends exactly `duration` after the last denial. While a key is not locked out, the inner algorithm decides whether a
-/// call passes.
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began it or, with `extend_on_retry`, exactly
+/// `duration` after the last denial. Exceptions are a key that is reset or evicted before that time, and an algorithm
+/// that is replaced. While a key is not locked out, the inner algorithm decides whether a call passes.
 ///
 /// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]

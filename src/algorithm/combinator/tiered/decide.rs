@@ -25,8 +25,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         state.by.last_update(&state.state)
     }
 
-    /// Makes this tier the current tier of the key if the call is admitted. The state of the tier is kept even after a
-    /// denial, because the tier may count denials.
+    /// Makes this tier the current tier of the key if the call is admitted. After a denial, the state of a tier that is
+    /// new to the key is kept if the key has room for another tier, because the tier may count denials.
     #[inline]
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         let decision = self.ask(state, now, |own| {
@@ -134,8 +134,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    /// Keeps the state of this tier. So if the tier is new to the key, its state is refilled at the tier's own rate
-    /// from now on.
+    /// If this tier is new to the key, and the key has room for another tier, keeps the state of this tier. From then
+    /// on, that state is refilled at the tier's own rate.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
         self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
     }

@@ -67,9 +67,9 @@ use crate::decision::Decision;
 /// units left than the call costs, only these units are charged to that tier. A `Concurrency` is charged the whole cost
 /// even then.
 ///
-/// **Cost.** Per key, the size of the algorithm (48 to 72 bytes, more for a [`Smooth`](crate::algorithm::Smooth)) and
-/// 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for each of them, up to 32.
-/// The time that a call takes is then proportional to the number of these tiers.
+/// **Cost.** Per key, the size of the algorithm (48 to 72 bytes, more for a [`Smooth`](crate::algorithm::Smooth) or a
+/// combined algorithm) and 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for
+/// each of them, up to 32. The time that a call takes is then proportional to the number of these tiers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -216,7 +216,7 @@ impl<A: Algorithm> TieredState<A> {
         }
     }
 
-    /// Removes the tier that becomes fresh first, if there are too many. The current tier is never removed.
+    /// If the key has too many tiers, removes the tier that becomes fresh first. The current tier is never removed.
     fn make_room(&mut self, now: Nanos) {
         if self.other_tiers.len() < MAX_TIERS {
             return;

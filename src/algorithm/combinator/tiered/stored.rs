@@ -1,4 +1,5 @@
-//! The state as a string: the number of other tiers, then the unit and the state of each tier, the current tier first.
+//! The state as a string: the number of other tiers, then for each tier the unit of its state and the numbers of its
+//! state. The current tier is first.
 
 use std::iter;
 
@@ -60,7 +61,7 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         })
     }
 
-    /// Replaces the algorithm of each tier that has the same unit as the algorithm of `self` by the algorithm of
+    /// Replaces the algorithm of each tier whose states have the same unit as those of `self` by the algorithm of
     /// `self`. A tier that was read from a string has the queue configuration of the limiter's own algorithm, which may
     /// differ from the queue configuration of the call's tier.
     fn adopt(&self, state: &mut Self::State) {

@@ -17,7 +17,7 @@ struct Combined {
     limits: usize,
     remaining: u64,
     reset: u64,
-    /// The time over which the remaining units of the reported limit should be spread.
+    /// The [effective window](QuotaPolicy::effective_window) of the reported limit.
     window: Option<Duration>,
     /// `true` if one of the limits can never admit the call.
     never: bool,
@@ -95,8 +95,8 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
 ///
 /// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it. The shortest of
 /// the members' queues and the shortest `max_wait` apply. A layer queues requests only if each member is configured to
-/// queue requests. So if none of `queue`, `max_wait` and `overflow` was called on a window, a
-/// [`LeakyBucket`](crate::algorithm::LeakyBucket) in the same tuple denies requests that arrive before their slot. No
+/// queue requests. So in a tuple of a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a window on which none of
+/// `queue`, `max_wait` and `overflow` was called, requests that arrive before the bucket's next slot are denied. No
 /// call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority)
 /// or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.
 macro_rules! tuple {
