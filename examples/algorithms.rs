@@ -1,4 +1,4 @@
-//! Compares four algorithms side by side: one quota, and four routes with one layer on each.
+//! Compares four algorithms with the same quota, on four routes with one layer each.
 //!
 //! The quota is 4 per 4 s for each IP address. Start the server:
 //!
@@ -19,7 +19,7 @@
 //!
 //! | route     | first | of six | of six | why                                                              |
 //! |-----------|-------|--------|--------|------------------------------------------------------------------|
-//! | `fixed`   | 1     | 3      | 4      | a new window began in between: seven in little over a second     |
+//! | `fixed`   | 1     | 3      | 4      | a new window began before the last six: seven in about a second  |
 //! | `sliding` | 1     | 3      | 1      | never more than four in any 4 s: only the first call is 4 s old  |
 //! | `token`   | 1     | 4      | 1      | the bucket was full again, then got one token in a second        |
 //! | `leaky`   | 1     | 5      | 5      | one at once, four after 1, 2, 3 and 4 s; one is denied           |

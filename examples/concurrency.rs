@@ -12,7 +12,7 @@
 //! for i in 1 2 3; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3004/ & done; wait
 //! ```
 //!
-//! You will see a 429 at once, and a 200 twice after five seconds. Interrupt a download (Ctrl-C), and the next download
+//! You will see a 429 at once, and a 200 twice after five seconds. If you interrupt a download (Ctrl-C), a new download
 //! is admitted at once. Press Ctrl-C in the server's terminal: the server rejects new downloads (503), and ends when
 //! the downloads in progress have ended.
 
@@ -86,7 +86,7 @@ async fn run() -> Result<(), String> {
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // Queued calls would keep the server from ending. `close` answers them, and all new calls, with 503.
+            // `close` answers all new calls with 503. If this limit queued calls, `close` would answer those as well.
             limiter.close();
         })
         .await

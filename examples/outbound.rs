@@ -1,4 +1,5 @@
-//! Limits a client to the rate that another service allows: its calls are queued instead of being denied there.
+//! Limits a client to the rate that another service allows. So calls are queued in the client instead of being denied
+//! by the service.
 //!
 //! The service allows 20 calls a second, and 20 at once. The service is part of this program, so that nothing else is
 //! needed:
@@ -8,9 +9,9 @@
 //! ```
 //!
 //! The client makes forty calls at once, twice. The first time, you will see the service deny about twenty of them
-//! (429). The second time, with a limit around the client, the service denies none: the first call is sent at once, and
-//! then one call every 50 ms. Finally, the client makes more calls than the queue holds. The calls for which there is
-//! no room are not sent, and return an error that says so.
+//! (429). The second time, there is a limit around the client, and the service denies none of the calls: the first is
+//! sent at once, and the others follow 50 ms apart. Finally, the client makes more calls than the queue has places for.
+//! The calls for which there is no place are not sent, and return an error that says so.
 //!
 //! A reqwest client can be limited in the same way, because it is a tower service, too. The service may still deny a
 //! call, because other clients use the same budget. The client should then wait for as long as `Retry-After` says.
@@ -60,12 +61,12 @@ fn limited() -> impl Calls<Error<legacy::Error>> {
     let algorithm = LeakyBucket::new(QUOTA).queue(40).max_wait(Duration::from_secs(10));
     // Each host has its own quota.
     let by_host = from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
-    // A call that this limit denies is not sent and has no response, so it returns an error.
+    // A call that this limit denies is not sent, so there is no response: the call returns an error.
     let limit = RateLimitLayer::new(by_host, algorithm).responder(ErrorResponder);
     ServiceBuilder::new().layer(limit).service(client())
 }
 
-/// The outcome of a group of calls that were made at once, and the time from the first call to the last result.
+/// The outcome of a group of calls that were made at once. `took` is the time from the first call to the last result.
 #[derive(Debug, Default)]
 struct Outcome {
     served: usize,

@@ -13,7 +13,8 @@
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' http://127.0.0.1:3000/; done
 //! ```
 //!
-//! To see the full response to a denied call (`Retry-After` counts down to 1), and the same response over HTTP/2:
+//! To see the full response to a denied call, and the same response over HTTP/2 (`Retry-After` decreases from call to
+//! call, down to 1):
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/

@@ -8,8 +8,8 @@
 //! cargo run --example per_user
 //! ```
 //!
-//! In another terminal, call first anonymously and then as Anna. You will see 200 three times and then 429, and then
-//! 200 five times and then 429:
+//! In another terminal, make four calls anonymously, then six as Anna. You will see 200 three times and then 429 for
+//! the anonymous calls, and 200 five times and then 429 for Anna's:
 //!
 //! ```text
 //! ask() { curl -s -o /dev/null -w '%{http_code} ' "$@"; }
@@ -18,7 +18,8 @@
 //! ```
 //!
 //! For the limiter, all items are one route, `/items/{id}`. So Bert gets twelve items, then 429. His own budget then
-//! has eight requests left. The route `/` has four requests left, so Bert gets 200 four times, then 429.
+//! has eight requests left. The calls of the others have left four requests on the route `/`, so Bert gets 200 four
+//! times there, then 429.
 //!
 //! ```text
 //! for i in $(seq 14); do ask -H 'Authorization: Bearer bert' http://127.0.0.1:3007/items/$i; done
@@ -31,8 +32,8 @@
 //! curl -i -H 'Authorization: Bearer anna' http://127.0.0.1:3007/items/1
 //! ```
 //!
-//! A caller with a wrong token counts as anonymous, so that guessing tokens is limited, too. To set another address:
-//! `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
+//! A caller with a wrong token is treated as anonymous, so that guessing tokens is limited, too. To set another
+//! address: `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -81,7 +82,8 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 }
 
 fn app() -> Router {
-    // The key is the user, or else the address. The token itself is not a key, so an invented token has no budget.
+    // The key is the user or, for anonymous callers, the address. The token itself is not a key, so an invented token
+    // has no budget.
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
     // The tier is the user's plan. If users change plans, their usage so far still counts.
     let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(ANONYMOUS)))

@@ -1,6 +1,7 @@
-//! Queues calls to a slow backend, which accepts ten calls a second, evenly, and no burst.
+//! Queues calls to a slow backend. The backend accepts ten calls a second if they are 100 ms apart, and no burst.
 //!
-//! Calls are queued instead of being denied: at most three calls, each for at most half a second. Start the server:
+//! Calls that come too early are queued instead of being denied: at most three calls, each for at most half a second.
+//! Start the server:
 //!
 //! ```text
 //! cargo run --example queue

@@ -28,7 +28,8 @@ const QUOTA: Quota = Quota::per_minute(10);
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Starts one copy of the app, with a connection of its own, as another process would. Returns its address.
+/// Starts one copy of the app. The copy has a connection of its own, as another process would have. Returns the address
+/// of the copy.
 async fn start_copy(url: &str) -> Result<SocketAddr> {
     // A call that takes longer than the deadline is answered with 503. In a data centre, the default of 50 ms is
     // enough.
@@ -47,8 +48,8 @@ async fn start_copy(url: &str) -> Result<SocketAddr> {
 
 /// Starts a server that stores nothing on disk, on a free port. The server ends when its process handle is dropped.
 async fn start_redis() -> Result<(Child, String)> {
-    // Redis cannot choose a free port itself. If another program takes the port meanwhile, the server ends, and another
-    // port is tried.
+    // Redis cannot choose a free port itself. If another program takes the port before Redis does, the server ends, and
+    // another port is tried.
     for _ in 0..5 {
         let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
         if let Some(server) = start_redis_on(port).await? {
@@ -84,7 +85,7 @@ async fn start_redis_on(port: u16) -> Result<Option<Child>> {
     Err("redis-server does not answer".into())
 }
 
-/// Returns the process id of the server on that port. It may be another server than the one that was started.
+/// Returns the process id of the server on that port. This may be another server than the one that was started.
 async fn process_at(port: u16) -> Result<Option<u32>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;

@@ -1,5 +1,4 @@
-//! Errors of a configuration. A denial is never an error: it is a
-//! [`Decision`](crate::Decision).
+//! Errors of a configuration. A denial is not one of them: it is a [`Decision`](crate::Decision).
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +8,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The error of a [`Quota`](crate::Quota) that cannot be created.
 ///
-/// The error's text shows the input and says what is accepted.
+/// The error's text says what is accepted. If a string was parsed and is not a quota, the text also shows the beginning
+/// of that string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     problem: Problem,
@@ -72,7 +72,7 @@ impl fmt::Display for QuotaError {
 
 impl Error for QuotaError {}
 
-/// The error of a text that cannot be a policy's name.
+/// The error of a string that cannot be a policy's name.
 ///
 /// A policy's name is sent in the `RateLimit` header fields, whose strings contain only printable ASCII (RFC 9651,
 /// section 3.3.3).
@@ -102,7 +102,7 @@ impl Error for PolicyNameError {}
 
 /// The error of a list of networks, or of a number of proxies, that is not valid.
 ///
-/// The error's text names the invalid entry, and says what to write.
+/// The error's text says what to write. If a single entry is the mistake, the text also names that entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     entry: Option<String>,
@@ -121,7 +121,7 @@ impl NetworkError {
 }
 
 impl NetworkError {
-    /// Creates the error of a list of trusted proxies that contains all addresses of a family.
+    /// Creates the error of a list of trusted proxies that contains all IPv4 or all IPv6 addresses.
     pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
         let reason = format!(
             "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \

@@ -2,9 +2,10 @@
 //!
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
-//! reports the remaining units. It answers a denied call with `429 Too Many Requests` and an exact `Retry-After` (gRPC:
-//! `RESOURCE_EXHAUSTED`). With a [`LeakyBucket`](algorithm::LeakyBucket), or any algorithm with `queue(n)` or
-//! `max_wait(duration)`, the layer queues requests and releases each at its scheduled time.
+//! reports the remaining units. It answers a denied call with `429 Too Many Requests` and the time to wait in
+//! `Retry-After`, or, if it is a gRPC call, with `RESOURCE_EXHAUSTED`. With a [`LeakyBucket`](algorithm::LeakyBucket),
+//! or an algorithm on which `queue(n)` or `max_wait(duration)` was called, the layer queues calls that cannot be
+//! admitted now, and forwards each of them when the algorithm admits it.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -30,72 +31,80 @@
 //! - [`RateLimiter`]: the engine, without any middleware.
 //! - [`Decision`]: the result of one call.
 //! - [`clock`]: the clocks, and how to test with one.
-//! - [`store`]: the state of the keys, what it costs and how it is bounded.
+//! - [`store`]: where the state of the keys is kept, and how the memory for it is bounded.
 //! - [`error`]: errors of a configuration.
 //!
 //! # Promises
 //!
-//! 1. **Never early.** No request is admitted that the exact algorithm would deny, over any length of time: decisions
-//!    use no floating-point numbers, and do not drift. A call is admitted late by at most one nanosecond. This holds for
-//!    every key in the key table. For keys that a full table evicts, or that share a bucket, see
-//!    [`OnFull`](store::OnFull).
+//! These promises are for state in memory. For state in Redis, see [what is not
+//! exact](guide::many_machines#what-is-not-exact).
+//!
+//! 1. **Never early.** No call is admitted that the algorithm, computed exactly, would deny. This holds over any length
+//!    of time: decisions use no floating-point numbers, and do not drift. Rounding makes a call late by at most one
+//!    nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full table
+//!    evicts, or that share a bucket, see [`OnFull`](store::OnFull).
 //! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
 //!    algorithm allows.
-//! 3. **A denial charges nothing**, and delays no later call: a client that retries in a loop is admitted as soon as a
-//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one of several limits denies a call,
-//!    the others do not charge it.
-//! 4. **`retry_after` is exact**: the same call is denied at every instant before that time, and allowed at that time,
-//!    if there is no other call for the key and no queued call is cancelled meanwhile. With
-//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), it may be later than necessary. `Retry-After` is this wait,
-//!    rounded up to seconds, at least 1. A denied call whose cost exceeds the limit has no `retry_after`. For a limit
-//!    of calls in progress, it is not known when a call will end: `retry_after` is `None`, and `Retry-After` is [a
+//! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
+//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple, or one of
+//!    several joined layers, denies a call, the other limits do not charge the call.
+//! 4. **`retry_after` is exact.** The same call is denied at every instant before this time has passed, and allowed as
+//!    soon as it has passed, if until then no other call for the key is made and no queued call is cancelled. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
+//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
+//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
+//!    progress, it is not known when a call will end: there is no `retry_after`, and `Retry-After` is [a
 //!    hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is exact**: that number of calls of cost 1, made by the same method (such as `check` or `acquire`),
-//!    would be admitted at this instant, and no more.
-//! 6. **A clock that steps back** admits nothing extra. If the clock is behind a key's time by at most one period, the
-//!    key's time stands still until the clock has caught up. If the clock is further behind, the key keeps its usage,
-//!    and its time continues from the new reading.
-//! 7. **Cancel safe.** A future that is dropped at any await point charges once or not at all, as its docs say. The
-//!    drop causes no waiter to miss its release, and leaves no slot of a queue taken.
-//! 8. **Bounded**: keys, queued calls per key and in total, memory per key, and work per call. Work per call is
-//!    constant; where tables and queues grow, and for [`SlidingLog`](algorithm::SlidingLog), it is constant on average.
-//!    Work is linear in the length of the key's queue, some 10 ns to 30 ns per waiter, for a call that:
-//!    - is cancelled while it is queued, or arrives after a queued call was cancelled;
-//!    - has a `max_wait`, or is a peek, after a window has released a waiter late;
-//!    - drops the oldest waiter of a window or of [`Smooth`](algorithm::Smooth) from a full queue;
-//!    - has priority and is denied;
-//!    - has another [tier](algorithm::Tiered) than the queued calls.
+//! 5. **`remaining` is exact**: exactly that many calls of cost 1, made by the same method (such as `check` or
+//!    `acquire`), would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes calls
+//!    that would be queued.
+//! 6. **A clock that steps back** admits nothing extra. If the clock is behind the latest reading that a key has
+//!    observed, by at most one period, the key's time stands still until the clock has caught up. If the clock is
+//!    further behind, the key keeps its used units, and the key's time continues from the new reading.
+//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all; the docs of the
+//!    method say which. The other waiters of the key are still released, and the dropped call leaves no slot of a queue
+//!    taken.
+//! 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per call. The work
+//!    per call is constant, with two exceptions. It is constant only on average for a call that makes a table or a
+//!    queue grow, and for calls of [`SlidingLog`](algorithm::SlidingLog). It is linear in the length of the key's
+//!    queue, about 10 ns to 30 ns per waiter, for calls that:
+//!    - are cancelled while they are queued, or arrive after a queued call was cancelled;
+//!    - have a `max_wait`, or only peek, and arrive after a window has released a waiter late;
+//!    - evict the oldest waiter from the full queue of a window or of [`Smooth`](algorithm::Smooth);
+//!    - have priority and are denied;
+//!    - have another [tier](algorithm::Tiered) than the queued calls.
 //!
-//!    By default, a flood of keys causes no new key to be denied, neither during the flood nor afterwards. See
-//!    [floods of keys](guide::floods).
-//! 9. **No panic on input**: no header, key, cost or reading of the clock causes a panic, and no quota that can be
-//!    created.
+//!    By default, a flood of keys causes no new key to be denied, neither during the flood nor afterwards, unless the
+//!    table is full of keys with calls in progress or queued calls, which are never evicted. See [floods of
+//!    keys](guide::floods).
+//! 9. **No panic on input**: no header, key, cost, clock reading or valid quota causes a panic.
 //! 10. **A rejected request costs little**: its body is not read, unless the responder is configured to
 //!     [drain](middleware::HttpResponder::drain) it.
 //!
 //! # What it is not
 //!
-//! State in memory holds for one process, and is lost when the process ends. With the feature `redis`, state can be
+//! State in memory belongs to one process, and is lost when the process ends. With the feature `redis`, state can be
 //! kept in Redis instead. The crate does not protect against floods that exhaust bandwidth or the accept queue; use the
 //! kernel or an edge proxy for that.
 //!
 //! # Features
 //!
-//! Features only add items, and change no behaviour.
+//! A feature adds what this list says, and changes nothing else.
 //!
-//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, and
-//!   `key::Route` its `MatchedPath`; handlers take a [`Decision`] as an argument.
+//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
+//!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
+//!   a [`Decision`] as an argument.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
-//!   service keeps its name.
+//!   service still implements tonic's `NamedService`.
 //! - `redis`: `store::redis::RedisStore`, for limits that several machines share, in Redis or Valkey. `redis-tls` adds
 //!   encrypted connections.
-//! - `metrics`: the method `record_metrics` of a layer, which gives its counts to the recorder of the
+//! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
-//! - `test-util`: the module `test_util`, with the promises of a store as tests, for stores of your own.
-//! - `tracing` (default): log events. Each kind of configuration mistake that affects requests is logged once as an
-//!   error, and a store that fails is logged as an error. Some probable mistakes are logged as warnings, such as a
-//!   window with a quota that has a burst. Each request that was queued, denied, or has an invalid key is logged at
-//!   level `debug`.
+//! - `test-util`: the module `test_util`, with tests that a store of your own must pass.
+//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests once, as an
+//!   error. It also logs as an error that its store fails. Some probable mistakes are logged as warnings, such as a
+//!   window whose quota has a burst. Requests that were queued or denied, or whose key is invalid, are logged at level
+//!   `debug`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,9 +1,9 @@
 //! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide has the table of names and
 //! labels.
 //!
-//! Layers keep these counts anyway, and recording copies them into the recorder's counters. So calls do no work for the
-//! recorder, except that each wait of a queued call is recorded at once. The recorder's totals are as exact as the
-//! layers' counts. No label contains a key.
+//! Layers keep these counts in any case, and [`record`] copies them into the recorder's counters. So a call does no
+//! work for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The
+//! recorder's totals are as exact as the layers' counts. No label contains a key.
 
 use std::time::Duration;
 

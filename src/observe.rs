@@ -7,8 +7,8 @@ use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
 
-/// The log events of a policy. Each kind of mistake is logged once, because a caller could cause the same mistake any
-/// number of times.
+/// The log events of a policy. At levels above `debug`, each kind of mistake is logged once, because a caller could
+/// cause the same mistake any number of times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     /// One bit for each kind of error that has been logged.
@@ -18,11 +18,11 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// The state of a store as it was logged last: failing, or restored.
+/// The latest state of a store that was logged: failing, or deciding again.
 ///
 /// A caller may be able to make every second request fail, for example with a key whose value in the store is not
-/// valid. So after each failure that is logged, twice as many decisions in a row are needed before the store counts as
-/// restored.
+/// valid. So the store is logged as deciding again only after a number of decisions in a row. This number doubles with
+/// each failure that is logged, up to [`MAX_NEEDED`].
 #[derive(Debug, Default)]
 struct StoreState {
     fails: AtomicBool,
@@ -31,12 +31,12 @@ struct StoreState {
 
 #[derive(Debug, Default)]
 struct Restored {
-    /// The decisions in a row since the last failure.
+    /// The number of decisions in a row since the last failure.
     decided: u32,
     needed: u32,
 }
 
-/// The maximum number of decisions in a row that are needed before a store counts as restored.
+/// The maximum number of decisions in a row that are needed before a store is logged as deciding again.
 const MAX_NEEDED: u32 = 1_024;
 
 impl StoreState {
@@ -51,8 +51,8 @@ impl StoreState {
         is_first
     }
 
-    /// Records a decision while the store counts as failing. Returns whether the store now counts as restored, which
-    /// must be logged.
+    /// Records a decision of a store whose failure was logged. Returns whether it must be logged that the store decides
+    /// again.
     #[cold]
     fn decided(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,9 +76,9 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. The first request whose
-    /// list of addresses has fewer entries than there are trusted hops is logged as a warning instead, since a wrong
-    /// number of hops causes the same error.
+    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. One case is logged as a
+    /// warning, once: a list of addresses with fewer entries than there are trusted hops, since a wrong number of hops
+    /// causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
             warn(policy, "a request is refused because its list of addresses is too short", error);
@@ -87,8 +87,8 @@ impl Observer {
         }
     }
 
-    /// Logs that the store fails, unless this was already logged. `admits` says whether requests that the store cannot
-    /// decide are admitted.
+    /// Logs that the store fails, unless the failure is already logged. `admits` says whether requests that the store
+    /// cannot decide are admitted.
     #[cold]
     pub(crate) fn store_error(&self, policy: &str, error: &BoxError, admits: bool) {
         if self.store.failed() {
@@ -100,7 +100,7 @@ impl Observer {
         }
     }
 
-    /// Logs that the store decides again, if its failure was logged and enough decisions in a row have been made since.
+    /// Logs that the store decides again, if its failure was logged and it has since made enough decisions in a row.
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
@@ -143,7 +143,8 @@ impl Observer {
     #[cfg(not(feature = "tracing"))]
     pub(crate) fn denied(&self, _: &str, _: &Decision) {}
 
-    /// Logs a call that was admitted in shadow mode, but would have been denied or queued, at level `debug`.
+    /// Logs, at level `debug`, a call that was admitted only because of shadow mode, and would otherwise have been
+    /// denied or queued.
     #[cfg(feature = "tracing")]
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
@@ -153,7 +154,7 @@ impl Observer {
     pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
-/// Logs that a limiter was built from a window and a quota with a burst, which a window ignores.
+/// Logs that a limiter was built from a window whose quota has a burst. A window ignores the burst.
 #[cfg(feature = "tracing")]
 pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! A limit per period, and a burst: parsed once, valid for ever.
+//! A limit per period, and a burst.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,11 +15,10 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 
 /// A limit per period, and a burst.
 ///
-/// Reads as English: `Quota::per_minute(100)` is one hundred calls a minute. The limit and the period set the rate. The
-/// burst sets how many units may arrive at one instant. The burst is the capacity of a
-/// [`TokenBucket`](crate::algorithm::TokenBucket), and the default length of the queue of a
-/// [`LeakyBucket`](crate::algorithm::LeakyBucket) or a [`Smooth`](crate::algorithm::Smooth). Windows use only the
-/// limit. Unless [`burst`](Quota::burst) is called, the burst equals the limit.
+/// `Quota::per_minute(100)` is a limit of one hundred calls a minute. The limit and the period set the rate. The burst
+/// is the capacity of a [`TokenBucket`](crate::algorithm::TokenBucket), and the default length of the queue of a
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) or a [`Smooth`](crate::algorithm::Smooth). Windows do not use the
+/// burst. Unless [`burst`](Quota::burst) is called, the burst equals the limit.
 ///
 /// A quota is always valid: its limit and burst are from 1 to `u64::MAX`, and its period is from one nanosecond to 292
 /// years.
@@ -54,7 +53,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Panics if `limit` is 0. For a limit from outside the program, use [`per`](Quota::per) or parse a text.
+    /// Panics if `limit` is 0. For a limit from outside the program, use [`per`](Quota::per) or parse a string.
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::checked(limit, SECOND)
@@ -111,7 +110,8 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// Sets how many units may arrive at one instant. The default is the limit.
+    /// Sets the burst: for example, how many units a [`TokenBucket`](crate::algorithm::TokenBucket) can admit at one
+    /// instant. The default is the limit.
     ///
     /// # Panics
     ///
@@ -135,8 +135,7 @@ impl Quota {
         Duration::from_nanos(self.period)
     }
 
-    /// Returns the burst: how many units may arrive at one instant. Without a call of [`burst`](Quota::burst), this is
-    /// the limit.
+    /// Returns the burst. Without a call of [`burst`](Quota::burst), this is the limit.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst
@@ -152,11 +151,11 @@ impl Quota {
     }
 }
 
-/// Reads `100/minute`, `10/s`, `1000 per day`, `5 per 2s`, `100/min burst 20`.
+/// Parses a quota such as `100/minute`, `10/s`, `1000 per day`, `5 per 2s` or `100/min burst 20`.
 ///
-/// A time is an optional whole number and a unit: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`,
-/// `hr`, `hrs`, `d`, or the unit's full name, in the singular or plural. Upper case is accepted, and so are additional
-/// spaces between the parts. Digits may be grouped by `_`.
+/// The period is an optional whole number and a unit of time: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`,
+/// `mins`, `h`, `hr`, `hrs`, `d`, or the full name of one of these, in the singular or plural. Upper case is accepted,
+/// and so are additional spaces between the parts. Digits may be grouped by `_`.
 impl FromStr for Quota {
     type Err = QuotaError;
 
@@ -205,11 +204,11 @@ fn span(text: &str) -> Option<Duration> {
         "d" | "day" | "days" => DAY,
         _ => return None,
     };
-    // A product that does not fit is beyond the longest period, and `per` returns that error.
+    // A product that does not fit is beyond the longest period, so `per` returns an error for it.
     Some(Duration::from_nanos(count.saturating_mul(nanos)))
 }
 
-/// Writes a text that parses back to the same quota.
+/// Writes a string that parses to the same quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 6] =

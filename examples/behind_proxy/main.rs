@@ -1,14 +1,14 @@
 //! Limits an app behind a proxy by the client's address, not by the proxy's.
 //!
-//! This program contains a small proxy; any proxy that appends to `X-Forwarded-For` would do. Start the app and the
+//! This program contains a small proxy. Any proxy that appends to `X-Forwarded-For` would do. Start the app and the
 //! proxy:
 //!
 //! ```text
 //! cargo run --example behind_proxy
 //! ```
 //!
-//! The app responds with the address that its limiter uses. It trusts 127.0.0.1, from which the proxy calls. So call
-//! from another address: on Linux, all of 127.0.0.0/8 is this machine (elsewhere: `sudo ifconfig lo0 alias
+//! The app responds with the address that its limiter uses. The app trusts 127.0.0.1, from which the proxy calls. So
+//! call from another address: on Linux, all of 127.0.0.0/8 is this machine (elsewhere: `sudo ifconfig lo0 alias
 //! 127.0.0.2`).
 //!
 //! ```text
@@ -18,8 +18,8 @@
 //! ```
 //!
 //! You will see 127.0.0.2 each time. The first call is made through the proxy. The second call is made through the
-//! proxy with a forged header; the proxy's entry is the last one, and the search from the right ends there. The third
-//! call is made directly to the app; its peer is not trusted, so no header is read.
+//! proxy with a forged header. The last entry of the header is then the proxy's, and the search from the right ends
+//! there. The third call is made directly to the app. Its peer is not trusted, so no header is read.
 //!
 //! A new forged address for each call does not bypass the limit either. You will see 200 five times, then 429:
 //!
@@ -27,8 +27,8 @@
 //! for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{http_code}\n' --interface 127.0.0.3 -H "X-Forwarded-For: 192.0.2.$i" http://127.0.0.1:3006/; done
 //! ```
 //!
-//! A trusted peer can claim any address. Without `--interface` you call from 127.0.0.1, as the proxy does, and the app
-//! accepts the forged address: 192.0.2.7.
+//! A trusted peer can claim any address. Without `--interface` you call from 127.0.0.1, as the proxy does. So the app
+//! trusts the forged header, and you will see 192.0.2.7.
 //!
 //! ```text
 //! curl -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 type Upstream = Client<HttpConnector, Incoming>;
 
-/// Forwards requests to `app`, forever.
+/// Forwards all requests to `app`. Returns only if the listener fails.
 pub(crate) async fn serve(listener: TcpListener, app: SocketAddr) -> std::io::Result<()> {
     let upstream: Upstream = Client::builder(TokioExecutor::new()).build_http();
     loop {
@@ -58,7 +58,7 @@ async fn forward(
     }
 }
 
-/// Appends the peer's address. Entries that the client sent stay to the left of it.
+/// Appends the peer's address. Entries that the client sent stay to the left of this address.
 fn append_peer(headers: &mut HeaderMap, peer: SocketAddr) {
     let peer = HeaderValue::try_from(peer.ip().to_string()).expect("an address is ASCII");
     headers.append("x-forwarded-for", peer);

@@ -1,11 +1,11 @@
 //! The colours, for light and for dark pages.
 //!
-//! The plotting crate draws in the colours of a light page. In the file, each colour becomes a CSS variable, whose
-//! value depends on the theme of the page.
+//! The plotting crate draws in the colours of a light page. In the SVG file, each of these colours is replaced by a CSS
+//! variable, whose value depends on the theme of the page.
 
 use plotters::prelude::RGBColor;
 
-/// The class of a picture, to which the variables belong.
+/// The CSS class of a picture. The variables are defined for this class.
 pub(crate) const CLASS: &str = "throttle-picture";
 
 /// A colour: the variable's name, the colour on a light page, and the CSS values for light and for dark pages.
@@ -21,7 +21,7 @@ pub(crate) const PAPER: RGBColor = RGBColor(255, 255, 255);
 pub(crate) const INK: RGBColor = RGBColor(34, 34, 34);
 pub(crate) const BAND: RGBColor = RGBColor(245, 245, 245);
 pub(crate) const GRID: RGBColor = RGBColor(220, 220, 220);
-// The palette of Okabe and Ito; some colours are darker on light pages and lighter on dark pages.
+// The palette of Okabe and Ito. Some colours are changed: darker on light pages, and lighter on dark pages.
 pub(crate) const BLUE: RGBColor = RGBColor(0, 114, 178);
 pub(crate) const GREEN: RGBColor = RGBColor(0, 130, 95);
 pub(crate) const ORANGE: RGBColor = RGBColor(213, 94, 0);
@@ -30,7 +30,7 @@ pub(crate) const FILL: RGBColor = RGBColor(214, 230, 242);
 pub(crate) const OVER: RGBColor = RGBColor(240, 170, 110);
 
 const COLORS: [Color; 10] = [
-    // Rustdoc's own variables. Each has a value for a picture that is shown outside of a rustdoc page.
+    // Rustdoc's own variables, each with a fallback value for a picture that is shown outside of a rustdoc page.
     color("paper", PAPER, "var(--main-background-color,#ffffff)", "var(--main-background-color,#222222)"),
     color("ink", INK, "var(--main-color,#222222)", "var(--main-color,#dddddd)"),
     color("band", BAND, "#7f7f7f14", "#7f7f7f26"),
@@ -47,8 +47,8 @@ const fn color(name: &'static str, drawn: RGBColor, light: &'static str, dark: &
     Color { name, drawn, light, dark }
 }
 
-/// Returns the style sheet, in one line. On a page of rustdoc, the theme is that of the page; a picture that is shown
-/// alone follows the theme of the system.
+/// Returns the style sheet, in one line. On a page of rustdoc, the picture follows the theme of the page. A picture
+/// that is shown alone follows the theme of the system.
 pub(crate) fn style() -> String {
     let values = |value: fn(&Color) -> &str| -> String {
         COLORS.iter().map(|color| format!("--{}:{};", color.name, value(color))).collect()
@@ -60,7 +60,7 @@ pub(crate) fn style() -> String {
     )
 }
 
-/// Replaces the colours that were drawn with CSS variables.
+/// Replaces each colour of the drawing by its CSS variable.
 pub(crate) fn themed(svg: &str) -> String {
     COLORS.iter().fold(svg.to_owned(), |svg, color| {
         let RGBColor(red, green, blue) = color.drawn;

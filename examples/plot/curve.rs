@@ -1,4 +1,4 @@
-//! A number over time: the state of an algorithm, or the number of admitted calls.
+//! A value over time: the state of an algorithm, or the number of admitted calls.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::workload::Workload;
 /// The quota of the pictures, in thousandths of a unit, so that fractions of a unit are visible.
 pub(crate) const FINE: Quota = Quota::per_second(1_000 * QUOTA.limit());
 
-/// The minimum change, in thousandths, that is drawn as a step. A bucket's refill in a millisecond is smaller.
+/// A change by more than this, in thousandths, is drawn as a step. In a millisecond, a bucket refills by less.
 const STEP: u32 = 100;
 
-/// Points in milliseconds and thousandths, connected by straight lines.
+/// The points of a line: for each of them, a time in milliseconds and a value in thousandths.
 #[derive(Debug, Default)]
 pub(crate) struct Curve {
     pub(crate) points: Vec<(i32, i32)>,
@@ -31,10 +31,12 @@ impl Curve {
         curve
     }
 
-    /// Creates the curve of the limiter's state as reported by `peek`, with the calls that were admitted.
+    /// Creates the curve of a limiter's state as reported by `peek`. Only the admitted calls of `workload` are made,
+    /// each when it was admitted.
     ///
     /// Denied calls are left out, since they charge nothing. A call that was queued is made at its scheduled time. So
-    /// no call is queued here, and `peek` shows the state itself. The algorithm has the quota [`FINE`].
+    /// no call is queued here, and `peek` reports the state of the algorithm alone. The quota of `algorithm` is
+    /// [`FINE`].
     pub(crate) fn inside<A: Algorithm>(
         algorithm: A,
         workload: &Workload,
@@ -66,8 +68,8 @@ impl Curve {
         curve
     }
 
-    /// Creates the curve of the value that `read` returns at each millisecond, and before and after each call. `call`
-    /// makes the calls.
+    /// Creates the curve of the value that `read` returns at each millisecond, and before and after each call. The
+    /// function `call` makes a call.
     pub(crate) fn replay(
         clock: &ManualClock,
         calls: &[Duration],
@@ -86,7 +88,7 @@ impl Curve {
         curve
     }
 
-    /// Adds a value. Where whole units are added or removed, the curve has a step.
+    /// Adds a value. If the value differs from the previous one by more than [`STEP`], the curve has a step.
     fn push(&mut self, at: Duration, value: u64) {
         let new = (small(at.as_millis()), small(value));
         if let Some(last) = self.points.last().filter(|last| last.1.abs_diff(new.1) > STEP) {

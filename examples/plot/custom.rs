@@ -48,7 +48,8 @@ pub(crate) fn lockout() -> Scene {
     let clock = ManualClock::new();
     let second = limiter(&clock);
     let call = |_| _ = second.check(KEY);
-    // The numbers of a curve are thousandths: here, the milliseconds of a second.
+    // The values of a curve are in thousandths. Here, the value is a time in seconds, so its thousandths are
+    // milliseconds.
     let wait =
         |_| second.peek(KEY).retry_after().unwrap_or_default().as_millis().try_into().unwrap_or(u64::MAX);
     let curve = Curve::replay(&clock, &arrivals(), call, wait);

@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     pub(crate) title: &'static str,
     /// The sentence that states the limit.
     pub(crate) limit: &'static str,
-    /// True if the limit is a number of calls per second, so that the last panel shows where the limit is exceeded.
+    /// `true` if the limit is a number of calls per second. The last panel then shows where the limit is exceeded.
     pub(crate) is_per_second: bool,
     pub(crate) workload: Workload,
     pub(crate) inside: Inside,
@@ -33,7 +33,7 @@ pub(crate) struct Scene {
 pub(crate) struct Inside {
     pub(crate) name: &'static str,
     pub(crate) curve: Curve,
-    /// A reference level and its name.
+    /// A value at which a dashed line is drawn, and the name of this line.
     pub(crate) level: (i32, &'static str),
     /// The largest number on the axis.
     pub(crate) max: i32,
@@ -121,8 +121,9 @@ fn used(decision: Decision) -> u64 {
     FINE.limit() - decision.remaining()
 }
 
-/// Returns the number of stored permits. Both kinds of `Smooth` store the permits of one second. After the next
-/// scheduled time, a key becomes fresh in the time in which the missing permits are stored.
+/// Returns the number of stored permits, in thousandths. In these pictures, both kinds of `Smooth` store at most the
+/// permits of one second. `reset_after` less `retry_after` is the time in which the permits are stored that are missing
+/// up to this maximum.
 fn saved(decision: Decision) -> u64 {
     let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
     let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();

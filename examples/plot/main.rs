@@ -1,15 +1,16 @@
-//! Draws the pictures in the docs: one workload, decided by each algorithm.
+//! Draws the pictures in the docs: the same calls, decided by each algorithm.
 //!
 //! ```text
 //! cargo run --example plot
 //! ```
 //!
-//! You will see the names of the files that the program writes, with a summary of the calls' outcomes. Without an
-//! argument, the program draws the pictures of the docs, in `src/algorithm/pictures`. To write to another folder:
-//! `cargo run --example plot -- target/pictures`.
+//! You will see the names of the files that the program writes, and for each file how many calls passed, waited and
+//! were refused. Without an argument, the program writes the pictures of the docs, in `src/algorithm/pictures`. To
+//! write to another folder: `cargo run --example plot -- target/pictures`.
 //!
-//! The same calls are made in each picture, and the limit is 4: per second, or at a time. Nothing is simulated: a
-//! [`RateLimiter`] with a [`ManualClock`] decides.
+//! The same calls are made in each picture. The limit is 4 per second. In the picture of `Concurrency` it is 4 at a
+//! time, and in that of `Tiered` 8 per second during a part of the time. Nothing is simulated: a [`RateLimiter`] with a
+//! [`ManualClock`] decides.
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock

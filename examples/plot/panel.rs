@@ -24,7 +24,8 @@ pub(crate) struct Panel<'p, 'b> {
 }
 
 impl<'p, 'b> Panel<'p, 'b> {
-    /// Creates a panel below `top`, in pixels, with its name above it and values up to `max`, in thousandths.
+    /// Creates a panel below `top`, which is in pixels, with its name above the panel. The y axis ends at `max`, in
+    /// thousandths.
     pub(crate) fn new(
         root: &'p DrawingArea<SVGBackend<'b>, Shift>,
         name: &str,
@@ -43,7 +44,7 @@ impl<'p, 'b> Panel<'p, 'b> {
         calls * ROW + ROW / 2
     }
 
-    /// Draws the marks of calls, stacked where several have the same instant. The panel must be as high as
+    /// Draws the marks of calls. Marks of the same instant are stacked. The panel must be as high as
     /// [`height`](Panel::height) returns.
     pub(crate) fn columns(&self, marks: &[(i32, Mark)]) -> Result<(), Box<dyn Error>> {
         let (mut last, mut row) = (None, 0);
@@ -56,7 +57,7 @@ impl<'p, 'b> Panel<'p, 'b> {
         Ok(())
     }
 
-    /// Draws a curve and fills the area below it; the part above `over` is highlighted.
+    /// Draws a curve and fills the area below it. The part of the area above `over` has another colour.
     pub(crate) fn curve(&self, curve: &Curve, over: i32) -> Result<(), Box<dyn Error>> {
         let fill = |from: i32, color: RGBColor| {
             let mut edge = vec![(0, from)];
@@ -71,7 +72,7 @@ impl<'p, 'b> Panel<'p, 'b> {
         self.line(curve.points.clone(), LINE.stroke_width(2))
     }
 
-    /// Draws a reference level, with its name at the right.
+    /// Draws a dashed line at a value, with its name at the right.
     pub(crate) fn level(&self, value: i32, name: &str) -> Result<(), Box<dyn Error>> {
         let (x, y) = self.area.translate(&(end(), value));
         write(self.root, name, (x - 2, y - 8), HPos::Right, 12, FontStyle::Normal)?;
@@ -90,7 +91,7 @@ impl<'p, 'b> Panel<'p, 'b> {
         Ok(())
     }
 
-    /// Writes a number below the first flat part of the curve at that value.
+    /// Writes `value`, converted from thousandths, below the first flat part of the curve at that value.
     pub(crate) fn peak(&self, curve: &Curve, value: i32) -> Result<(), Box<dyn Error>> {
         let flat = curve.points.windows(2).find(|pair| pair[0].1 == value && pair[1].1 == value);
         let Some([from, to]) = flat else { return Ok(()) };

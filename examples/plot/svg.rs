@@ -2,8 +2,8 @@
 
 use crate::colors::{CLASS, style, themed};
 
-/// Rewrites the SVG of the plotting crate. The result scales with the page, has the colours of the page and a label for
-/// screen readers, and is one block of Markdown, without empty lines.
+/// Rewrites the SVG of the plotting crate. The result scales with the page, has the colours of the page, and has a
+/// label for screen readers. It is one block of Markdown, without empty lines.
 pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> String {
     let body =
         svg.split_once("<svg ").and_then(|(_, rest)| rest.split_once('>')).map_or(svg, |(_, body)| body);

@@ -55,7 +55,7 @@ pub(crate) fn legend(
     Ok(())
 }
 
-/// Writes a text, vertically centred, of a size in pixels.
+/// Writes `text`, vertically centred at `at`. The size is in pixels.
 pub(crate) fn write(
     root: &DrawingArea<SVGBackend<'_>, Shift>,
     text: &str,

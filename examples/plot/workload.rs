@@ -46,7 +46,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// Calls a limiter at the given times. Calls that have to wait are queued.
+    /// Calls a limiter at each of the given times. Calls that have to wait are queued.
     pub(crate) fn of<A: Algorithm>(algorithm: A, arrivals: &[Duration]) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();

@@ -42,7 +42,7 @@ const STAMP: usize = TIME + 5;
 const MONTHS: [&[u8]; 12] =
     [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
 
-/// Returns the Unix time of a time in the log. Years from 1970 to 2500 are accepted.
+/// Converts a time of the log to Unix time. Years from 1970 to 2500 are accepted.
 fn unix_time(time: &[u8; TIME]) -> Option<u64> {
     let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
     let west = match time[21] {
@@ -85,7 +85,7 @@ fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
-/// Returns the position of the quote that ends a quoted text; `\"` does not end it.
+/// Returns the position of the quote that ends a quoted string. An escaped quote (`\"`) does not end it.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut escaped = false;
     text.iter().position(|byte| {

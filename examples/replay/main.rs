@@ -1,4 +1,4 @@
-//! Replays an access log against each algorithm.
+//! Replays an access log against four algorithms.
 //!
 //! ```text
 //! cargo run --release --example replay -- /var/log/apache2/access.log --limit "10/min burst 5"
@@ -8,13 +8,13 @@
 //! refused most.
 //!
 //! - The log is in Apache's common or combined format. Lines in other formats are counted and left out.
-//! - The times of the log are the clock. They are whole seconds and not quite in order, so requests are sorted by time
-//!   first; requests of the same second stay in the order of the log.
-//! - A client is the first field, grouped as [`PeerIp`](tower_throttle::key::PeerIp) groups it: an IPv4 address, an
-//!   IPv6 /64, or a host name as written.
+//! - The clock follows the times of the log. These are whole seconds and not quite in order, so requests are first
+//!   sorted by time. Requests of the same second stay in the order of the log.
+//! - A client is the first field of a line, grouped as [`PeerIp`](tower_throttle::key::PeerIp) groups it: an IPv4
+//!   address, an IPv6 /64, or a host name as written.
 //! - A call in the leaky bucket's queue waits until it is admitted: no client disconnects.
 //!
-//! The exit code is 2 if there is nothing to replay: a file that cannot be read, an invalid quota, an unknown argument.
+//! The exit code is 2 if the log cannot be read, or if an argument is not valid.
 
 mod line;
 mod log;

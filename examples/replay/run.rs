@@ -38,7 +38,7 @@ impl Outcome {
     }
 }
 
-/// Calls a limiter at the log's times. Calls that have to wait are kept until they are admitted.
+/// Calls a limiter at the times of the log. Calls that have to wait are kept until they are admitted.
 pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     let clock = ManualClock::new();
     // The key table has room for every client, so that no client is evicted.
@@ -50,7 +50,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     for request in &log.requests {
         let time = Duration::from_secs(request.time);
         // The clock moves in small steps, so that queued calls are admitted on time and in the order of arrival. If a
-        // slot were overdue by more than the 5 ms that a queue tolerates, the queue would move its schedule.
+        // call were admitted more than 5 ms late, the queue would move its schedule.
         while !queues.is_empty() && now + STEP < time {
             now += STEP;
             clock.set(now);
@@ -73,7 +73,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     outcome
 }
 
-/// The maximum step of the clock while calls are queued, so no slot is overdue by more than this step.
+/// The maximum step of the clock while calls are queued. So a call is admitted at most this long after its slot.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
@@ -107,14 +107,15 @@ mod tests {
 
     #[test]
     fn the_four_differ_as_they_should() {
-        // The limit is 4 per 4 s. One call arrives first, three arrive just before the window ends, and six after it.
+        // The limit is 4 per 4 s. One call arrives first, three arrive just before the first window ends, and six when
+        // it ends.
         let quota: Quota = "4 per 4s".parse().unwrap();
         let log = log(&[100, 103, 103, 103, 104, 104, 104, 104, 104, 104]);
         assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
         assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
         assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
-        // At 103 s, one call is admitted, and two are queued for 104 s and 105 s. At 104 s, the first of these has left
-        // the queue, which has three free slots for six calls.
+        // At 103 s, one call is admitted, and two are queued for 104 s and 105 s. At 104 s, the first of the two has
+        // left the queue, which has three free slots for six calls.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }
 

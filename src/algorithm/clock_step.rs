@@ -1,15 +1,15 @@
-//! The time of a key, for clocks that step back.
+//! How the time of a key follows a clock that may step back.
 
 use crate::clock::Nanos;
 
-/// The maximum time, in nanoseconds, by which a slot may be overdue when a queued call is charged for it: five ticks of
-/// tokio's timer.
+/// A queued call that is released late is charged as of its scheduled time, but at most this many nanoseconds before
+/// the release: five ticks of tokio's timer.
 ///
-/// A timer that is late by up to this time does not lower the rate. After a longer stall the schedule moves, so that
-/// admissions do not exceed the rate.
+/// A timer that is late by up to this time does not lower the rate. After a longer stall the schedule moves to later
+/// times, so that missed admissions are not made up for.
 pub(super) const MAX_OVERDUE: u64 = 5_000_000;
 
-/// Returns the earliest slot for which a queued call can still be charged at `now`.
+/// Returns the earliest time at which a queued call that is released at `now` can be charged.
 #[inline]
 pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
     Nanos(now.0.saturating_sub(MAX_OVERDUE))
@@ -18,18 +18,19 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 /// The effect of a clock reading on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockStep {
-    /// The time by which the key's time advances, in nanoseconds.
+    /// How far the key's time advances, in nanoseconds.
     pub(super) elapsed: u64,
-    /// The time by which the clock is behind the key's time. The key's time stands still until the clock has caught up.
+    /// How far the clock is behind the key's time, in nanoseconds. The key's time stands still until the clock has
+    /// caught up. 0 if the clock was set back.
     pub(super) behind: u64,
-    /// The time by which the clock was set back, if the key's time continues from the new reading. Otherwise 0.
+    /// How far the clock was set back, in nanoseconds, if the key's time continues from the new reading. Otherwise 0.
     pub(super) set_back: u64,
 }
 
 /// Returns the effect of the reading `now` on a key whose latest reading was `last`.
 ///
 /// While `now` is up to one `period` behind `last`, the key's time stands still. If `now` is further behind, the clock
-/// was set back: the key keeps its used units, and its time continues from `now`.
+/// is assumed to have been set back: the key's used units stay used, and the key's time continues from `now`.
 #[inline]
 pub(super) const fn step(last: Nanos, now: Nanos, period: u64) -> ClockStep {
     if now.0 >= last.0 {
@@ -43,7 +44,7 @@ pub(super) const fn step(last: Nanos, now: Nanos, period: u64) -> ClockStep {
 }
 
 impl ClockStep {
-    /// Returns the latest reading of the key after this step.
+    /// Returns the key's time after this step.
     #[inline]
     pub(super) const fn last_update(&self, now: Nanos) -> Nanos {
         now.saturating_add(self.behind)

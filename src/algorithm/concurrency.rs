@@ -1,7 +1,7 @@
 //! The limit of calls in progress.
 
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::semaphore::{Semaphore, SharedPermit};
+use crate::algorithm::semaphore::Semaphore;
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -16,19 +16,21 @@ use crate::decision::Decision;
 /// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are
 /// [released](crate::limiter::RateLimiter::release) by hand.
 ///
-/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. A call that finds the queue
-/// full is denied at once. The wait is not known in advance, so a queued call is denied after it has waited for
-/// [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the first waiter is
-/// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
-/// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
+/// With a [`queue`](Concurrency::queue), calls wait for a permit in the order of arrival. By default, a call that finds
+/// the queue full is denied at once. The wait is not known in advance, so a call is queued first, and denied once it
+/// has waited for [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the
+/// first waiter is neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this
+/// limit with a rate, join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a
+/// tuple.
 ///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
-/// [share buckets](crate::store::OnFull::ShareBuckets), a key stays in its bucket while any permit of that bucket is
-/// held. In code, prefer permits to `release`: a permit records the bucket from which it was taken.
+/// [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its bucket
+/// while any permit of that bucket is held, even if the table has room again. In code, prefer permits to `release`: a
+/// permit records from which bucket its units were taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
-/// affects calls in progress. The units of a permit are subtracted from the total that counted them, even if the
-/// algorithm was [replaced](crate::limiter::RateLimiter::replace) meanwhile.
+/// affects calls in progress. When a permit is dropped, its units are subtracted from the total that counted them, even
+/// if the algorithm was [replaced](crate::limiter::RateLimiter::replace) while the permit was held.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;
@@ -42,7 +44,7 @@ use crate::decision::Decision;
 /// assert!(limiter.try_acquire_permit("user:42").is_ok());
 /// ```
 ///
-/// This picture shows the [same calls as every picture](crate::algorithm#pictures), each of which takes 0.6 s:
+/// This picture shows the [same calls as every picture](crate::algorithm#pictures). Each call takes 0.6 s:
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/concurrency.svg"))]
 ///
@@ -55,11 +57,11 @@ use crate::decision::Decision;
 ///
 /// **Where it breaks.** The handler returns when the head of the response is ready, but a download continues for
 /// minutes after that. And a call can end without a count down: the handler panics, the client disconnects, or the
-/// stream is reset. After enough of these, the count is at the limit and stays there.
+/// stream is reset. After enough such calls, the count is at the limit and stays there.
 ///
 /// **The idea.** A call holds a [`Permit`](crate::store::Permit), which releases the units of the call when the permit
 /// is dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
-/// number of permits that are held.
+/// number of units that permits hold.
 ///
 /// ```text
 ///   2 per key
@@ -72,8 +74,10 @@ use crate::decision::Decision;
 ///                                 passes: ① is over
 /// ```
 ///
-/// **Invariant.** No more calls than the limit are in progress for a key. With a [`total`](Concurrency::total), no more
-/// calls than the total are in progress for all keys together.
+/// **Invariant.** The calls in progress of a key hold no more units than the limit. With a
+/// [`total`](Concurrency::total), the calls in progress of all keys together hold no more units than the total. They
+/// may hold more if a higher limit has admitted some of them: before the limit was lowered, or in another
+/// [tier](crate::algorithm::Tiered).
 ///
 /// **Cost.** Constant time. 16 bytes for each key with a call in progress. With a total, all keys change one shared
 /// counter.
@@ -92,7 +96,7 @@ pub struct Concurrency {
 #[derive(Clone, Debug)]
 pub struct ConcurrencyState {
     last: Nanos,
-    /// The number of calls in progress.
+    /// The number of units that calls in progress hold.
     held: u64,
 }
 
@@ -121,8 +125,8 @@ impl Concurrency {
         self.total.as_ref().map(Semaphore::limit)
     }
 
-    /// Sets another limit per key. The result counts in the same [total](Concurrency::total) as `self`, so it can
-    /// [replace](crate::limiter::RateLimiter::replace) `self` while calls are in progress.
+    /// Sets another limit per key. The result and `self` count calls in the same [total](Concurrency::total), if there
+    /// is one. So the result can [replace](crate::limiter::RateLimiter::replace) `self` while calls are in progress.
     ///
     /// # Panics
     ///
@@ -139,9 +143,9 @@ impl Concurrency {
     /// [`acquire`](crate::limiter::RateLimiter::acquire) that wait for one key may use up the whole total.
     ///
     /// A total below the limit per key limits each key as well. If the algorithm is
-    /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old value, the new
+    /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old one, the new
     /// total continues the count of the old total. Calls that are in progress when a total is first set are not counted
-    /// in it.
+    /// in that total.
     ///
     /// # Panics
     ///
@@ -179,7 +183,7 @@ impl Concurrency {
     }
 
     /// Returns whether a queued call of `cost` can be admitted. The total already counts the call. If `cost` exceeds
-    /// the limit, because the limit was lowered, the call is admitted once no other call is in progress.
+    /// the limit because the limit was lowered, the call is admitted once no other call of the key is in progress.
     fn is_due(&self, state: &ConcurrencyState, cost: u64) -> bool {
         state.held == 0 || self.limit().checked_sub(state.held).is_some_and(|left| cost <= left)
     }
@@ -225,7 +229,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    /// Does nothing: units are released only when their call ends.
+    /// Does nothing: the units of a call are released only when the call ends.
     fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
 
     fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _charged_at: Nanos) {}
@@ -251,9 +255,9 @@ impl Algorithm for Concurrency {
         state.held = state.held.saturating_sub(cost);
     }
 
-    fn release_total(&self, cost: u64) {
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
         if let Some(total) = &self.total {
-            total.sub(cost);
+            f(total);
         }
     }
 
@@ -279,12 +283,5 @@ impl Algorithm for Concurrency {
         let ready_at = self.ready_at(state, now, cost)?;
         state.held = state.held.saturating_add(cost);
         Some(ready_at)
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        match &self.total {
-            Some(total) => total.try_acquire(cost),
-            None => Some(SharedPermit::default()),
-        }
     }
 }

@@ -1,15 +1,15 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{LockoutBuilder, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use super::{LockoutBuilder, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
 /// An algorithm that decides whether a call may pass.
 ///
-/// Implement this trait for an algorithm of your own. Every method should return in constant time, must not panic for
-/// any `now` and `cost`, and must allow a cost of 0 without charging anything. Either all values of one type can
-/// [queue](Algorithm::queue_config) calls, or none can.
+/// Implement this trait for an algorithm of your own. Every method should return in constant time, and must not panic
+/// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
+/// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
 /// An algorithm that only decides implements the required methods. An algorithm that also queues calls implements
 /// [`queue_config`](Algorithm::queue_config).
@@ -21,25 +21,26 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// The way in which a store undoes the latest admission of a queued call. With `true`, the store
-    /// [restores](Algorithm::restore) a copy of the state. With `false`, the store calls [`undo`](Algorithm::undo).
-    /// Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
+    /// The way in which a store undoes the latest admission of a queued call. With `true`, the store copies the state
+    /// before each such admission, and [restores](Algorithm::restore) the copy. With `false`, the store calls
+    /// [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:
-    /// the result is the projection without that call.
+    /// the state is then the same as if that call had never been projected.
     const ADDS_UP: bool = false;
 
-    /// `true` if an admitted call holds units until it ends. If `true`, [`release`](Algorithm::release) and
-    /// [`release_total`](Algorithm::release_total) are each called once when the call ends.
+    /// `true` if an admitted call holds units until the call ends. If `true`, the store calls
+    /// [`release`](Algorithm::release) once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
-    /// Returns the state, at `now`, of a fresh key, for a limiter created at `created_at`.
+    /// Returns the state of a new key at `now`.
     ///
-    /// Such a key counts as idle since `created_at`.
+    /// The limiter was created at `created_at`, and the key has been idle since then.
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
 
-    /// Undoes a charge of `cost` units made at `charged_at`, as far as these units still count.
+    /// Undoes a charge of `cost` units that was made at `charged_at`. At most the units that still count are given
+    /// back.
     ///
     /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
     /// charge it is for. The algorithms of this crate undo nothing if the clock was set back to before `charged_at`.
@@ -55,13 +56,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns the latest clock reading that the state has observed.
     fn last_update(&self, state: &Self::State) -> Nanos;
 
-    /// Charges `cost` units if they are available, all or none.
+    /// Charges `cost` units if all of them are available. Otherwise charges nothing.
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
     /// Returns the decision that [`check`](Algorithm::check) would make for a call of `cost`, without charging the
     /// call. `remaining` and `reset_after` describe the state before such a charge.
     ///
-    /// The state may be advanced to `now`, which changes no decision.
+    /// The state may be advanced to `now`, which changes no decision at `now` or later.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
     /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back:
@@ -70,19 +71,21 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
-    /// Charged units stay charged, up to the most that this configuration can charge to a key. See [replacing an
-    /// algorithm](crate::limiter::RateLimiter::replace).
+    /// Charged units that still count stay charged, up to the maximum that this configuration can charge to a key. See
+    /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges the units of a call that another tier has admitted, as far as `self` has units available.
-    /// [`Tiered`](super::Tiered) calls this method. `Concurrency` charges all units of the call.
+    /// Charges a call that another tier has admitted, even if `self` would deny the call. By default, charges only as
+    /// many units as are available. [`Concurrency`](super::Concurrency) charges all units of the call.
+    /// [`Tiered`](super::Tiered) calls this method.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
-    /// store may remove a fresh state. A state is not fresh while `now` is before its latest clock reading.
+    /// store may remove a fresh state. A state is not fresh while `now` is before the latest clock reading that the
+    /// state has observed.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -104,13 +107,14 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         LockoutBuilder::new(self, duration)
     }
 
-    /// Releases the units that a call of `cost`, which has ended, holds for its key.
+    /// Releases the units that an ended call of `cost` held for its key.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// Releases the units that an ended call of `cost` holds in the total of all keys. For a permit, `self` is the
-    /// algorithm that admitted the call. For [`RateLimiter::release`](crate::limiter::RateLimiter::release), `self` is
-    /// the current algorithm.
-    fn release_total(&self, _cost: u64) {}
+    /// Calls `f` with each [total](super::Concurrency::total), which bounds the units that the calls in progress of all
+    /// keys hold together. A [`SharedPermit`](super::SharedPermit) adds the units of a call to these totals and
+    /// subtracts them.
+    #[doc(hidden)]
+    fn for_each_total(&self, _f: &mut dyn FnMut(&Semaphore)) {}
 
     /// Returns the number of units that calls in progress hold for the key. A key with units in flight is never
     /// evicted.
@@ -118,8 +122,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A full store may compare several keys and evict the key with
-    /// the lowest usage.
+    /// Returns how near the key is to its limit at `now`. A store that has no room for a new key may compare several
+    /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
     /// the limit that is not remaining.
@@ -140,18 +144,19 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// now is denied.
     ///
     /// This method and the methods below it are for queues. An algorithm that queues calls needs to implement only this
-    /// method: by default, a queued call is tried at the time that [`peek`](Algorithm::peek) reports, and admitted if
-    /// [`check`](Algorithm::check) allows it.
+    /// method. By default, the first queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports
+    /// has passed, and is admitted if [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         None
     }
 
-    /// Returns the time at which the next queued call, of `cost`, can be admitted. `None` if the time is unknown.
+    /// Returns the time at which a call of `cost` that is first in the queue can be admitted. Returns `None` if that
+    /// time is unknown.
     ///
     /// A time that is not after `now` means that the call can be admitted now. [`Nanos::MAX`] means a time beyond the
-    /// range of the clock. A queued call has a cost that never fits only if the algorithm was replaced after the call
-    /// was queued. Such a call is admitted when the whole limit is available.
+    /// range of the clock. A queued call can cost more than the limit or burst only if the algorithm was replaced after
+    /// the call was queued. Such a call is admitted when the whole limit or burst is available.
     fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.peek(state, now, cost);
         if decision.never_fits() {
@@ -163,11 +168,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         }
     }
 
-    /// Charges the next queued call of `cost`, which arrived at `arrived`, if it can be admitted at `now`. Returns the
-    /// time at which the charge counts as made, by default `now`. Buckets return the scheduled time of the call: if the
-    /// timer was late, this is before `now`.
+    /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
+    /// `arrived`. Returns the time as of which the call is charged, by default `now`. Buckets return the scheduled time
+    /// of the call, which is before `now` if the timer was late.
     ///
-    /// Returns `None` if the call must still wait. Such a result does not count as a denial.
+    /// Returns `None` if the call must still wait. This is not counted as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.check(state, now, cost);
         if decision.never_fits() {
@@ -176,8 +181,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision.is_allowed().then_some(now)
     }
 
-    /// Charges a queued call to `state`, a copy, as if the call were admitted at its scheduled time. This time may be
-    /// in the future. Returns the clock reading, at least `now`, with which later methods must be called on the copy.
+    /// Charges a queued call to `state`, which is a copy of the key's state, as if the call were admitted at its
+    /// scheduled time. That time may be in the future. Returns the clock reading that must be passed to the next method
+    /// that is called with the copy. It is at least `now`.
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);
@@ -185,14 +191,15 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Returns how many calls of cost 1 could arrive at `now`, one after another, and each wait at most `max_wait`
-    /// nanoseconds. The capacity of the queue is ignored. Only for algorithms whose queued calls [count as
-    /// admitted](QueueConfig::counted).
+    /// nanoseconds. The number of places in the queue is ignored. Only algorithms whose decisions [include the places
+    /// of the queue](QueueConfig::counted) implement this method.
     fn queue_capacity(&self, _state: &mut Self::State, _now: Nanos, _max_wait: u64) -> u64 {
         u64::MAX
     }
 
-    /// Adjusts `decision`, which the queue has made on a call of `cost`, before the caller gets it. `counts` is false
-    /// for a peek. [`Lockout`](super::Lockout) implements this method to count denials.
+    /// Adjusts `decision`, which the queue has made on a call of `cost`, before the decision is returned to the caller.
+    /// `counts` is `false` if a denial must not be counted, as for a peek. [`Lockout`](super::Lockout) implements this
+    /// method to count denials.
     #[inline]
     fn report(
         &self,
@@ -205,15 +212,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         decision
     }
 
-    /// Reserves `cost` units in the total of all keys for a queued call. Returns `None` if the total has fewer units
-    /// available. Only algorithms whose queued calls count in a total implement this method.
-    #[inline]
-    fn reserve(&self, _cost: u64) -> Option<SharedPermit> {
-        Some(SharedPermit::default())
-    }
-
-    /// Undoes the latest admission of a queued call: replaces the state by `before`, a copy from before the admission,
-    /// and advances the copy to the latest clock reading.
+    /// Undoes the latest admission of a queued call. `before` is a copy of the state from before the admission. The
+    /// copy is advanced to the latest clock reading, and replaces the state.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;

@@ -12,11 +12,11 @@ use crate::quota::Quota;
 
 /// A count that starts again at 0 when its window ends.
 ///
-/// A window begins with the first admitted call after the previous window ended, or, if windows are
-/// [`aligned`](FixedWindow::aligned), at a multiple of the period. A window lasts exactly one period. At the end of a
-/// window the whole limit is available again. Around the edge of two windows, just under twice the limit can pass in
-/// one period; if windows are aligned, exactly twice the limit. The quota's burst has no effect. A cost above the limit
-/// never fits.
+/// A window begins with the first admitted call after the previous window has ended. If windows are
+/// [`aligned`](FixedWindow::aligned), a window begins at a multiple of the period instead. A window lasts exactly one
+/// period. At the end of a window the whole limit is available again. Around the end of a window, just under twice the
+/// limit can pass within one period. If windows are aligned, exactly twice the limit can pass. The quota's burst has no
+/// effect. A cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +57,7 @@ use crate::quota::Quota;
 ///               seven in much less than a period: the boundary problem
 /// ```
 ///
-/// The drawing shows the price: around the edge of two windows, more than the limit can pass in one period. If that
+/// The drawing shows the price: around the end of a window, more than the limit can pass within one period. If that
 /// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing.
@@ -75,7 +75,7 @@ pub struct FixedWindow {
 #[derive(Clone, Debug)]
 pub struct FixedWindowState {
     last: Nanos,
-    /// The age of the window at `last`. It has no meaning while the count is 0.
+    /// The age of the window at `last`, in nanoseconds. It has no meaning while the count is 0.
     age: u64,
     count: u64,
 }
@@ -99,11 +99,11 @@ impl FixedWindow {
         self.aligned
     }
 
-    /// Aligns the windows to multiples of the period, counted from the clock's zero. For the default clock, this is the
-    /// Unix epoch.
+    /// Aligns the windows to multiples of the period, counted from the clock's zero. The zero of the default clock is
+    /// the Unix epoch.
     ///
     /// The windows of all keys end at the same instant. Around that instant, twice the limit can pass. The default
-    /// clock takes the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow
+    /// clock reads the Unix time once, when the limiter is built, and is monotonic from then on: it does not follow
     /// later steps of the wall clock or leap seconds, and does not count the time while the machine was suspended.
     ///
     /// ```
@@ -133,8 +133,8 @@ impl FixedWindow {
         step
     }
 
-    /// Returns the time until the clock has caught up with the key's time and, if the key has a window, the window has
-    /// ended.
+    /// Returns the time until the window ends, in nanoseconds. If nothing is counted, returns the time until the clock
+    /// has caught up with the key's time.
     #[inline]
     fn rest(&self, state: &FixedWindowState, step: &ClockStep) -> u64 {
         match state.count {
@@ -199,9 +199,9 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Keeps the count of the current window, up to the new limit. The window keeps its beginning, or begins at a
-    /// multiple of the new period if `self` is aligned. If one new period has passed since that beginning, the count is
-    /// set to 0.
+    /// Keeps the count of the current window, up to the new limit. The window keeps its beginning or, if `self` is
+    /// aligned, begins at a multiple of the new period. If one period of the new quota has passed since the beginning
+    /// of the window, the count is set to 0.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let period = self.quota.period_nanos();

@@ -1,9 +1,9 @@
 //! The algorithms: pure arithmetic over plain state.
 //!
 //! An algorithm is `(algorithm, &mut state, now, cost) -> Decision`. It reads no clock, takes no lock and does no I/O.
-//! The owner of the state (a [`Store`](crate::store::Store)) guarantees that one call at a time changes the state. So
-//! no admission is ever computed from a sum that another thread is changing, and every algorithm can be tested as a
-//! table.
+//! The owner of the state (a [`Store`](crate::store::Store)) guarantees that only one call at a time uses the state of
+//! a key. So an algorithm never decides on a state that another thread is changing, and can be tested with a table of
+//! calls and expected decisions.
 //!
 //! # Which one do I want?
 //!
@@ -11,9 +11,9 @@
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 56 bytes + 8 per slice |
-//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per unit |
-//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at an edge | a burst, then evenly | until the estimate is low enough | 32 bytes |
-//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit, around an edge | in bursts | until the window ends | 24 bytes |
+//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per place in the log |
+//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the end of a window | a burst, then evenly | until the estimate is low enough | 32 bytes |
+//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, counted by scheduled times | evenly | until there is a place in the queue | 24 bytes |
 //! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, plus the permits stored in one second if bursty | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | only a hint: it is unknown when a call ends | 16 bytes |
@@ -21,25 +21,27 @@
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
-//! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial by
-//! any of them except [`Concurrency`] reports a `retry_after`, unless the call can never pass, because it costs more
-//! than the burst of a token bucket or the limit of a window: the same call is allowed after that time, if no other
-//! call was made meanwhile.
+//! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
+//! reports a `retry_after`: the time after which the same call is allowed, if no other call is made until then. A
+//! denial by [`Concurrency`] has no `retry_after`, and neither has the denial of a call that can never pass because it
+//! costs more than the burst of a token bucket or the limit of a window.
 //!
 //! # Waiting
 //!
 //! Every algorithm in the first table can queue calls instead of denying them. A call of
 //! [`acquire`](crate::limiter::RateLimiter::acquire) that cannot pass now is queued if the queue has a free place and
-//! the wait is not above `max_wait`. A layer queues requests if `queue(n)`, `max_wait(duration)` or `overflow(..)` was
-//! called on the algorithm. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer queues requests by
-//! default. Queued calls are admitted in the order of arrival. A token bucket admits a queued call when the bucket has
-//! the tokens, a window when the window has room, and a leaky bucket at the slot of the call. A call that waits for a
-//! window and is polled late is charged to the window in which it is admitted.
+//! the call would not wait longer than `max_wait`. With [`Concurrency`], the wait is not known in advance, so a queued
+//! call is denied once it has waited for `max_wait`. A layer queues requests if `queue(n)`, `max_wait(duration)` or
+//! `overflow(..)` was called on the algorithm. With [`LeakyBucket`] and [`Smooth`], which exist to delay calls, a layer
+//! queues requests by default. Queued calls are admitted in the order of arrival. A token bucket admits a queued call
+//! when the bucket has the tokens, a window when the window has room, and a leaky bucket at the scheduled time of the
+//! call. If a call that waits for a window is polled late, the call is charged to the window in which it is admitted.
 //!
-//! With the other algorithms, unless one of those three methods was called, any number of calls can wait in
-//! [`acquire`](crate::limiter::RateLimiter::acquire). Only [`max_queued`](crate::limiter::Builder::max_queued) bounds
-//! these calls, for all keys together, so the waiters of one key may use up `max_queued`. By default, the queues of
-//! [`LeakyBucket`] and [`Smooth`] hold as many calls as the quota's burst.
+//! If none of `queue`, `max_wait` and `overflow` was called on an algorithm other than [`LeakyBucket`] and [`Smooth`],
+//! any number of calls can wait in [`acquire`](crate::limiter::RateLimiter::acquire). Only
+//! [`max_queued`](crate::limiter::Builder::max_queued) bounds these calls, for all keys together, so the waiters of one
+//! key may use up `max_queued`. By default, the queues of [`LeakyBucket`] and [`Smooth`] hold as many calls as the
+//! quota's burst.
 //!
 //! | nginx | this crate |
 //! |---|---|
@@ -52,13 +54,14 @@
 //!
 //! | you want | write | more state per key |
 //! |---|---|---|
-//! | ten a second **and** a thousand a day, all or nothing | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | none beyond the states of the members |
+//! | ten a second **and** a thousand a day: a call is charged to both limits or to neither | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | none beyond the states of the members |
 //! | a key that is denied ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
 //! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
 //!
-//! Limits on *different* keys, all or nothing, are joined as layers: [`and`](crate::middleware::RateLimitLayer::and).
-//! An algorithm can be [replaced](crate::limiter::RateLimiter::replace) while calls go on.
+//! To limit *different* keys so that a call is charged to all of them or to none, join layers with
+//! [`and`](crate::middleware::RateLimitLayer::and). The algorithm of a limiter can be
+//! [replaced](crate::limiter::RateLimiter::replace) while calls are made.
 //!
 //! ## Several limits on one key
 //!
@@ -66,31 +69,33 @@
 //!
 //! **Naive answer.** Ask two limiters in turn.
 //!
-//! **Where it breaks.** A call that the first limiter admits and the second denies stays charged by the first. So a
+//! **Where it breaks.** A call that the first limiter admits and the second denies stays charged to the first. So a
 //! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
-//! Charging and undoing is no better: other calls see the charge in between.
+//! Undoing that charge is no better: other calls see it until it is undone.
 //!
-//! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked until then, so no other
-//! call gets in between.
+//! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked from the first peek to
+//! the last charge, so no other call can change the states in that time.
 //!
 //! **Invariant.** A call passes only if each limit admits it. A denial charges none of the limits.
 //!
-//! **Cost.** A peek at each limit, and a check of each if all of them allow the call. The states are stored next to
-//! each other.
+//! **Cost.** A peek at each limit, then a check of each limit if all of them allow the call. Otherwise only the limits
+//! that deny the call are checked, because a limit may count its denials. The states are stored next to each other.
 //!
 //! # Pictures
 //!
 //! Most pages have a picture of their algorithm. The same calls arrive in all pictures, in the phases that are named at
-//! the top: a trickle, a burst of 3 calls and a burst of 5 calls around the edge of a window, a pause, a burst of 8,
+//! the top: a trickle, a burst of 3 calls and a burst of 5 calls around the end of a window, a pause, a burst of 8,
 //! twice the limit for two seconds, a pause. The limit is 4 calls per second, for [`Concurrency`] 4 calls at a time,
 //! and for [`Tiered`] 8 calls per second during a part of the time. From top to bottom:
 //!
 //! - The calls that arrive, from left to right. A dot is a call that passes, a cross is a call that is denied, and a
 //!   ring is a call that waits.
-//! - The calls that pass, in the pictures in which calls wait. A triangle is a call that has waited.
+//! - Only if calls wait in the picture: the calls that pass, at the times at which they pass. A triangle is a call that
+//!   has waited.
 //! - The state of the algorithm: its count, its tokens or its queue.
-//! - The calls that have passed within the last second. Where these calls exceed the limit, the curve is orange: around
-//!   the edge of a fixed window, or because a bucket's burst comes on top of its rate.
+//! - The number of calls that have passed within the last second. Where this number exceeds a limit per second, the
+//!   area above the limit is orange: for example around the end of a fixed window, or because a bucket's burst comes on
+//!   top of its rate.
 //!
 //! A fixed window denies:
 //!
@@ -102,9 +107,9 @@
 //!
 //! # Time
 //!
-//! The time of a key is the latest clock reading it has observed. While the clock is up to one period behind the key's
-//! time, the key's time stands still. If the clock is further behind, it was set back: the key keeps its used units,
-//! and its time continues from the new reading.
+//! The time of a key is the latest clock reading that the key has observed. While the clock is up to one period behind
+//! the key's time, the key's time stands still. If the clock is further behind, the algorithm assumes that the clock
+//! was set back: the key's used units stay used, and the key's time continues from the new reading.
 
 mod clock_step;
 mod concurrency;
@@ -115,6 +120,7 @@ mod queue_config;
 mod quota_policy;
 mod rate;
 mod semaphore;
+mod shared_permit;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
@@ -138,8 +144,10 @@ pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::{QuotaPolicy, QuotaUnit};
-pub use semaphore::SharedPermit;
-pub(crate) use semaphore::{QueueSlot, Semaphore};
+pub(crate) use semaphore::QueueSlot;
+#[doc(hidden)]
+pub use semaphore::Semaphore;
+pub use shared_permit::SharedPermit;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};

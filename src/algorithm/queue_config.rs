@@ -25,13 +25,13 @@ pub struct QueueConfig {
     bounded: bool,
     /// True if requests of a layer are queued as well, not only calls of `acquire`.
     enabled: bool,
-    /// True if `places` was set, and is not a default.
+    /// True if [`queue`](QueueConfig::queue) has set `places`.
     explicit: bool,
-    /// True if only calls with priority wait. In this case, `places` bounds their total cost.
+    /// True if only calls with priority wait. In this case, `places` is the maximum of their total cost.
     priority_only: bool,
-    /// True if queued calls count as admitted.
+    /// True if the `limit` and `remaining` of decisions include the places of the queue.
     counted: bool,
-    /// True if it is unknown when a call will be admitted.
+    /// True if it is unknown when a queued call will be admitted.
     untimed: bool,
     /// True if the queue cannot be combined with that of another member of a tuple.
     exclusive: bool,
@@ -45,16 +45,17 @@ pub enum QueueOverflow {
     #[default]
     RejectNew,
     /// The call that has waited longest. Choose this if new requests matter more than old ones, whose callers may be
-    /// gone. The `retry_after` of the denied call is the time until the next place is free.
+    /// gone. The `retry_after` of the denied call is the time until the call could be queued in a free place.
     DropOldest,
 }
 
 impl QueueConfig {
-    /// Creates a queue used only by [`acquire`](crate::limiter::RateLimiter::acquire). Any number of calls may wait,
-    /// and each for any time. A layer rejects requests that cannot pass now.
+    /// Creates the configuration of a queue that only calls of [`acquire`](crate::limiter::RateLimiter::acquire) use.
+    /// Any number of calls may wait, and each call may wait for any length of time. A layer rejects requests that
+    /// cannot pass now.
     ///
-    /// `default_places` is the capacity of the queue once [`within`](QueueConfig::within) or
-    /// [`with_overflow`](QueueConfig::with_overflow) is called without [`queue`](QueueConfig::queue).
+    /// `default_places` is the number of places that the queue gets if [`within`](QueueConfig::within) or
+    /// [`with_overflow`](QueueConfig::with_overflow) is called, and [`queue`](QueueConfig::queue) is not called.
     #[must_use]
     pub const fn acquire_only(default_places: u64) -> Self {
         Self {
@@ -71,19 +72,19 @@ impl QueueConfig {
         }
     }
 
-    /// Creates a queue for calls of `acquire` and requests of a layer. At most `places` calls wait, each for any time.
-    /// Further calls are denied.
+    /// Creates the configuration of a queue that calls of `acquire` and requests of a layer use. At most `places` calls
+    /// wait, and each may wait for any length of time. Further calls are denied.
     #[must_use]
     pub const fn enabled(places: u64) -> Self {
         Self::acquire_only(places).for_all()
     }
 
-    /// Enables the queue for requests of a layer, and bounds it by `places`.
+    /// Enables the queue for requests of a layer, and makes `places` the maximum number of waiters.
     const fn for_all(self) -> Self {
         Self { bounded: true, enabled: true, ..self }
     }
 
-    /// Sets the capacity to `places`, and enables the queue for requests of a layer.
+    /// Sets how many calls may wait, and enables the queue for requests of a layer.
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
         Self { places, bounded: true, enabled: true, explicit: true, ..self }
@@ -107,11 +108,11 @@ impl QueueConfig {
         Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
     }
 
-    /// Counts queued calls as admitted: the `limit` and `remaining` of a decision include the places of the queue. The
-    /// algorithm's policy must include these places: the quota of its first
-    /// [policy](crate::algorithm::Algorithm::for_each_policy) must be the number of calls of cost 1 that an idle key
-    /// admits or queues at one instant. A decision reports that quota as its `limit`, unless
-    /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
+    /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
+    /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::for_each_policy) must then include these
+    /// places as well: it must be the number of calls of cost 1 that an idle key admits or queues at one instant. The
+    /// decision reports that quota as its `limit`, unless [`max_queued`](crate::limiter::Builder::max_queued) allows
+    /// fewer waiters.
     #[must_use]
     pub const fn counted(self) -> Self {
         Self { counted: true, ..self }
@@ -129,8 +130,8 @@ impl QueueConfig {
         Self { exclusive: true, ..self }
     }
 
-    /// Returns the configuration of one queue for two members of a tuple: the stricter of each setting. Returns `None`
-    /// if the two queues cannot be combined.
+    /// Returns the configuration of one queue for two members of a tuple, with the stricter value of each setting.
+    /// Returns `None` if the two queues cannot be combined.
     pub(super) fn and(self, other: Self) -> Option<Self> {
         let exclusive = |queue: Self| queue.exclusive || queue.priority_only;
         (!exclusive(self) && !exclusive(other)).then(|| self.stricter(other))
@@ -151,8 +152,8 @@ impl QueueConfig {
         }
     }
 
-    /// Returns how many calls without priority may wait. `u64::MAX` if only the maximum for all keys together bounds
-    /// them.
+    /// Returns how many calls without priority may wait. `u64::MAX` means that only the maximum for all keys together
+    /// applies.
     #[must_use]
     pub const fn places(&self) -> u64 {
         match (self.priority_only, self.bounded) {
@@ -162,7 +163,7 @@ impl QueueConfig {
         }
     }
 
-    /// Returns the maximum total cost of queued calls with priority, if only those wait.
+    /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
         if self.priority_only { Some(self.places) } else { None }
     }
@@ -175,13 +176,13 @@ impl QueueConfig {
         !self.untimed
     }
 
-    /// Returns whether the queue is exclusive. The algorithm of an exclusive queue may count denials, so a call that
-    /// may be queued is peeked at before it is checked.
+    /// Returns whether the queue is exclusive. The algorithm of an exclusive queue may count denials. So the queue
+    /// decides each call by `peek` first, and calls `check` only if `peek` allows the call.
     pub(crate) const fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    /// Returns how long a call may wait, in nanoseconds. `u64::MAX` means any time.
+    /// Returns how long a call may wait, in nanoseconds. `u64::MAX` means that there is no maximum.
     #[must_use]
     pub const fn max_wait(&self) -> u64 {
         self.max_wait
@@ -218,9 +219,10 @@ macro_rules! queue_methods {
             /// Sets how many calls may wait, per key. With 0, no call waits.
             /// [`max_queued`](crate::limiter::Builder::max_queued) bounds the waiters of all keys together.
             ///
-            /// A layer queues requests only once `queue`, `max_wait` or `overflow` was called. Before that, a layer
-            /// rejects requests that cannot pass now, and only `max_queued` bounds how many calls wait in
-            /// [`acquire`](crate::limiter::RateLimiter::acquire), so the waiters of one key may use up that bound.
+            /// A layer queues requests only if `queue`, `max_wait` or `overflow` was called on the algorithm. If none
+            /// of them was called, a layer rejects requests that cannot pass now, and only `max_queued` bounds how many
+            /// calls wait in [`acquire`](crate::limiter::RateLimiter::acquire). So the waiters of one key may then use
+            /// up `max_queued`.
             #[doc = concat!("If only `max_wait` or `overflow` is called, ", $default, " may wait per key.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
@@ -228,17 +230,18 @@ macro_rules! queue_methods {
                 self
             }
 
-            /// Sets how long a call may wait, and, as `queue` does, makes a layer queue requests. A call that would
-            /// wait longer is denied at once. If the wait is unknown, as for calls in progress, the call is denied when
-            /// it has waited this long.
+            /// Sets how long a call may wait. Like `queue`, this method enables queueing for the requests of a layer. A
+            /// call that would wait longer is denied at once. If the wait is not known in advance, as with
+            /// [`Concurrency`](crate::algorithm::Concurrency), a queued call is denied once it has waited for
+            /// `max_wait`.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);
                 self
             }
 
-            /// Sets which call is denied when the queue is full, by default the call that arrives. As `queue` does,
-            /// this method makes a layer queue requests.
+            /// Sets which call is denied when the queue is full, by default the call that arrives. Like `queue`, this
+            /// method enables queueing for the requests of a layer.
             #[must_use]
             pub const fn overflow(mut self, overflow: $crate::algorithm::QueueOverflow) -> Self {
                 self.queue_config = self.queue_config.with_overflow(overflow);

@@ -9,15 +9,16 @@ use crate::quota::Quota;
 /// A quota as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
-    /// The maximum number of units that an idle key can admit at one instant, the places of the queue of a leaky bucket
-    /// or `Smooth` included.
+    /// The maximum number of units that an idle key can admit at one instant. For a
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), this number includes the
+    /// places of the queue.
     pub quota: u64,
     /// The time in which `quota` units become available again. It has no meaning for
     /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
     pub window: Duration,
     /// The unit that is counted.
     pub unit: QuotaUnit,
-    /// The rate at which units become available one by one. `None` if they become available at a reset.
+    /// The rate at which units become available one by one. `None` if units become available in another way.
     rate: Option<Rate>,
     /// `true` if the quota has a burst that the algorithm does not use.
     ignores_burst: bool,
@@ -35,7 +36,8 @@ pub enum QuotaUnit {
 }
 
 impl QuotaPolicy {
-    /// Creates a policy of `quota` requests per `window`. They become available together, as with a fixed window.
+    /// Creates a policy of `quota` requests per `window`, for an algorithm whose units all become available again at
+    /// the same time, as with a fixed window.
     #[must_use]
     pub const fn new(quota: u64, window: Duration) -> Self {
         Self { quota, window, unit: QuotaUnit::Requests, rate: None, ignores_burst: false }
@@ -47,7 +49,7 @@ impl QuotaPolicy {
         Self { unit: QuotaUnit::ConcurrentRequests, ..Self::new(quota, Duration::ZERO) }
     }
 
-    /// Creates the policy of a window, which makes no use of a burst.
+    /// Creates the policy of a window, which does not use the quota's burst.
     #[inline]
     pub(super) fn of_window(quota: Quota) -> Self {
         Self { ignores_burst: quota.has_burst(), ..Self::new(quota.limit(), quota.period()) }
@@ -58,14 +60,14 @@ impl QuotaPolicy {
         self.ignores_burst
     }
 
-    /// Creates a policy of `quota` requests, which become available one by one, as with a bucket.
+    /// Creates a policy of `quota` requests for an algorithm whose units become available one by one, as with a bucket.
     #[inline]
     pub(super) fn refilled(quota: u64, rate: Rate) -> Self {
         Self { rate: Some(rate), ..Self::new(quota, Duration::from_nanos(rate.time(quota))) }
     }
 
-    /// Returns this policy with the rate of `quota`, at which requests become available one by one, as with a bucket.
-    /// The policy keeps its own quota and window.
+    /// Returns this policy for an algorithm whose units become available one by one at the rate of `quota`, as with a
+    /// bucket. The fields `quota` and `window` of the policy stay the same.
     #[must_use]
     pub const fn with_rate(mut self, quota: Quota) -> Self {
         self.rate = Some(Rate::of(quota));
@@ -73,19 +75,21 @@ impl QuotaPolicy {
     }
 
     /// Returns the effective window of the `RateLimit` field: the time over which a client that received `decision`
-    /// should spread its remaining requests. `decision` must report this policy.
+    /// should spread its remaining requests. `decision` must report the limit that this policy describes.
     ///
     /// For a denial, this is the `retry_after`. For an admission after which no unit remains, this is the time until
-    /// the next unit is available, if the algorithm reports that time. For any other admission, this is the time in
-    /// which the remaining units become available again, at most the [window](Self::window). `None` means that waiting
-    /// does not help, or that the time is unknown.
+    /// the next unit is available, if the algorithm reports that time. For any other admission by a bucket, this is the
+    /// time in which the bucket refills as many units as remain. For any other admission by a window, this is the
+    /// `reset_after`, at most the [window](Self::window). `None` means that waiting does not help, or that the time is
+    /// unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
         if !decision.is_allowed() {
             return decision.retry_after();
         }
         match (decision.next(), self.unit, self.rate) {
-            // The end of a lockout, the time of the next unit, or the window of one of several limits.
+            // The time until the end of a lockout, the time until the next unit, or the window of one of several
+            // limits.
             (Some(next), _, _) => Some(Duration::from_nanos(next)),
             (None, QuotaUnit::ConcurrentRequests, _) => None,
             (None, _, Some(rate)) => Some(Duration::from_nanos(rate.time(decision.remaining()))),

@@ -34,7 +34,8 @@ impl Rate {
         units as u128 * self.period as u128
     }
 
-    /// Returns the time in which `units` arrive, in nanoseconds, rounded up. Beyond 584 years it is `u64::MAX`.
+    /// Returns the time in which `units` arrive, in nanoseconds, rounded up. Returns `u64::MAX` for times beyond 584
+    /// years.
     #[inline]
     pub(super) fn time(&self, units: u64) -> u64 {
         self.nanos_of(self.units(units))
@@ -52,8 +53,8 @@ impl Rate {
         }
     }
 
-    /// Returns a denial. `retry` is the time until the call fits, if it ever will, and `reset` the time until all units
-    /// are available again, both in grains.
+    /// Returns a denial. `retry` is the time until the call fits, or `None` if the call never fits. `reset` is the time
+    /// until all units are available again. Both times are in grains.
     #[inline]
     pub(super) fn deny(&self, limit: u64, remaining: u64, retry: Option<u128>, reset: u128) -> Decision {
         match (u64::try_from(retry.unwrap_or(0)), u64::try_from(reset)) {

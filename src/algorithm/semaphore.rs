@@ -1,25 +1,23 @@
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A bound on the calls of all keys together: those that are queued by a limiter, or those in progress.
+/// A bound for all keys together: on the number of queued calls, or on the units that calls in progress hold.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
-pub(crate) struct Semaphore {
+pub struct Semaphore {
     count: Arc<AtomicU64>,
     limit: u64,
 }
 
-/// The share of a call in any number of semaphores, released when dropped.
-#[doc(hidden)]
-#[derive(Debug, Default)]
-pub struct SharedPermit {
-    /// The count of each semaphore, and the share in it.
-    taken: SmallVec<[(Arc<AtomicU64>, u64); 1]>,
+/// The units of one call in the count of a semaphore. They are subtracted when the share is dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    count: Arc<AtomicU64>,
+    cost: u64,
 }
 
-/// The place of one queued call, released when dropped.
+/// The place of one queued call in the count of a semaphore. The count is lowered when the slot is dropped.
 #[derive(Debug)]
 pub(crate) struct QueueSlot {
     count: Arc<AtomicU64>,
@@ -30,30 +28,31 @@ impl Semaphore {
         Self { count: Arc::default(), limit }
     }
 
-    /// Returns the same semaphore with another limit.
+    /// Returns a semaphore with the same count and another limit.
     pub(crate) fn with_limit(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// Acquires the place of one queued call. `None` if the limit is reached.
+    /// Acquires a place for one queued call. Returns `None` if the limit is reached.
     pub(crate) fn try_acquire_one(&self) -> Option<QueueSlot> {
         self.try_add(1).then(|| QueueSlot { count: Arc::clone(&self.count) })
     }
 
-    /// Acquires the share of a call of `cost`. `None` if the count would then exceed the limit.
-    pub(crate) fn try_acquire(&self, cost: u64) -> Option<SharedPermit> {
-        self.try_add(cost).then(|| SharedPermit { taken: smallvec![(Arc::clone(&self.count), cost)] })
+    /// Acquires the share of a call of `cost`. Returns `None` if the count would then exceed the limit.
+    pub(super) fn try_acquire(&self, cost: u64) -> Option<Share> {
+        self.try_add(cost).then(|| self.share(cost))
     }
 
-    /// Adds `cost` if the sum does not exceed the limit. Returns whether `cost` was added. If so, the caller must
-    /// [subtract](Semaphore::sub) `cost` later.
+    /// Returns the share of a call whose `cost` has been [added](Semaphore::try_add) to the count.
+    pub(super) fn share(&self, cost: u64) -> Share {
+        Share { count: Arc::clone(&self.count), cost }
+    }
+
+    /// Adds `cost` to the count if the sum does not exceed the limit. Returns whether `cost` was added. If it was
+    /// added, the caller must later create the [share](Semaphore::share) of the call and drop it.
     pub(crate) fn try_add(&self, cost: u64) -> bool {
         let available = |count: u64| count.checked_add(cost).filter(|count| *count <= self.limit);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, available).is_ok()
-    }
-
-    pub(crate) fn sub(&self, cost: u64) {
-        sub(&self.count, cost);
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -76,23 +75,16 @@ impl PartialEq for Semaphore {
     }
 }
 
-impl SharedPermit {
-    /// Drops the permit without releasing its share. The caller must subtract the share later.
-    pub(crate) fn forget(mut self) {
-        self.taken.clear();
-    }
-
-    /// Adds the share of `other` to this permit.
-    pub(crate) fn merge(&mut self, mut other: Self) {
-        self.taken.append(&mut other.taken);
+impl Share {
+    /// Drops the share without subtracting its units from the count. The caller must subtract them later.
+    pub(super) fn forget(mut self) {
+        self.cost = 0;
     }
 }
 
-impl Drop for SharedPermit {
+impl Drop for Share {
     fn drop(&mut self) {
-        for (count, cost) in self.taken.drain(..) {
-            sub(&count, cost);
-        }
+        sub(&self.count, self.cost);
     }
 }
 
@@ -102,7 +94,7 @@ impl Drop for QueueSlot {
     }
 }
 
-/// Subtracts `cost`, saturating at zero, so that a double release is harmless.
+/// Subtracts `cost`, saturating at zero, so that a call that is released twice does not make the count wrap around.
 fn sub(count: &AtomicU64, cost: u64) {
     let less = |count: u64| Some(count.saturating_sub(cost));
     let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -14,9 +14,9 @@ use crate::quota::Quota;
 /// Two counts that estimate a sliding window.
 ///
 /// The previous window counts with the weight `1 - elapsed / period`, where `elapsed` is the age of the current window.
-/// The arithmetic is exact, but the result only estimates the calls of the last period. Around the edge of two windows,
-/// just under twice the limit can pass in one period. The quota's burst has no effect. A cost above the limit never
-/// fits.
+/// The arithmetic is exact, but the result only estimates the calls of the last period. If calls are bunched at the end
+/// of a window, just under twice the limit can pass within one period. The quota's burst has no effect. A cost above
+/// the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,15 +38,16 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** A window that slides, with two numbers per key.
+/// **Problem.** A window that slides, with two counts per key.
 ///
-/// **Naive answer.** A fixed window, whose count falls to zero at the edge. Around the edge, twice the limit passes.
+/// **Naive answer.** A fixed window, whose count falls to zero when the window ends. Around that instant, twice the
+/// limit can pass within one period.
 ///
-/// **Where it breaks.** Calls that were made just before the edge no longer count just after the edge.
+/// **Where it breaks.** Calls that were made just before the end of a window no longer count just after it.
 ///
 /// **The idea.** Keep the counts of the current and of the previous window, and assume that the calls of the previous
-/// window were spread evenly. At the time `e` after the current window began, the sliding window covers the last `1 - e
-/// / period` of the previous window:
+/// window were spread evenly. When the current window has the age `e`, the sliding window covers a fraction of `1 - e /
+/// period` at the end of the previous window:
 ///
 /// ```text
 ///            previous: 80            current: 30
@@ -61,10 +62,10 @@ use crate::quota::Quota;
 /// decided wrongly ("How we built rate limiting capable of scaling to millions of domains", 2017). If the estimate is
 /// not strict enough, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// The first window of a key begins with the key's first admitted call, or with the first admitted call after the key
-/// was idle. Each further window follows the window before it without a gap.
+/// The first window of a new or idle key begins with the next admitted call. Each further window begins when the window
+/// before it ends.
 ///
-/// **Invariant.** A call of cost `n` passes exactly when, at the time `e` of the current window, `previous * (period -
+/// **Invariant.** A call of cost `n` passes exactly when, at the age `e` of the current window, `previous * (period -
 /// e) + (current + n) * period <= limit * period`, in integers.
 ///
 /// **Cost.** Constant time, 32 bytes a key.
@@ -98,7 +99,7 @@ impl SlidingCounter {
         self.quota
     }
 
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
+    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
     #[inline]
     fn advance(&self, state: &mut SlidingCounterState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
@@ -129,7 +130,7 @@ impl SlidingCounter {
         state.current + whole as u64 + u64::from(rest > 0)
     }
 
-    /// Returns the time until `cost`, at most the limit, would fit.
+    /// Returns the time until a call of `cost`, which is at most the limit, would fit.
     fn until(&self, state: &SlidingCounterState, cost: u64) -> u64 {
         let period = self.quota.period_nanos();
         let spare = self.quota.limit() - cost;
@@ -141,8 +142,8 @@ impl SlidingCounter {
         }
     }
 
-    /// Returns the time in which the weighted `count` of a previous window decays from `spare` to zero, at most a
-    /// period.
+    /// Returns how long before the end of a window `count` units of the previous window begin to weigh at most `spare`
+    /// units. If `count` is at most `spare`, this is the whole period.
     fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {

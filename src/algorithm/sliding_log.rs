@@ -12,9 +12,9 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// The exact window: at most the limit passes in any period, and each unit is available again exactly one period later.
+/// The exact window: at most the limit passes in any period, and each unit is available again after exactly one period.
 ///
-/// A key takes up to 16 bytes for each unit of the limit. With a high limit, a
+/// With a high limit, a key takes up to 32 bytes for each unit of the limit, and a
 /// [`SlidingWindow`](crate::algorithm::SlidingWindow) takes less. The quota's burst has no effect. A cost above the
 /// limit never fits.
 ///
@@ -38,8 +38,8 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** Never admit more than `limit` units in any period, and make each unit available again exactly one
-/// period later.
+/// **Problem.** Never admit more than `limit` units in any period, and make each unit available again after exactly one
+/// period.
 ///
 /// **Naive answer.** Record when each call passed, and count the records of the last period.
 ///
@@ -47,9 +47,9 @@ use crate::quota::Quota;
 /// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
 /// **The idea.** A deque of records, oldest first. Each record has the *running total* of all units up to and including
-/// this record. Records that are a period old are dropped from the front, each once. The sum within the period is a
-/// difference of two totals. A binary search finds the time at which five more units are available. Calls at the same
-/// instant share a record.
+/// this record. Records that are a period old are dropped from the front. The units of the last period are the
+/// difference of two running totals. A binary search finds the time at which five more units, say, are available. Calls
+/// at the same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -60,8 +60,8 @@ use crate::quota::Quota;
 /// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`.
 ///
 /// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
-/// bytes a key, and 16 for each instant at which a call passed within the last period. There are at most `limit` such
-/// instants.
+/// bytes a key, and 16 for each place of the deque. The deque grows by doubling, from four places on, and never
+/// shrinks. So it has up to twice as many places as it ever had records.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
@@ -73,11 +73,11 @@ pub struct SlidingLog {
 #[derive(Clone, Debug)]
 pub struct SlidingLogState {
     last: Nanos,
-    /// The time that has elapsed for the key. It wraps: only differences below a period are used.
+    /// The time that has elapsed for the key. The number wraps around: only differences are used.
     time: u64,
     /// The units in all records.
     total: u64,
-    /// The running total before the first record. It wraps.
+    /// The running total before the first record. It wraps around.
     base: u64,
     hits: VecDeque<Hit>,
 }
@@ -85,7 +85,7 @@ pub struct SlidingLogState {
 #[derive(Clone, Copy, Debug)]
 struct Hit {
     time: u64,
-    /// The running total, this record included. It wraps.
+    /// The running total, this record included. It wraps around.
     cumulative: u64,
 }
 
@@ -102,14 +102,14 @@ impl SlidingLog {
         self.quota
     }
 
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
+    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
     #[inline]
     fn advance(&self, state: &mut SlidingLogState, now: Nanos) -> u64 {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
         state.last = step.last_update(now);
         if step.elapsed >= period {
-            // All records have expired. They are dropped here, since the key's time may wrap now.
+            // All records have expired. They are dropped here, because `time` may wrap around now.
             state.hits.clear();
             state.total = 0;
         }
@@ -131,7 +131,7 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units`, at most all, from the oldest records.
+    /// Removes `units` from the oldest records, or all units if there are fewer.
     fn remove_oldest(state: &mut SlidingLogState, units: u64) {
         let units = units.min(state.total);
         state.total -= units;
@@ -144,8 +144,8 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and the rest from older records.
-    /// So later records keep their units. The work is proportional to the number of later records.
+    /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and from older records if that
+    /// one has fewer units. Newer records keep their units. The work is proportional to their number.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -165,7 +165,7 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the time until `deficit` units, at most all, are available again.
+    /// Returns the time until `deficit` of the units in the log are available again.
     fn until(&self, state: &SlidingLogState, deficit: u64) -> u64 {
         let enough = state.hits.partition_point(|hit| hit.cumulative.wrapping_sub(state.base) < deficit);
         state.hits.get(enough).map_or(0, |hit| self.free_in(state, hit))

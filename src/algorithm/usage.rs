@@ -1,6 +1,7 @@
 use crate::decision::Decision;
 
-/// The used part of a key's limit, by which a full store chooses the key to evict.
+/// The used fraction of a key's limit. A store that has no room for a new key compares usages to choose the key to
+/// evict.
 ///
 /// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
 /// [`LOCKED_OUT`](Usage::LOCKED_OUT) is above `FULL`.
@@ -12,7 +13,7 @@ impl Usage {
     pub const NONE: Self = Self(0);
     /// The limit is reached: nothing remains.
     pub const FULL: Self = Self(1 << 32);
-    /// The key is locked out for a while, whatever remains.
+    /// The key is locked out, even if units remain.
     pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
 
     /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
@@ -31,7 +32,7 @@ impl Usage {
         Self::of(decision.limit().saturating_sub(decision.remaining()), decision.limit())
     }
 
-    /// Returns whether nothing remains.
+    /// Returns whether the limit is reached or the key is locked out.
     #[must_use]
     pub const fn is_full(self) -> bool {
         self.0 >= Self::FULL.0

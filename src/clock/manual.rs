@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{Clock, Nanos};
 use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
 
-/// A clock that moves only when it is set or advanced. Clones share the time.
+/// A clock that moves only when it is set or advanced. All clones show the same time.
 ///
 /// The clock starts at zero. Moving it in either direction wakes all tasks that sleep on it.
 ///
@@ -33,7 +33,8 @@ pub struct ManualClock {
 #[derive(Default)]
 struct Manual {
     now: Nanos,
-    /// The number of moves, so that a sleeper notices a move that was made before its first poll.
+    /// The number of times that the clock was moved. By this number, a sleeper notices a move that was made before the
+    /// sleeper's first poll.
     moves: u64,
     next: u64,
     sleepers: HashMap<u64, Waker>,
@@ -46,7 +47,7 @@ impl ManualClock {
         Self::default()
     }
 
-    /// Advances the clock. Saturates at 584 years.
+    /// Advances the clock. The time saturates at [`Nanos::MAX`], 584 years after zero.
     pub fn advance(&self, by: Duration) {
         self.step(|now| now.saturating_add(Nanos::from(by).0));
     }

@@ -1,10 +1,10 @@
-//! Clocks: the only place where time is read.
+//! Clocks, which tell limiters the time.
 //!
-//! Every algorithm of this crate takes `now` as an argument. Only a [`Clock`] reads the time, and only the store of a
-//! limiter calls the limiter's clock.
+//! Algorithms do not read the time: each of their methods takes `now` as an argument. Only the store of a limiter calls
+//! the limiter's clock.
 //!
-//! The default is tokio's monotonic clock, so tests that pause tokio's time work. A [`ManualClock`] moves when it is
-//! set or advanced:
+//! The default is tokio's monotonic clock, so a limiter follows tokio's time in tests that pause it. A [`ManualClock`]
+//! moves only when it is set or advanced:
 //!
 //! ```
 //! use std::time::Duration;
@@ -43,7 +43,7 @@ pub(crate) use wall::since_epoch;
 
 /// A reading of a [`Clock`]: the nanoseconds since that clock's own zero.
 ///
-/// The range is 584 years. Arithmetic saturates and never wraps.
+/// The range is 584 years. The methods saturate and never wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
 
@@ -72,7 +72,7 @@ impl From<Duration> for Nanos {
     }
 }
 
-/// A source of time, on which queued calls sleep.
+/// A clock, which tells the time, and lets queued calls sleep until a time.
 ///
 /// Readings need not be monotonic: [Time](crate::algorithm#time) describes how a limiter uses a clock that steps back.
 /// [`sleep_until`](Clock::sleep_until) is called only for queued calls.
@@ -82,8 +82,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// The future may end early or late: the limiter reads the clock again when the future has ended. If the clock can
-    /// be set back, the future should also end when the clock is set.
+    /// The future may end early or late, because the limiter reads the clock again when the future has ended. If the
+    /// clock can be set back, the future should also end when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -114,7 +114,8 @@ impl AnyClock {
     ///
     /// # Panics
     ///
-    /// Panics with the default clock, outside a tokio runtime that has its timer enabled.
+    /// Panics if the clock is the default clock, and the method is called outside a tokio runtime whose timer is
+    /// enabled.
     pub fn sleep_until(&self, deadline: Nanos) -> Sleep {
         match &self.0 {
             Kind::Tokio(clock) => {

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use super::Nanos;
 
-/// The monotonic clock of tokio, whose zero is the Unix epoch according to the wall clock at the time when this clock
+/// The monotonic clock of tokio. Its zero is the Unix epoch, according to the wall clock at the time when this clock
 /// was created. A later step of the wall clock does not change that zero.
 #[derive(Clone, Debug)]
 pub(super) struct Monotonic {
     started: Instant,
-    /// The system's reading when this clock was created.
+    /// The result of [`system`] when this clock was created, or 0 if there was none.
     origin: u64,
     unix: u64,
 }
@@ -65,11 +65,11 @@ fn system() -> Option<u64> {
     None
 }
 
-/// Set if tokio's time can be paused in this build, that is, if any crate in the build enables tokio's feature
+/// `true` if tokio's time can be paused in this build, that is, if any crate in the build enables tokio's feature
 /// `test-util`.
 ///
 /// That feature adds `tokio::time::pause`. In a block, a name from a glob import takes precedence over the same name
-/// outside of the block. So `pause` is tokio's function with the feature, and the function below without it.
+/// outside of the block. So with the feature, `pause` is tokio's function, and without it, the function below.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]

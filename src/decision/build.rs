@@ -1,8 +1,9 @@
-//! How decisions are made: by algorithms, queues and stores.
+//! How algorithms, queues and stores create decisions.
 
 use super::{Decision, NEVER};
 
-/// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, to differ from `NEVER`.
+/// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, so that it differs from
+/// `NEVER`.
 #[inline]
 const fn encode_wait(retry_after: Option<u64>) -> u64 {
     match retry_after {
@@ -13,7 +14,7 @@ const fn encode_wait(retry_after: Option<u64>) -> u64 {
 }
 
 impl Decision {
-    /// Creates the decision of a call that may pass. For authors of algorithms and stores.
+    /// Creates the decision on a call that may pass. For authors of algorithms and stores.
     ///
     /// `reset_after` is in nanoseconds.
     #[inline]
@@ -21,7 +22,7 @@ impl Decision {
         Self::new(true, limit, remaining, 0, reset_after)
     }
 
-    /// Creates the decision of a call that may not pass. For authors of algorithms and stores.
+    /// Creates the decision on a call that is denied. For authors of algorithms and stores.
     ///
     /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help.
     #[inline]
@@ -69,28 +70,28 @@ impl Decision {
         decision
     }
 
-    /// Returns this denial with the reason for which it has no `retry_after`: `unknown` is `true` if a wait helps but
-    /// the length of the wait is not known, and `false` if no wait helps. Has no effect on a denial with a
-    /// `retry_after`. For authors of algorithms and stores.
+    /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
+    /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. For
+    /// authors of algorithms and stores.
     pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
         self.unknown = unknown;
         self
     }
 
-    /// Returns this denial as that of a lockout. The call must not be queued.
+    /// Marks this denial as made by a lockout. The call must not be queued.
     pub(crate) const fn with_barred(mut self) -> Self {
         self.barred = true;
         self
     }
 
-    /// Returns this denial as that of a call that found the queue full.
+    /// Marks this denial as made because the queue was full. Has no effect on an admission.
     pub(crate) const fn with_queue_full(mut self) -> Self {
         self.queue_full = !self.allowed;
         self
     }
 
-    /// Returns this admission with the time until one more unit is available, in the unit of the other times of the
-    /// decision: nanoseconds, unless [`in_grains`](Decision::in_grains) is called.
+    /// Returns this admission with the time until one more unit is available. The time is in nanoseconds or, if
+    /// [`in_grains`](Decision::in_grains) is called, in grains.
     pub(crate) const fn with_next(mut self, next: u64) -> Self {
         if self.allowed {
             self.wait = next;
@@ -105,14 +106,14 @@ impl Decision {
         self
     }
 
-    /// Returns this decision with its times in grains, of which a nanosecond has `grains`.
+    /// Declares that the times of this decision are in grains, and that a nanosecond has `grains` grains.
     #[inline]
     pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
         self.grains = grains;
         self
     }
 
-    /// Returns this decision, reported for the limit at `index` among several.
+    /// Returns this decision as that of the limit at `index` among several limits.
     pub(crate) const fn with_index(mut self, index: usize) -> Self {
         self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
         self

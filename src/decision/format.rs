@@ -1,4 +1,4 @@
-//! The text of a decision.
+//! How a decision is displayed.
 
 use std::fmt;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// The result of one call.
 ///
-/// A denial is a decision, not an error. All durations are exact to the nanosecond, rounded up. Durations beyond 584
-/// years are reported as 584 years.
+/// A denial is a decision, too. All durations are exact to the nanosecond, rounded up. Durations beyond 584 years are
+/// reported as 584 years.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -25,30 +25,31 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Decision {
     allowed: bool,
-    /// Set if the call was denied because the limiter was closed.
+    /// `true` if the call was denied because the limiter was closed.
     closed: bool,
-    /// Set if the call was denied because the key table had no room for the key.
+    /// `true` if the call was denied because the key table had no room for the key.
     table_full: bool,
-    /// Set if the call was denied and a wait helps, but the length of the wait is not known.
+    /// `true` if the call was denied and a wait helps, but the length of the wait is not known.
     unknown: bool,
-    /// Set if `wait` is the window of the reported limit, in an admission by several limits. Such a `wait` may be 0.
+    /// `true` for an admission by several limits. Its `wait` is the time over which the remaining units of the reported
+    /// limit should be spread, and may be 0.
     is_window: bool,
-    /// Set if a lockout denied the call, so that it must not be queued.
+    /// `true` if a lockout denied the call, so that it must not be queued.
     barred: bool,
-    /// Set if the call would have waited, but the queue was full.
+    /// `true` if the call would have waited, but the queue was full.
     queue_full: bool,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
     remaining: u64,
-    /// A time, in grains. Of a denial: the time until the same call would be allowed, or `NEVER`. Of an admission: the
-    /// time until one more unit is available, or 0 if the algorithm does not report that time. Of an admission by
-    /// several limits: the window of the reported limit.
+    /// A time, in grains. For a denial: the time until the same call would be allowed, or `NEVER`. For an admission:
+    /// the time until one more unit is available, or 0 if the algorithm does not report that time. For an admission by
+    /// several limits: see `is_window`.
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
-    /// The number of grains per nanosecond. Most spans are never read, so a span is converted to nanoseconds only when
-    /// it is read.
+    /// The number of grains per nanosecond. `wait` and `reset` are converted to nanoseconds only when they are read,
+    /// because most of them are never read.
     grains: u64,
     /// The time for which the call was queued, in nanoseconds.
     delay: u64,
@@ -68,12 +69,13 @@ impl Decision {
         self.barred
     }
 
-    /// Returns the index of the limit that this decision reports, in a tuple of limits on one key. The first has the
-    /// index 0.
+    /// For a tuple of limits on one key, returns the index of the limit that this decision reports. The first limit has
+    /// the index 0.
     ///
-    /// If the call was denied, this is the limit with the longest wait, where an unknown wait counts as the longest.
-    /// Otherwise this is the limit with the fewest units left, and of several such limits the one with the longest
-    /// window. With a single limit, the index is 0.
+    /// For a denied call, this is the limit with the longest wait; an unknown wait is treated as the longest. For an
+    /// admitted call, this is the limit with the fewest units left. If several limits have equally few units left, this
+    /// is the one with the longest [effective window](crate::algorithm::QuotaPolicy::effective_window). With a single
+    /// limit, the index is 0.
     #[must_use]
     pub const fn limit_index(&self) -> usize {
         self.index as usize
@@ -94,7 +96,8 @@ impl Decision {
     /// Returns whether the call was denied because the key table is full: the key has used nothing, but the table has
     /// no room for the key. It is not known when there will be room, so there is no `retry_after`.
     ///
-    /// A layer rejects HTTP requests with 503, and gRPC calls with `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
+    /// A layer rejects such HTTP requests with 503, and such gRPC calls with `UNAVAILABLE`. See
+    /// [`OnFull`](crate::store::OnFull).
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
         self.table_full
@@ -114,32 +117,34 @@ impl Decision {
         !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
     }
 
-    /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit, the
-    /// maximum number of calls in progress.
+    /// Returns the maximum number of calls of cost 1 that an unused key can admit at one instant: the burst of a token
+    /// bucket, the limit of a window, or the maximum number of calls in progress.
     ///
-    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). With
-    /// `acquire` on a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with
-    /// priority, calls that may be queued count as well. So for a `LeakyBucket`, this is 1 with `check`, and with
-    /// `acquire` one more than the number of calls that may be queued.
+    /// With several limits on one key, this is the maximum of the [reported limit](Decision::limit_index). Calls that
+    /// can be queued count as well in two cases: for a call with priority, and for a call that may wait (by `acquire`,
+    /// or in a layer) for a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth). So
+    /// for a `LeakyBucket`, this is 1 with `check`, and with `acquire` one more than the number of calls that can be
+    /// queued.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Returns how many calls of cost 1 the same method would admit now, one after another. With `acquire` on a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), and with priority, calls
-    /// that would be queued count as well.
+    /// Returns how many calls of cost 1 the same method would admit now, one after another. Calls that would be queued
+    /// count as well in the same two cases as for [`limit`](Decision::limit). If the call was denied because the key
+    /// table is full, this is the limit, since the key has used nothing.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Returns the time until the same call would be allowed, or queued if it may wait. Returns `None` if the call was
+    /// Returns the time until the same call would be allowed or, if it may wait, queued. Returns `None` if the call was
     /// allowed, if waiting does not help, or if the length of the wait is not known.
     ///
-    /// The time is exact, not rounded to seconds. If no other call is made or cancelled meanwhile, the same call is
-    /// denied at every instant before this time has passed, and allowed or queued as soon as this time has passed. With
-    /// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than necessary.
+    /// The time is exact, not rounded to seconds. The same call is denied at every instant before this time has passed,
+    /// and allowed or queued as soon as it has passed, if until then no other call for the key is made and no queued
+    /// call is cancelled. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than
+    /// necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.allowed || self.wait == NEVER {
@@ -148,22 +153,23 @@ impl Decision {
         }
     }
 
-    /// Returns the time until the key is fresh, if no other call is made meanwhile: from then on, calls of the key are
-    /// decided as if the key had never been used. For [`Concurrency`](crate::algorithm::Concurrency), the time is zero,
-    /// because it is unknown when calls in progress end.
+    /// Returns the time until the key is fresh, if no other call for the key is made until then. The calls of a fresh
+    /// key are decided as if the key had never been used. For [`Concurrency`](crate::algorithm::Concurrency), the time
+    /// is zero, because it is unknown when calls in progress end.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset)
     }
 
-    /// Returns the time for which the call was queued. Zero if the call was not queued.
+    /// Returns the time for which the call was queued. Returns zero if the call was not queued.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
     }
 
-    /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports
-    /// that time. For a decision on several limits, returns the window of the reported limit instead.
+    /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports that
+    /// time. For an admission by several limits, returns instead the time over which the remaining units of the
+    /// reported limit should be spread. Returns `None` in all other cases.
     pub(crate) const fn next(&self) -> Option<u64> {
         match self.allowed && (self.wait > 0 || self.is_window) {
             true => Some(self.nanos(self.wait)),

@@ -8,7 +8,8 @@
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
-//! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact and what is not.
+//! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact, and what is
+//!   not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): what goes outside of a limit and what inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.

@@ -15,9 +15,10 @@ use http::HeaderName;
 /// | [`invalid`](KeyError::invalid) | the client | 400 | `INVALID_ARGUMENT` |
 /// | [`forbidden`](KeyError::forbidden) | nobody: the caller is denied service | 403 | `PERMISSION_DENIED` |
 ///
-/// The error's text is for the log: it says what was wrong and what to change, and names headers and types. It never
-/// repeats values of the request. Clients receive only the reasons that are given to `invalid` and `forbidden`. For all
-/// other errors, clients receive a general sentence that names neither headers nor types.
+/// The error's text is for the log: it says what was wrong and what to change, and names headers and types. The texts
+/// of this crate's own errors never repeat values of the request. Clients receive only the reasons that are given to
+/// `invalid` and `forbidden`. For all other errors, clients receive a general sentence that names neither headers nor
+/// types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -56,8 +57,8 @@ pub(super) enum HeaderProblem {
 impl KeyError {
     /// Creates an error of the configuration: the server lacks what it needs to identify the client.
     ///
-    /// `reason` is logged and not sent to clients: it may name the fix, and must not contain anything
-    /// that the caller sent.
+    /// `reason` is logged and not sent to clients. It may name the fix. It must not contain anything that the caller
+    /// sent.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Message(reason.into()) }
     }
@@ -65,7 +66,7 @@ impl KeyError {
     /// Creates an error for a mistake of the client: HTTP 400, gRPC `INVALID_ARGUMENT`. The layer's setting for
     /// [missing keys](super::MissingKey) does not apply to this error.
     ///
-    /// `reason` is sent to the client, and logged at level `debug`: it must not contain anything that the caller sent.
+    /// `reason` is sent to the client, and logged at level `debug`. It must not contain anything that the caller sent.
     ///
     /// ```
     /// use http::Request;
@@ -103,7 +104,7 @@ impl KeyError {
         matches!(self.reason, Reason::Forbidden(_))
     }
 
-    /// Returns the name of this kind of error in events and metrics.
+    /// Returns the name of this kind of error in the span field `rate_limit.decision`.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             error if error.is_forbidden() => "forbidden",
@@ -122,13 +123,13 @@ impl KeyError {
         }
     }
 
-    /// Returns whether the error is a list of addresses with fewer entries than there are trusted hops. The configured
-    /// number of hops may be wrong.
+    /// Returns whether the error is that a list of addresses has fewer entries than there are trusted hops. The
+    /// configured number of hops may be wrong.
     pub(crate) fn is_too_few(&self) -> bool {
         matches!(self.reason, Reason::Header(HeaderProblem::TooFew, _))
     }
 
-    /// Returns the text that clients are sent.
+    /// Returns the sentence that is sent to the client.
     pub(crate) fn public_text(&self) -> &str {
         match &self.reason {
             Reason::Forbidden(reason) | Reason::Invalid(reason) => reason,

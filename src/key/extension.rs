@@ -7,15 +7,16 @@ use http::Request;
 use super::or::{OptionalExtractor, Or};
 use super::{Global, KeyError, KeyExtractor};
 
-/// A key from an extension that an earlier layer put into the request, such as a signed-in user.
+/// A key from an extension that an outer layer put into the request, such as a signed-in user.
 ///
-/// A request without the extension has no key. Usually the layers are then in the wrong order, so the response is 500
-/// and the log names the fix; [`missing_key`](crate::RateLimitLayer::missing_key) changes this. If some callers have no
-/// such extension, for example callers who are not signed in, use [`or`](Extension::or) to identify them by another
-/// extractor, or [`or_shared`](Extension::or_shared) to give all of them one key.
+/// A request without the extension has no key. Usually the reason is that the layers are in the wrong order. So by
+/// default the response is 500, and the log says what to change; [`missing_key`](crate::RateLimitLayer::missing_key)
+/// sets another treatment. If some callers have no such extension, for example callers who are not signed in, use
+/// [`or`](Extension::or) to identify them by another extractor, or [`or_shared`](Extension::or_shared) to give all of
+/// them one key.
 ///
-/// Callers cannot forge this key if the layer that inserts the extension is correct: nothing that a caller sends
-/// becomes an extension by itself.
+/// Callers cannot forge this key if the layer that inserts the extension is correct, because callers cannot insert
+/// extensions themselves.
 ///
 /// ```
 /// use tower_throttle::key::{Extension, PeerIp};
@@ -41,7 +42,7 @@ impl<T, F> Extension<T, F> {
         Self { key, extension: PhantomData }
     }
 
-    /// Returns the key of callers with that extension, to peek at, refund or reset their usage.
+    /// Returns the key of callers with `extension`, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -1,16 +1,16 @@
 use super::or::Or;
 
 /// Creates an extractor from two to five others. The key of a request is that of the first extractor that finds a key:
-/// for example, the id of a signed-in user, or else the address.
+/// for example, the id of a signed-in user or, for all other callers, the address.
 ///
-/// The last extractor always runs: callers on its [deny list](super::PeerIp::deny) are denied service, even if an
-/// earlier extractor found a key. Its [allow list](super::PeerIp::allow) applies only if no earlier extractor found a
-/// key.
+/// If an earlier extractor found a key, the [deny list](super::PeerIp::deny) of the last extractor still applies:
+/// callers on that list are denied service. The [allow list](super::PeerIp::allow) of the last extractor applies only
+/// if no earlier extractor found a key.
 ///
-/// All extractors but the last must be able to find no key: [`Extension`](super::Extension), [`Header`](super::Header),
-/// [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), and [`from_fn`](super::from_fn()), whose `None` here means
-/// that the next extractor is tried. Keys of different extractors are never equal. [`first_key`](Or::first_key) and
-/// [`second_key`](Or::second_key) build keys by hand.
+/// Each extractor but the last must be one that may find no key in a request: [`Extension`](super::Extension),
+/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie) or [`from_fn`](super::from_fn()). If
+/// the function of a `from_fn` returns `None`, the next extractor is tried. Keys of different extractors are never
+/// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};

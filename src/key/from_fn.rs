@@ -6,11 +6,11 @@ use super::{KeyError, KeyExtractor};
 
 /// Creates an extractor from a function of the request, for any request type.
 ///
-/// `None` means that the request is not limited; in [`first_of`](super::first_of()), it means that the next extractor
-/// is tried.
+/// If the function returns `None`, the request is not limited. In [`first_of`](super::first_of()), the next extractor
+/// is tried instead, if there is one.
 ///
-/// The key is the value that the function returns: `limiter.reset(&42_u32)` resets the tenant 42 of the example. The
-/// `Hash` of the key must be [prefix-free](KeyExtractor::Key).
+/// The key is the value that the function returns. For example, `limiter.reset(&42_u32)` resets the tenant 42 of the
+/// code below. The `Hash` of the key must be [prefix-free](KeyExtractor::Key).
 ///
 /// ```
 /// use tower_throttle::key::from_fn;

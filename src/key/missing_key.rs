@@ -6,10 +6,10 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 /// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
 /// or a proxy's header is missing.
 ///
-/// Requests that are not limited are admitted whatever the setting is. Requests whose key is
-/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid) are rejected whatever the setting is.
-/// Each request without a key is [counted](crate::RateLimitLayer::stats). Each layer logs the first error of each kind
-/// (feature `tracing`), with what to change; all errors made by [`KeyError::new`](super::KeyError::new) are one kind.
+/// The setting affects no other requests: requests that are not limited are admitted, and requests whose key is
+/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid) are rejected. Each request without a
+/// key is [counted](crate::RateLimitLayer::stats). Each layer logs the first error of each kind, with what to change
+/// (feature `tracing`). All errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -23,26 +23,26 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
-    /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body does not. This is the
-    /// default: a mistake in the set-up shows at the first request, and callers cannot use the mistake to bypass the
-    /// limit.
+    /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body of the response does
+    /// not. This is the default, for two reasons: a mistake in the set-up shows at the first request, and callers
+    /// cannot use the mistake to bypass the limit.
     #[default]
     Reject,
     /// Gives all such requests one shared budget, which no caller with a key uses. The limiter's own algorithm decides
     /// these requests: no [tier](crate::RateLimitLayer::tier) is chosen for them.
     Shared,
-    /// Does not limit the request. Use this only if callers cannot cause the key to be missing: not with a proxy's
-    /// header ([`ClientIp`](super::ClientIp)) where the server can be reached without going through the proxy.
+    /// Does not limit the request. Use this only if callers cannot cause the key to be missing. So do not use it with a
+    /// proxy's header ([`ClientIp`](super::ClientIp)) if callers can reach the server without going through the proxy.
     Pass,
 }
 
-/// A key that a store receives: the key of a caller, or the key that all callers without one
+/// A key as a store receives it: the key of a caller, or the key that all requests without a key
 /// [share](MissingKey::Shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {
     /// The key of a caller. `Key(key)` identifies the same state as `key` does in a direct call of the limiter.
     Key(K),
-    /// Stands for all callers without a key. They share one state, which no `Key` identifies.
+    /// Stands for all requests without a key. They share one state, which no `Key` identifies.
     Missing,
 }
 
@@ -69,18 +69,18 @@ impl<K: Hash> MemoryKey for StoreKey<K> {
     }
 }
 
-/// The text of a missing key differs from the text of every key.
+/// `Missing` is written as a string that differs from the string of every `Key`.
 impl<K: SharedKey> SharedKey for StoreKey<K> {
     fn write_to(&self, text: &mut KeyWriter) {
         match self {
             Self::Key(key) => key.write_to(text),
-            // The text of a key never begins like this, because the names of variants are never empty.
+            // No `Key` is written with this beginning, because the names of variants are never empty.
             Self::Missing => text.marked("~", "missing"),
         }
     }
 }
 
-/// Writes the text of the key, or a NUL if the key is missing: no header and no address contains a NUL.
+/// Displays the key itself, or a NUL for `Missing`: no header and no address contains a NUL.
 impl<K: fmt::Display> fmt::Display for StoreKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

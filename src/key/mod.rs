@@ -1,4 +1,4 @@
-//! Key extractors: they determine the caller of a request.
+//! Key extractors, which determine the caller of a request.
 //!
 //! A [`KeyExtractor`] returns the key of a request. Requests with equal keys are charged to one budget.
 //!
@@ -6,7 +6,7 @@
 //! |---|---|
 //! | the address of the TCP peer | [`PeerIp`] |
 //! | the address of the client behind proxies | [`ClientIp`]; the guide says which constructor: [behind a proxy](crate::guide::proxy) |
-//! | a user, or anything else that an earlier layer determined | [`Extension`] |
+//! | a user, or anything else that an outer layer determined | [`Extension`] |
 //! | a token, a session, the value of a header | [`Bearer`], [`Cookie`], [`Header`] |
 //! | a route of axum, a method, a host | `Route` (feature `axum`), [`Method`], [`Host`] |
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
@@ -21,23 +21,23 @@
 //!
 //! # Requests that are exempt, forbidden, or without a key
 //!
-//! An extractor returns `Ok(None)` for a request that is not limited: [`allow`](PeerIp::allow) exempts networks, and
-//! [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as [`Paths`],
-//! [`Preflight`] or [`GrpcHealth`]. [`deny`](PeerIp::deny) rejects callers in some networks with 403, and charges no
-//! limit.
+//! An extractor returns `Ok(None)` for a request that is not limited. [`allow`](PeerIp::allow) exempts callers in some
+//! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as
+//! [`Paths`], [`Preflight`] or [`GrpcHealth`]. Callers in the networks of a [`deny`](PeerIp::deny) list are rejected
+//! with 403, and no limit charges their requests.
 //!
 //! A request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the limit. A
 //! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
-//! HTTP 400, gRPC `INVALID_ARGUMENT`, and an event of level `debug` (feature `tracing`). A mistake of the
-//! configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500, gRPC
-//! `INTERNAL`, and one event of level `error` that names the fix; [`MissingKey`] has the alternatives. Bodies name
-//! neither headers nor types.
+//! HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the configuration
+//! (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC `INTERNAL`. The
+//! log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a rejection. The
+//! bodies of these responses name neither headers nor types.
 //!
 //! # Peeking at, refunding and resetting a key
 //!
-//! Most extractors have a method `key` that builds the key of a request from the value that the request would contain.
-//! A limiter that is given a key of another type or form finds no state, and reports no error. So build keys with the
-//! extractor:
+//! Most extractors have a method `key`, which builds the key of a request from the value that the request would
+//! contain. If a limiter is given a key of another type or form, it finds no state for the key, and reports no error.
+//! So build keys with the extractor:
 //!
 //! ```
 //! use tower_throttle::algorithm::TokenBucket;
@@ -58,9 +58,10 @@
 //! # Keys for several machines
 //!
 //! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey): they
-//! have a text that is the same on all machines. A key with several parts implements it if all its parts do. The keys
-//! of [`Bearer`] and [`Cookie`] implement it only with [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, tokens
-//! and sessions are hashed with a random number of the process, so each process would have a limit of its own.
+//! can be written as a string that is the same on all machines. A key with several parts implements the trait if all
+//! its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
+//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, tokens and sessions are hashed with a random number of the
+//! process, so each process would have a limit of its own.
 
 mod error;
 mod exempt;
@@ -122,9 +123,9 @@ pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. A store in memory keeps only the hash of the key.
     ///
     /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
-    /// the bytes that one key writes to the hasher must not begin with, or equal, the bytes that another key writes.
-    /// Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its fields, and
-    /// `Hasher::write` only for data of a fixed length.
+    /// the bytes that one key writes to the hasher must neither equal nor begin with the bytes that a different key
+    /// writes. Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its
+    /// fields, and `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if the request is not limited.

@@ -5,10 +5,10 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// An extractor with a fallback: the second extractor's key is used if the first finds none.
 ///
-/// The second extractor always runs, so its [deny list](super::PeerIp::deny) applies even if the first finds a key.
+/// If the first extractor finds a key, the [deny list](super::PeerIp::deny) of the second extractor still applies.
 ///
-/// [`first_of`](super::first_of()) creates this extractor, and so does `or` of an extractor that may find no key, such
-/// as [`Header::or`](super::Header::or).
+/// [`first_of`](super::first_of()) creates this extractor. The extractors that may find no key have a method `or` that
+/// creates it as well, such as [`Header::or`](super::Header::or).
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -36,12 +36,14 @@ pub struct Or<First, Second> {
 }
 
 impl<First, Second> Or<First, Second> {
-    /// Returns the key of callers for whom the first extractor finds a key. `key` builds the first extractor's key.
+    /// Returns the key of callers for whom the first extractor finds a key. The function `key` builds this key with the
+    /// first extractor.
     pub fn first_key<K>(&self, key: impl FnOnce(&First) -> K) -> OrKey<K, Infallible> {
         OrKey::First(key(&self.first))
     }
 
-    /// Returns the key of callers for whom the first extractor finds no key. `key` builds the second extractor's key.
+    /// Returns the key of callers for whom the first extractor finds no key. The function `key` builds this key with
+    /// the second extractor.
     pub fn second_key<K>(&self, key: impl FnOnce(&Second) -> K) -> OrKey<Infallible, K> {
         OrKey::Second(key(&self.second))
     }

@@ -3,8 +3,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::KeyError;
 use super::error::HeaderProblem;
 
-/// Returns the value of a header that may occur only once. Returns an error if the header occurs twice, because the
-/// inner service might read either value.
+/// Returns the value of a header that may occur only once. Returns an error if the header occurs more than once,
+/// because the inner service might read any of the values.
 pub(super) fn single_value<'a>(
     name: &HeaderName,
     headers: &'a HeaderMap,

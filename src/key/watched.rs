@@ -27,7 +27,7 @@ pub trait KeyLabel<Key> {
     fn label(&self, key: &Key, hash: u64) -> String;
 }
 
-/// Labels keys by their hashes, whose seed is random.
+/// Labels each key by its hash, whose seed is random.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct HashLabel;

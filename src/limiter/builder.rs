@@ -67,7 +67,7 @@ impl<A: Algorithm> Builder<A> {
     }
 
     /// Sets the store that keeps the state of the keys: any type that [makes a store](MakeStore). Options of the store
-    /// in memory that were set before have no effect.
+    /// in memory that were set on this builder have no effect.
     ///
     /// After a call of this method, the options of the store in memory do not compile:
     ///
@@ -84,7 +84,7 @@ impl<A: Algorithm> Builder<A> {
         Builder { algorithm, clock, name, store: CustomStore(store) }
     }
 
-    /// Sets the maximum number of keys that are kept, 100,000 by default; 0 counts as 1.
+    /// Sets the maximum number of keys that are kept: 100,000 unless set. A maximum of 0 is raised to 1.
     ///
     /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
     /// be](MemoryStore#how-large-max_keys-should-be).
@@ -115,9 +115,10 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of queued calls, for all keys together. With 0, no call is queued.
     ///
-    /// A call that would exceed this maximum is denied. Its `retry_after` is the time until the first queued call of
-    /// its key is released. If the key has no queued call, `retry_after` is the time until the call would be admitted
-    /// without waiting.
+    /// A call that would exceed this maximum is denied. The `retry_after` of the denial is at least the time until the
+    /// first queued call of the same key is admitted. If the key has no queued call, `retry_after` is the time until
+    /// the denied call would be admitted without waiting. With [`Concurrency`](crate::algorithm::Concurrency), these
+    /// times are not known, and there is no `retry_after`.
     ///
     /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm's `queue(n)`
     /// bounds the key's queue.
@@ -136,7 +137,7 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Returns the limiter. A new key counts as idle since the limiter was built.
+    /// Returns the limiter. A new key is treated as if it had been idle since the limiter was built.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_burst(&self.algorithm);

@@ -14,7 +14,7 @@ use crate::decision::Decision;
 use crate::store::{Acquired, Attempt, CheckStore, Denied, MemoryStore, Permit, Reservation, Store};
 
 pin_project! {
-    /// A pending [`RateLimiter::acquire`](super::RateLimiter::acquire).
+    /// The future of [`RateLimiter::acquire`](super::RateLimiter::acquire) and its variants.
     ///
     /// Borrows neither the key nor the limiter. Yields the [`Decision`], or a `Result` of the decision if the store can
     /// fail.
@@ -38,7 +38,7 @@ pin_project! {
     }
 }
 
-/// A call that is made at the first poll.
+/// A call that has not been made yet.
 struct Call<A> {
     cost: u64,
     algorithm: Option<A>,
@@ -78,9 +78,9 @@ impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(Decision, Reservation), S::Error>> {
-        // tokio's budget is checked before the decision, so a call of a task without budget charges nothing and joins
-        // no queue. If the call is queued, the unit of budget is returned. Outside a tokio runtime, there is always
-        // budget.
+        // tokio's budget is checked before the decision. So if the task has no budget left, the call charges nothing
+        // and joins no queue. If the call is queued, the unit of budget is returned. Outside a tokio runtime, there is
+        // always budget.
         let budget = ready!(poll_proceed(cx));
         let mut stage = self.project().stage;
         loop {
@@ -120,10 +120,10 @@ impl<A: Algorithm, S: CheckStore<A>> Future for Acquire<A, S> {
 }
 
 pin_project! {
-    /// A pending [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit).
+    /// The future of [`RateLimiter::acquire_permit`](super::RateLimiter::acquire_permit) and its variants.
     ///
-    /// Borrows neither the key nor the limiter. Yields the `Result` of a [`Permit`], or a `Result` of that if the store
-    /// can fail.
+    /// Borrows neither the key nor the limiter. Yields a `Result` of the [`Permit`] or the denial. If the store can
+    /// fail, this `Result` is inside another `Result`.
     #[must_use = "futures do nothing unless polled"]
     pub struct AcquirePermit<A, S = MemoryStore<A>>
     where

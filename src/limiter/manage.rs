@@ -10,7 +10,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// table, such as evictions.
     ///
     /// While no call uses the limiter, the counters are exact, however many threads have used it. Reading the counters
-    /// stops no call.
+    /// blocks no call.
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
@@ -35,8 +35,8 @@ impl<A: Algorithm> RateLimiter<A> {
         self.store.queued()
     }
 
-    /// Returns the number of keys that are kept: those in use, and fresh ones that are not yet removed. This is at most
-    /// `max_keys`.
+    /// Returns the number of keys that are kept. Some of them may have their whole quota available again, and are not
+    /// yet removed. The number is at most `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.store.len()
@@ -50,14 +50,14 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
-    /// Releases `cost` units of calls that [`check`](RateLimiter::check) or [`acquire`](RateLimiter::acquire) admitted:
-    /// of one call, or of several together.
+    /// Releases `cost` units of one or more calls that [`check`](RateLimiter::check) or
+    /// [`acquire`](RateLimiter::acquire) admitted.
     ///
-    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect on others.
-    /// Never releases more units than calls in progress hold for the key. Uses the current algorithm of the limiter. Do
-    /// not release calls that have a [permit](RateLimiter::try_acquire_permit): a permit ends its call when it is
-    /// dropped, and uses the algorithm with which it was taken. So use permits if an algorithm with a total may be
-    /// [replaced](RateLimiter::replace).
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others. It
+    /// never releases more units than calls in progress hold for the key. The units are released by the current
+    /// algorithm of the limiter. Do not release calls that have a [permit](RateLimiter::try_acquire_permit): dropping
+    /// the permit releases the units, by the algorithm that admitted the call. So use permits if an algorithm with a
+    /// total may be [replaced](RateLimiter::replace).
     ///
     /// ```
     /// use tower_throttle::RateLimiter;
@@ -78,25 +78,26 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
-    /// Replaces the algorithm by another of the same type, for all keys and all clones, while calls are made.
+    /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. Calls may be
+    /// made at the same time.
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
     /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
-    /// charge to a key. Queued calls keep their order, and are released at the new rate, except calls that chose a
-    /// [tier](crate::algorithm::Tiered).
+    /// charge to a key. With state in memory, queued calls keep their order, and are admitted at the new rate. Only
+    /// queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
-    /// | a higher limit | a window: the difference is available at once. A bucket: as many tokens are missing as before, and they are refilled sooner |
-    /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the missing tokens are refilled later |
-    /// | another burst | a bucket: as many tokens are missing as before, at most the new burst. No effect on windows |
-    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning and ends one new period after it, or is aligned to the new period if windows are aligned. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
-    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A present lockout lasts at most as long as a new lockout. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
-    /// | the maximum of calls at a time | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
+    /// | a higher limit | a window: the difference is available at once. A bucket: the number of tokens by which it is short of its burst stays the same, and these tokens are refilled sooner |
+    /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the tokens by which it is short of its burst are refilled later |
+    /// | another burst | a bucket: the number of tokens by which it is short of its burst stays the same, but is at most the new burst. No effect on windows |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning, and ends one new period later; if windows are aligned, the current window is aligned to the new period. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout that has begun lasts, from the replacement on, at most the duration of the new `Lockout`. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
+    /// | the maximum number of calls in progress | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
-    /// The work is linear in the number of keys that are kept: a few milliseconds for 100,000 keys. One 64th of the
-    /// keys is locked at a time.
+    /// With state in memory, the work is linear in the number of keys that are kept: a few milliseconds for 100,000
+    /// keys. One 64th of the keys is locked at a time.
     ///
     /// An algorithm of another type needs another limiter:
     ///
@@ -124,15 +125,15 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
-    /// Closes the limiter, and all its clones, for ever: queued calls are denied at once, and so are all new calls of a
-    /// cost above 0. With [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are instead admitted
-    /// without a charge.
+    /// Closes the limiter and all its clones for ever: queued calls are denied at once, and new calls with a cost above
+    /// 0 are denied as well. With [`on_close(OnClose::Allow)`](super::Builder::on_close), new calls are admitted
+    /// without a charge instead.
     ///
-    /// Close the limiter when a server shuts down, because queued requests would delay the shutdown. A layer rejects
-    /// requests with 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue, and calls that were admitted
-    /// before the limiter was closed stay admitted. The denial of a closed limiter [is
-    /// marked](crate::Decision::is_closed), and has no `retry_after`. A [`Lockout`](crate::algorithm::Lockout) does not
-    /// count such a denial.
+    /// Close the limiter when a server shuts down, because queued requests would delay the shutdown. A layer whose
+    /// limiter is closed rejects HTTP requests with 503, and gRPC calls with `UNAVAILABLE`. Calls in progress continue,
+    /// and calls that were admitted before the limiter was closed stay admitted. A denial by a closed limiter is
+    /// [marked](crate::Decision::is_closed) as such, and has no `retry_after`. A [`Lockout`](crate::algorithm::Lockout)
+    /// does not count such a denial.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -9,9 +9,10 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// A key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must be prefix-free, as it
-/// is for derived and standard types: two keys that write the same bytes to the hasher count as one key. Costs are in
-/// units of the quota. A cost of 0 is always allowed and takes nothing. A denial takes nothing.
+/// With state in memory, a key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must
+/// be prefix-free, as it is for derived and standard types: two keys that write the same bytes to the hasher share one
+/// budget. Costs are in units of the quota. A denied call takes no units. With state in memory, a call with a cost of 0
+/// is always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -25,7 +26,7 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// # Memory
 ///
-/// At most [`max_keys`](Builder::max_keys) keys are kept. See [`MemoryStore`].
+/// At most [`max_keys`](Builder::max_keys) keys are kept in memory. See [`MemoryStore`].
 ///
 /// # Other stores
 ///
@@ -60,7 +61,7 @@ pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
 }
 
 impl<A: Algorithm> RateLimiter<A> {
-    /// Creates a limiter with state in memory, tokio's clock and the default `max_keys`.
+    /// Creates a limiter with state in memory, tokio's clock and the default [`max_keys`](Builder::max_keys).
     #[must_use]
     pub fn new(algorithm: A) -> Self {
         Self::builder(algorithm).build()
@@ -73,7 +74,7 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
-    /// Takes one unit if it is available. Never waits.
+    /// Takes one unit if it is available. Never waits in a queue.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -93,10 +94,11 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.check_n(key, 1)
     }
 
-    /// Takes `cost` units if all are available, else none. Never waits.
+    /// Takes `cost` units if all of them are available, and otherwise none. Never waits in a queue.
     ///
-    /// A cost that exceeds the limit is denied without a `retry_after`. With a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), no cost is too large.
+    /// A call can never pass if its cost is above the burst of a token bucket, or above the limit of any other
+    /// algorithm. Such a call is denied without a `retry_after`. [`LeakyBucket`](crate::algorithm::LeakyBucket) and
+    /// [`Smooth`](crate::algorithm::Smooth) are exceptions: with them, no cost is too large.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -115,10 +117,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.check(self.store.key(key), Attempt::new(cost))
     }
 
-    /// Returns what [`check`](RateLimiter::check) would return now, without taking anything.
+    /// Returns whether [`check`](RateLimiter::check) would admit a call now, without taking anything.
     ///
-    /// `is_allowed` and `retry_after` are those that `check` would return. `remaining` and `reset_after` describe the
-    /// state as it is.
+    /// In the result, `is_allowed` and `retry_after` are those that `check` would return. `remaining` and `reset_after`
+    /// describe the key as it is, without the call.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -135,7 +137,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.peek_n(key, 1)
     }
 
-    /// Returns what [`check_n`](RateLimiter::check_n) would return now, without taking anything.
+    /// Returns whether [`check_n`](RateLimiter::check_n) would admit a call now, without taking anything. See
+    /// [`peek`](RateLimiter::peek).
     pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where
         S: KeyedStore<A, K>,
@@ -143,7 +146,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.peek(self.store.key(key), Attempt::new(cost))
     }
 
-    /// Takes a permit. The call ends when the permit is dropped. Never waits.
+    /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue.
     ///
     /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
     /// [`Concurrency`](crate::algorithm::Concurrency), and algorithms that contain it. With other algorithms, the
@@ -151,7 +154,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// # Errors
     ///
-    /// Returns the denial.
+    /// Returns the denial, if the call is denied.
     ///
     /// # Examples
     ///
@@ -173,9 +176,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.try_acquire_permit(self.store.key(key), Attempt::new(1))
     }
 
-    /// Refunds up to `cost` units that the key has taken and that still count, for calls that turned out to be free.
+    /// Refunds up to `cost` units that were charged to the key and still count. Use this for calls that turned out to
+    /// be free.
     ///
-    /// Never refunds more than was taken: units that are available again because time has passed, or because their
+    /// Never refunds more than was charged: units that are available again because time has passed, or because their
     /// window has ended, are not refunded. The limiter does not record which call took which units. So refund only
     /// units that your own calls took, and refund them soon. Units of calls in progress, as with
     /// [`Concurrency`](crate::algorithm::Concurrency), are not refunded.
@@ -198,9 +202,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.store.refund(self.store.key(key), cost)
     }
 
-    /// Makes the key fresh, except that calls in progress stay counted. Has no effect on a key that [shares a
-    /// bucket](crate::store::OnFull::ShareBuckets). The first queued call of the key may then be released at once, and
-    /// the others after it.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted.
+    ///
+    /// With state in memory, a reset has no effect on a key that [shares a bucket](crate::store::OnFull::ShareBuckets).
+    /// The first queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -220,7 +225,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
 }
 
 impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
-    /// Creates a limiter that keeps its state in `store`. The store has the algorithm and the clock.
+    /// Creates a limiter that keeps its state in `store`. The store contains the algorithm and the clock.
     #[must_use]
     pub fn with_store(store: S) -> Self {
         Self { store, algorithm: PhantomData }

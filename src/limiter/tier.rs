@@ -15,7 +15,7 @@ pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
 }
 
 impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> RateLimiter<Tiered<A>, S> {
-    /// Returns the limiter with `algorithm` as the tier of the calls that are made through the returned value.
+    /// Returns a view of this limiter. Calls that are made through the view have the tier `algorithm`.
     ///
     /// ```
     /// use tower_throttle::algorithm::{FixedWindow, Tiered};
@@ -42,7 +42,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.check_n(key, 1)
     }
 
-    /// Takes `cost` units if all are available, else none. See [`RateLimiter::check_n`].
+    /// Takes `cost` units if all of them are available, and otherwise none. See [`RateLimiter::check_n`].
     pub fn check_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -50,7 +50,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.limiter.store.check(self.limiter.store.key(key), self.attempt(cost))
     }
 
-    /// Returns what [`check`](Tier::check) would return now, without taking anything. See [`RateLimiter::peek`].
+    /// Returns whether [`check`](Tier::check) would admit a call now, without taking anything. See
+    /// [`RateLimiter::peek`].
     pub fn peek<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -58,7 +59,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.peek_n(key, 1)
     }
 
-    /// Returns what [`check_n`](Tier::check_n) would return now, without taking anything.
+    /// Returns whether [`check_n`](Tier::check_n) would admit a call now, without taking anything. See
+    /// [`RateLimiter::peek`].
     pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -112,7 +114,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     ///
     /// # Errors
     ///
-    /// Returns the denial.
+    /// Returns the denial, if the call is denied.
     pub fn try_acquire_permit<K: ?Sized>(&self, key: &K) -> S::Reply<Result<Permit, Denied>>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -125,7 +127,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     ///
     /// # Errors
     ///
-    /// Returns the denial.
+    /// Returns the denial, if the call is denied.
     pub fn acquire_permit<K: ?Sized>(&self, key: &K) -> AcquirePermit<Tiered<A>, S>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -137,7 +139,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     ///
     /// # Errors
     ///
-    /// Returns the denial.
+    /// Returns the denial, if the call is denied.
     pub fn acquire_permit_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> AcquirePermit<Tiered<A>, S>
     where
         S: KeyedStore<Tiered<A>, K>,

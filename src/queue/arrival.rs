@@ -11,7 +11,7 @@ pub(crate) struct Arrival {
     pub(crate) now: Nanos,
     pub(crate) cost: u64,
     pub(crate) priority: bool,
-    /// `true` if the call waits when the queue has a free place.
+    /// `true` if the call may be queued.
     pub(crate) may_wait: bool,
     /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
     pub(crate) max_wait: u64,
@@ -31,8 +31,8 @@ impl Arrival {
         self.max_wait.min(queue.max_wait())
     }
 
-    /// Returns whether the call would be released within its maximum wait. `state` accounts for all calls ahead, and
-    /// `at` is the clock reading with which `state` must be used.
+    /// Returns whether the call would be released within its maximum wait, or `true` if the wait is unknown. All calls
+    /// ahead have been charged to `state`, and `at` is the clock reading with which `state` must be used.
     pub(super) fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
         let config = queue_config(algorithm);
         let max_wait = self.max_wait(config);
@@ -47,8 +47,9 @@ impl Arrival {
     }
 }
 
-/// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. `state` accounts
-/// for all calls ahead, and `at` is the clock reading with which `state` must be used. `at` may be later than `now`.
+/// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead
+/// have been charged to `state`, and `at` is the clock reading with which `state` must be used. `at` may be later than
+/// `now`.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

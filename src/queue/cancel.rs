@@ -10,8 +10,10 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 
 impl<A: Algorithm> Queue<A> {
-    /// Cancels a waiter, or a released call that has not observed its release. The charge of a released call is undone
-    /// if no call was admitted after it. Units that a call in progress holds are released in any case.
+    /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
+    /// call is undone if no call was admitted after it. With an algorithm that [needs a
+    /// release](Algorithm::NEEDS_RELEASE), the units of the call are given back even if other calls were admitted after
+    /// it.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(
@@ -41,7 +43,7 @@ impl<A: Algorithm> Queue<A> {
             (self.is_stale, self.checked_at) = (true, None);
         }
         if released.decision.is_allowed() {
-            // The call's share of the total is released when `released.place` is dropped.
+            // The units of the call are subtracted from the totals when `released.place` is dropped.
             algorithm.release(state, algorithm.last_update(state), released.cost);
             self.checked_at = None;
         }
@@ -60,7 +62,7 @@ impl<A: Algorithm> Queue<A> {
         Some(waiter)
     }
 
-    /// Reports a rejection to a call that has waited. Returns the waker to wake.
+    /// Records the rejection of a call that has waited, to be returned at the next poll. Returns the waker to wake.
     pub(super) fn reject(&mut self, evicted: Evicted<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
         let Evicted { ticket, cost, tier, arrived, waker } = evicted;
         let decision = refusal.with_delay(now.saturating_since(arrived));

@@ -1,4 +1,4 @@
-//! Decisions in which queued calls count as admitted: `limit` and `remaining` include the places of the queue.
+//! Decisions whose `limit` and `remaining` include the places of the queue.
 
 use super::arrival::{Arrival, capacity};
 use super::view::QueueView;
@@ -6,14 +6,15 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 
 impl<A: Algorithm> QueueView<'_, A> {
-    /// Returns whether a queued call like `arrival` counts as admitted. If only calls with priority wait, this requires
-    /// that `arrival` has priority.
+    /// Returns whether `limit` and `remaining` of calls like `arrival` include the places of the queue. They do if the
+    /// queue is [counted](crate::algorithm::QueueConfig::counted), or if only calls with priority wait and `arrival`
+    /// has priority.
     #[inline]
     pub(super) fn counts_places(&self, arrival: Arrival) -> bool {
         self.config.is_counted() || self.borrowable_units(arrival).is_some()
     }
 
-    /// Returns the decision of an admitted call. `decision` is what the algorithm decided without regard to the queue.
+    /// Returns the decision on an admitted call. `decision` is what the algorithm decided without regard to the queue.
     pub(super) fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, priority, max_wait, .. } = arrival;
         let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
@@ -26,7 +27,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
     }
 
-    /// Returns the decision of a denied call. `decision` is what the algorithm decided without regard to the queue.
+    /// Returns the decision on a denied call. `decision` is what the algorithm decided without regard to the queue.
     pub(super) fn counted_denial(
         &mut self,
         decision: Decision,
@@ -65,7 +66,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         places.min(in_time.max(at_once))
     }
 
-    /// Returns the maximum total cost of waiters, if the call has priority and only such calls wait.
+    /// Returns the maximum total cost of waiters, if only calls with priority wait and the call has priority.
     #[inline]
     fn borrowable_units(&self, arrival: Arrival) -> Option<u64> {
         self.config.priority_units().filter(|_| arrival.priority)

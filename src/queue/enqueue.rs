@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::waiter::{Evicted, Projection, Waiter};
 use super::{Arrival, Enqueued, Fate, Queue, QueueView, queue_config};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 
 impl<A: Algorithm> Queue<A> {
@@ -24,7 +24,7 @@ impl<A: Algorithm> Queue<A> {
         let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
         match waits && !config.is_exclusive() {
-            // The call may wait for any time, or never fits. In both cases, the exact wait is not needed.
+            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
             true => self.ensure_approximate_projection(base, state, now, 0),
             false => self.ensure_exact_projection(base, state, now, 0),
         }
@@ -43,7 +43,8 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Queues a call in a full queue and rejects the oldest waiter. If the new call could not be queued even then,
-    /// rejects the new call instead.
+    /// rejects the new call instead. If calls of other keys use up the total of all keys while the oldest waiter is out
+    /// of the queue, both calls may be rejected.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -61,8 +62,9 @@ impl<A: Algorithm> Queue<A> {
         let oldest = Evicted::from(oldest);
         let enqueued = self.join(base, tier, state, arrival);
         let Enqueued::Queued(_) = enqueued else {
-            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back.
-            let place = oldest.tier.as_deref().unwrap_or(base).reserve(oldest.cost);
+            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
+            // the total allows this.
+            let place = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
             if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
                 let Evicted { ticket, cost, tier, arrived, waker } = oldest;
                 let waiter =
@@ -98,7 +100,9 @@ impl<A: Algorithm> Queue<A> {
     fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
-        let Some((slot, place)) = self.total.try_acquire_one().zip(algorithm.reserve(cost)) else {
+        let Some((slot, place)) =
+            self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
+        else {
             // It is unknown when another queue will release a waiter. So the call is rejected like a call that does not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };

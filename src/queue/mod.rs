@@ -1,27 +1,27 @@
 //! The queue of one key: the waiters, their order, and their release.
 //!
-//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the time
-//! as an argument, and return wakers. The caller of a method wakes these after it has released its locks.
+//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the clock
+//! reading as an argument, and return wakers. The caller of a method wakes these wakers once no lock is held.
 //!
 //! The time at which a waiter is released is computed from the schedule, and is not fixed when the waiter arrives. So a
 //! waiter that is removed leaves no gap: the waiters behind it move up. Every access except a peek releases all due
-//! waiters. So a queue advances even if the task of its first waiter is not polled, and every slot that the schedule
-//! has freed is available to new calls.
+//! waiters. So a queue advances even if the task of its first waiter is not polled, and a new call never waits behind a
+//! call that is already due.
 //!
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
-//! waiter is set to the time that was computed when the waiter arrived. Such a timer never fires too early, unless the
-//! algorithm was replaced. A waiter that becomes the first, or that is next behind a cancelled waiter, is woken once to
-//! set its timer again.
+//! waiter is set to the time of release that was computed when the waiter arrived. If such a timer fires too early, for
+//! example because the algorithm was replaced, the waiter sets its timer again. A waiter that becomes the first is
+//! woken to set its timer again if the timer would fire too late. The waiter next behind a cancelled waiter is always
+//! woken for this.
 //!
-//! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state on which every waiter
-//! ahead has been admitted at its scheduled time. Adding a new waiter to the projection takes constant time. Some
-//! events make the projection wrong: a call was cancelled, a timer was late for a window, or the algorithm was
-//! replaced. The next call that needs the projection recomputes it, in time proportional to the length of the queue. So
-//! an algorithm can have a queue if it can compute when *one* call can be admitted, and reported times are exact for
-//! calls of any cost.
+//! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
+//! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Some events can
+//! make the projection wrong: a call is cancelled, a timer is late for a window, or the algorithm is replaced. The next
+//! call that needs the projection recomputes it, in time proportional to the length of the queue. So an algorithm can
+//! have a queue if the algorithm can compute when *one* call can be admitted.
 //!
-//! Each waiter is released by the algorithm with which it arrived: its tier, or otherwise the algorithm of the limiter,
-//! which is passed as `base`.
+//! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
+//! algorithm of the limiter, which is passed as `base`.
 
 mod arrival;
 mod cancel;
@@ -45,16 +45,16 @@ pub(crate) use arrival::{Arrival, Fate};
 pub(crate) use view::QueueView;
 pub(crate) use waiter::{Enqueued, PollTurn};
 
-/// The waiters of one key, and the released calls that have not observed their release yet.
+/// The waiters of one key, and the released calls whose futures have not been polled since their release.
 #[derive(Debug)]
 pub(crate) struct Queue<A: Algorithm> {
-    /// The count of the waiters of all keys.
+    /// The count of the waiters of all keys, and its maximum.
     total: Semaphore,
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
     ahead: u128,
-    /// The state after all waiters have been admitted. It is computed on demand, and discarded when the state changes
-    /// in another way. Always `None` if it is unknown when calls will be admitted.
+    /// The state after all waiters have been admitted. It is computed when it is needed, and discarded when the state
+    /// changes other than by an admission from the queue. Always `None` if it is unknown when calls will be admitted.
     projection: Option<Projection<A::State>>,
     /// Set when a waiter was released late or a release was undone: the projection is approximate until it is
     /// recomputed.
@@ -64,11 +64,11 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
-    /// The time of the latest reset of the schedule. No waiter gets a slot before this time.
+    /// The time of the latest reset of the schedule. No waiter is charged as of an earlier time.
     since: Nanos,
     /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
     ready_at: Option<Nanos>,
-    /// The latest clock reading at which `ready_at` was known to be right. `None` if the state has changed since.
+    /// The latest clock reading at which `ready_at` was known to be correct. `None` if the state has changed since.
     checked_at: Option<Nanos>,
     /// The key's time at the last access.
     seen: Nanos,
@@ -93,7 +93,7 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Returns the number of waiters and of released calls that have not observed their release yet.
+    /// Returns the number of waiters and of released calls whose futures have not been polled since their release.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.released.len()
     }
@@ -107,7 +107,8 @@ impl<A: Algorithm> Queue<A> {
         self.waiting.len()
     }
 
-    /// Makes the last release final, because a call was admitted past the queue.
+    /// Makes the last release final, because the state was changed other than by a release: for example, a call was
+    /// admitted past the queue.
     pub(crate) fn commit_release(&mut self) {
         self.undo = None;
         self.invalidate();
@@ -125,7 +126,7 @@ impl<A: Algorithm> Queue<A> {
         self.since = now;
     }
 
-    /// Returns the view of a call of `algorithm` that arrives now. Due waiters must have been
+    /// Returns the queue as seen by a call that arrives now, and that `algorithm` decides. Due waiters must have been
     /// [released](Queue::release) before.
     pub(crate) fn view<'a>(
         &'a mut self,
@@ -137,8 +138,8 @@ impl<A: Algorithm> Queue<A> {
         self.view_after(base, algorithm, state, now, 0)
     }
 
-    /// Returns the view of a call that arrives after the first `gone` waiters have been admitted. `state` already
-    /// accounts for them.
+    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. Their cost
+    /// has been charged to `state` already.
     pub(crate) fn view_after<'a>(
         &'a mut self,
         base: &'a A,
@@ -151,7 +152,8 @@ impl<A: Algorithm> Queue<A> {
         QueueView::behind(base, algorithm, state, self, gone)
     }
 
-    /// Makes sure that there is an exact projection. A newly computed projection leaves out the first `gone` waiters.
+    /// Makes sure that there is an exact projection if there are waiters whose wait is known. A newly computed
+    /// projection leaves out the first `gone` waiters.
     fn ensure_exact_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         if self.is_stale {
             self.projection = None;
@@ -159,8 +161,8 @@ impl<A: Algorithm> Queue<A> {
         self.ensure_approximate_projection(base, state, now, gone);
     }
 
-    /// Makes sure that there is a projection, which may be approximate. A newly computed projection leaves out the
-    /// first `gone` waiters.
+    /// Makes sure that there is a projection if there are waiters whose wait is known. The projection may be
+    /// approximate. A newly computed projection leaves out the first `gone` waiters.
     fn ensure_approximate_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
         match &mut self.projection {
             _ if self.waiting.is_empty() => (self.projection, self.is_stale) = (None, false),

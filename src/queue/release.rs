@@ -14,8 +14,8 @@ impl<A: Algorithm> Queue<A> {
         if self.is_known_to_wait(base, state, now) {
             return;
         }
-        // The key may have observed the clock since the last access. Only a reading before the key's latest reading
-        // means that the clock was set back.
+        // The key may have observed the clock since the last access to the queue. Only a reading before the key's
+        // latest reading means that the clock was set back.
         self.seen = self.seen.max(base.last_update(state));
         let known = self.released.len();
         let mut remaining = Vec::new();
@@ -51,7 +51,7 @@ impl<A: Algorithm> Queue<A> {
     /// Returns whether an earlier access has computed that no waiter is due at `now`.
     ///
     /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If
-    /// the clock is later set back to before this reading, the state is first advanced to the reading.
+    /// the clock is later set back to before this reading, the state is first advanced to this reading.
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
@@ -75,8 +75,8 @@ impl<A: Algorithm> Queue<A> {
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`. If `at` is late, the waiters behind it are delayed, and the
-    /// projection is stale.
+    /// Records that the first waiter was released at `at`. If `at` is later than was computed, the waiters behind it
+    /// are delayed, and the projection is only approximate.
     fn record_departure(&mut self, base: &A, at: Nanos) {
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;
@@ -88,7 +88,8 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Simulates releasing all due waiters on `state`, a copy of the key's state. Returns their number.
+    /// Simulates the release of all due waiters on `state`, which is a copy of the key's state. Returns the number of
+    /// due waiters.
     pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
         let mut released = 0;
         self.observe_checked(base, state, now);
@@ -182,8 +183,8 @@ impl<A: Algorithm> Queue<A> {
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
             return self.time_out(base, state, now, at);
         }
-        // Waiters behind the first keep their timers, unless a timer fired too early because the algorithm was
-        // replaced.
+        // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
+        // was replaced.
         if at == 0 || self.waiting[at].wake_at <= self.seen.max(now) {
             let ready_at = match at {
                 0 => self.ready_at,

@@ -25,7 +25,7 @@ impl<A: Algorithm> QueueView<'_, A> {
         reset_of(algorithm.peek(tail, at, 0), at, now)
     }
 
-    /// Returns the time until a new call would find a free place and wait no longer than its maximum, in nanoseconds.
+    /// Returns the time until a new call could be admitted or queued, in nanoseconds.
     pub(super) fn retry(&mut self, arrival: Arrival) -> u64 {
         let Arrival { now, cost, .. } = arrival;
         let config = self.config;
@@ -56,8 +56,9 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
     }
 
-    /// Returns the time until the call could evict the oldest waiter and then wait no longer than its maximum. Returns
-    /// `None` if a place becomes free before that, after `free` nanoseconds.
+    /// Returns the time until the call could evict the oldest waiter and then wait no longer than the call's maximum.
+    /// Returns `None` if the call can evict no waiter, if no such time was found, or if a place becomes free earlier,
+    /// which is after `free` nanoseconds.
     ///
     /// Waiters behind the oldest waiter may be released as soon as that waiter is evicted. So the wait depends on the
     /// time of the eviction, which is found by iteration.
@@ -86,7 +87,8 @@ impl<A: Algorithm> QueueView<'_, A> {
         None
     }
 
-    /// Returns the time until enough waiters have been released for `is_place` to return true.
+    /// Returns the time until enough waiters have been released for `is_place` to return true, in nanoseconds. The
+    /// arguments of `is_place` are the number and the total cost of the remaining waiters.
     fn time_until_slot(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
         let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };

@@ -195,7 +195,7 @@ struct Gate {
     leaves: Arc<AtomicUsize>,
 }
 
-/// The time, and the time of the next admission.
+/// The latest clock reading, and the time of the next admission.
 type Times = (Nanos, Nanos);
 
 impl Gate {
@@ -251,8 +251,8 @@ impl Algorithm for Gate {
     }
 }
 
-/// Most operations on a queue take constant time, however long it is, even if timers are late and released
-/// calls are cancelled.
+/// Most operations on a queue take constant time, however long the queue is, even if timers are late and released calls
+/// are cancelled.
 #[test]
 fn arrivals_and_cancellations_do_not_recompute_the_projection() {
     for length in [100_u64, 10_000] {
@@ -275,8 +275,8 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
-        // Released calls are cancelled one after another, before they observe their release. Each time, the next waiter
-        // is released instead.
+        // Released calls are cancelled one after another, before they are polled. Each time, the next waiter is
+        // released instead.
         for ticket in &next_ticket[1..20] {
             queue.cancel(&gate, &mut state, Nanos(200), *ticket, &mut Vec::new());
             queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());

@@ -21,7 +21,7 @@ pub(crate) struct QueueView<'a, A: Algorithm> {
     pub(super) state: &'a mut A::State,
     /// The waiters ahead. `None` if there are none.
     pub(super) before: Option<Ahead<'a, A>>,
-    /// The count of the waiters of all keys.
+    /// The count of the waiters of all keys, and its maximum.
     pub(super) total: &'a Semaphore,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
     ahead: u128,
 }
 
-/// What happens to a call that may not pass now.
+/// What happens to a call that cannot pass now.
 enum Course {
     Waits,
     Full,
@@ -61,8 +61,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base: algorithm, algorithm, config, state, before: None, total }
     }
 
-    /// Creates the view of a call of `algorithm` behind all waiters. The first `gone` waiters are treated as released.
-    /// The projection must have been computed before.
+    /// Creates the view of a call that arrives behind all waiters, and that `algorithm` decides. The first `gone`
+    /// waiters are treated as released. The projection must have been computed before.
     pub(super) fn behind(
         base: &'a A,
         algorithm: &'a A,
@@ -78,7 +78,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base, algorithm, config: queue_config(algorithm), state, before, total }
     }
 
-    /// Sets the number of waiters ahead and their total cost to those at an earlier moment.
+    /// Sets the number and the total cost of the waiters ahead to those of an earlier moment.
     pub(super) fn with(mut self, waiting: usize, ahead: u128) -> Self {
         if let Some(before) = &mut self.before {
             (before.waiting, before.ahead) = (waiting, ahead);
@@ -114,7 +114,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = self.algorithm;
         let may_pass = cost == 0 || self.is_empty();
-        // A check may count a denial even if the call can then be queued. So an exclusive algorithm is peeked at first.
+        // A check may count a denial even if the call can then be queued. So an algorithm with an exclusive queue
+        // decides by `peek` first.
         let decision = match may_pass && !self.config.is_exclusive() {
             true => algorithm.check(self.state, now, cost),
             false => match algorithm.peek(self.state, now, cost) {
@@ -138,7 +139,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.fate(decision, arrival, false)
     }
 
-    /// Returns the outcome of a call that may not pass now. `decision` is what the algorithm decided without regard to
+    /// Returns the outcome of a call that cannot pass now. `decision` is what the algorithm decided without regard to
     /// the queue. `counts` is false for a preview.
     fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
         match self.course(decision, arrival) {
@@ -151,8 +152,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns what happens to a call that may not pass now. `decision` is what the algorithm decided without regard to
-    /// the queue.
+    /// Returns what happens to a call that cannot pass now: whether the call waits or is denied, and why. `decision` is
+    /// what the algorithm decided without regard to the queue.
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait {
@@ -211,7 +212,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
-    /// Returns the denial of a call that does not wait, while other calls do. The call must not overtake the waiters.
+    /// Returns the denial of a call that does not wait itself, and must not overtake the waiters.
     pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
@@ -236,8 +237,9 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.admitted(decision, arrival)
     }
 
-    /// Adapts the decision on an admitted call to the queue. `decision` is what the algorithm decided without regard to
-    /// the queue. In the result, `remaining` counts calls with the same priority and maximum wait.
+    /// Returns the decision on an admitted call, adapted to the queue. `decision` is what the algorithm decided without
+    /// regard to the queue. If `remaining` includes the places of the queue, it counts calls with the same priority and
+    /// maximum wait.
     #[inline]
     fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
@@ -251,8 +253,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Adapts the decision on a denied call to the queue. `decision` is what the algorithm decided without regard to
-    /// the queue.
+    /// Returns the decision on a denied call, adapted to the queue. `decision` is what the algorithm decided without
+    /// regard to the queue.
     fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
         let retry = (fits && is_timed).then(|| self.retry(arrival));
@@ -269,7 +271,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     }
 }
 
-/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` was made on the key at the time `at`.
+/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` was made on the key's state at the clock
+/// reading `at`.
 pub(super) fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
     at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
 }

@@ -14,13 +14,13 @@ pub(super) struct Waiter<A> {
     /// The algorithm that the call chose for itself: its tier.
     pub(super) tier: Option<Box<A>>,
     pub(super) arrived: Nanos,
-    /// The time at which the waiter is rejected if the time of its release is unknown.
+    /// The time at which the waiter is rejected, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
-    /// The place of the call among the waiters of all keys. It is released on drop.
+    /// The place of the call in the count of the waiters of all keys. Dropping it lowers the count.
     pub(super) _slot: QueueSlot,
-    /// The share of the call in the totals of its algorithm. It is released on drop.
+    /// The units of the call in the totals of its algorithm. Dropping this permit subtracts them.
     pub(super) place: SharedPermit,
 }
 
@@ -30,14 +30,15 @@ impl<A> Waiter<A> {
         self.tier.as_deref().unwrap_or(base)
     }
 
-    /// Returns the earliest time at which the waiter can be charged: its arrival, or `since`, the latest reset of the
-    /// schedule, if that is later. The result is at most `seen`, because the clock may have been set back.
+    /// Returns the earliest time at which the waiter can be charged: its arrival or, if that is later, `since`, the
+    /// time of the latest reset of the schedule. The result is at most `seen`, because the clock may have been set
+    /// back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }
 }
 
-/// A waiter that was removed from the queue before its release. It no longer takes a place.
+/// A waiter that was removed from the queue before its release. It no longer has a place in the queue.
 #[derive(Debug)]
 pub(super) struct Evicted<A> {
     pub(super) ticket: u64,

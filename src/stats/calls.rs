@@ -2,42 +2,44 @@ use super::outcome::CallOutcome;
 
 /// The numbers of calls, by outcome.
 ///
-/// Each call that has ended is counted in exactly one of the fields other than `queued`, whose sum is
-/// [`ended`](CallStats::ended). A call counts once, whatever it costs. A peek does not count.
+/// Each call whose outcome is known is counted in exactly one of the fields other than `queued`. The sum of these
+/// fields is [`ended`](CallStats::ended). A call is counted once, whatever it costs. A peek is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStats {
-    /// Calls that were admitted, at once or out of the queue.
+    /// Calls that were admitted, at once or after a wait in a queue.
     pub admitted: u64,
-    /// Calls that were denied by the limit, including calls whose wait would have been, or was, too long.
+    /// Calls that were denied by the limit. These include calls whose wait would have exceeded its maximum, and calls
+    /// that were denied after the maximum wait.
     pub denied: u64,
-    /// Calls that were denied because the queue of their key was full, or because `max_queued` calls waited, and
-    /// waiters that were evicted by newer calls.
+    /// Calls that were denied because the queue of their key was full, or because `max_queued` calls were queued
+    /// already. These include queued calls that newer calls have displaced.
     pub queue_full: u64,
-    /// Calls that were denied because there was no room for their key: [`OnFull`](crate::store::OnFull).
+    /// Calls that were denied because the key table had no room for their key. See [`OnFull`](crate::store::OnFull).
     pub table_full: u64,
     /// Calls that were denied because the limiter was closed.
     pub closed: u64,
     /// Calls that this policy allowed, and that another policy of the same layer denied. These calls were not charged.
     pub denied_by_others: u64,
-    /// Calls that were dropped while they were queued; with a store that answers later, such as Redis, also calls that
-    /// were dropped before the reply.
+    /// Calls that were dropped while they were queued. With a store that answers later, such as Redis, these include
+    /// calls that were dropped before the store's reply.
     pub cancelled: u64,
-    /// Calls that were admitted in shadow mode, and would otherwise have been denied or queued.
+    /// Calls that were admitted only because of shadow mode, and would otherwise have been denied or queued.
     pub shadow_denied: u64,
-    /// Calls that joined a queue. Each of them is counted in another field when it ends, so [`ended`](CallStats::ended)
-    /// does not include this field.
+    /// Calls that joined a queue. Each of them is also counted in another field, once its outcome is known. So
+    /// [`ended`](CallStats::ended) does not include this field.
     pub queued: u64,
 }
 
 impl CallStats {
-    /// Returns the number of calls that have ended: the sum of all fields but `queued`.
+    /// Returns the number of calls whose outcome is known: the sum of all fields but `queued`. An admitted call is
+    /// included from its admission on, even while it is in progress.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.ended_by_outcome().iter().map(|(_, calls)| calls).sum()
     }
 
-    /// Returns the number of calls that have ended, for each outcome with its name in events and metrics.
+    /// Returns the name of each outcome in events and metrics, and the number of calls with that outcome.
     pub(crate) fn ended_by_outcome(&self) -> [(&'static str, u64); 8] {
         [
             (CallOutcome::Admitted, self.admitted),
@@ -59,7 +61,8 @@ impl CallStats {
     }
 }
 
-/// The numbers of a store's events, and its present size. A field that has no meaning for a store is zero.
+/// Counts of the events in a store, and the present size of the store. A field that has no meaning for a store is zero
+/// or `false`.
 ///
 /// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
 /// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
@@ -70,17 +73,19 @@ pub struct StoreStats {
     pub evicted: u64,
     /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
     pub evicted_at_limit: u64,
-    /// Calls that were decided by a bucket that several keys share:
+    /// Calls that were decided in a bucket that several keys share:
     /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
     pub shared: u64,
-    /// Commands that were sent to a server.
+    /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,
-    /// Calls of the limiter that is the store's fallback: those that the store could not decide, and those that were made
-    /// to that limiter directly.
+    /// Calls that the store's fallback limiter has decided. These are the calls that the store could not decide, and
+    /// the calls that were made to the fallback limiter directly.
     pub fallbacks: u64,
     /// The number of times that the circuit breaker has opened.
     pub circuit_openings: u64,
-    /// `true` if the circuit breaker is open now: calls are decided without a trip.
+    /// `true` if the circuit breaker is open now: calls are not sent to the server, except for one call after each
+    /// pause, which tries the server again. The other calls fail at once, or the fallback decides them. In a Redis
+    /// Cluster, `true` if the circuit breaker of any master is open.
     pub is_circuit_open: bool,
     /// The number of keys that are kept now.
     pub keys: u64,

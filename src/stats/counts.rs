@@ -20,18 +20,18 @@ pub(crate) const CELLS: usize = 64;
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
-/// The counters of one policy, or of the calls that are made to a limiter directly.
+/// The counters of one policy, or of the calls that are made to a limiter without a layer.
 #[derive(Debug)]
 pub struct CallCounts {
     /// One cell for each shard.
     by_shard: [Cell; CELLS],
     rest: Cell,
-    /// `true` if the store counts the calls.
+    /// `true` if the store counts the calls while a shard is locked. `false` if the layer counts them.
     is_by_shard: bool,
 }
 
 impl CallCounts {
-    /// Creates counters for a store that counts while its shards are locked.
+    /// Creates counters in which a store counts calls while its shards are locked.
     pub(crate) fn by_shard() -> Self {
         Self { is_by_shard: true, ..Self::default() }
     }
@@ -92,7 +92,7 @@ fn stats(totals: [u64; OUTCOMES]) -> CallStats {
     }
 }
 
-/// The counters in which a call that waits is counted.
+/// The counters in which a queued call is counted, and whether its policy is in shadow mode.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) counts: Arc<CallCounts>,
@@ -100,19 +100,19 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Counts the end of a call. No lock is needed.
+    /// Counts the outcome of a call. No lock is needed.
     pub(crate) fn add(&self, outcome: CallOutcome) {
         self.counts.add(outcome);
     }
 
-    /// Counts a call that was decided, while its shard is locked.
+    /// Counts the outcome of `decision`, while the shard is locked.
     pub(crate) fn add_locked(&self, shard: usize, decision: &Decision) {
         self.counts.add_locked(shard, CallOutcome::of(decision, self.in_shadow));
     }
 }
 
-/// The counters of a limiter: those of the calls that are made directly, and those of the policies that use the
-/// limiter.
+/// The counters of a limiter: one set for the calls that are made without a layer, and one set for each policy that
+/// uses the limiter.
 #[derive(Debug)]
 pub(crate) struct CallRegistry {
     pub(crate) direct: Arc<CallCounts>,
@@ -124,14 +124,15 @@ impl CallRegistry {
         Self { direct: Arc::new(CallCounts::by_shard()), policies: Mutex::default() }
     }
 
-    /// Creates the counters of a policy. Adds the counts of dropped policies to those of direct calls.
+    /// Creates the counters of a policy. Adds the counts of dropped policies to the counts of the calls that are made
+    /// without a layer.
     pub(crate) fn register(&self) -> Arc<CallCounts> {
         let counts = Arc::new(CallCounts::by_shard());
         let mut policies = self.lock();
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
             if !is_used {
-                // Observes what the thread that dropped the last other reference has counted.
+                // Makes visible what was counted by the thread that dropped the last other reference.
                 fence(Ordering::Acquire);
                 self.direct.absorb(known);
             }

@@ -1,10 +1,11 @@
 //! The counters of limiters and layers, for dashboards, tests and alerts.
 //!
 //! Every limiter with state in memory and every policy of a layer counts its calls, always and exactly, on any number
-//! of threads. A reader stops no call. The counters begin at zero when the limiter or the layer is created, and only
-//! grow. Only `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are present values.
+//! of threads. Reading the counts blocks no call. The counters begin at zero when the limiter or the layer is created,
+//! and never decrease. `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are no counters: they are the values
+//! at the time of the reading.
 //!
-//! | read | with |
+//! | to read | use |
 //! |---|---|
 //! | the calls of a limiter, and its key table | [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) |
 //! | the requests of a layer, by policy | [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats), and [`Layers::stats`](crate::middleware::Layers::stats) |
@@ -35,7 +36,8 @@ pub use self::top_keys::{TopKey, TopKeys};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterStats {
-    /// The calls of the limiter: those of layers that use it, and those that were made directly.
+    /// The calls of the limiter: the calls of layers that use the limiter, and the calls that were made without a
+    /// layer.
     pub calls: CallStats,
     /// The events of the limiter's store, such as evictions.
     pub store: StoreStats,

@@ -2,7 +2,7 @@
 
 use crate::decision::Decision;
 
-/// The outcome of a call, as it is counted.
+/// The outcome by which a call is counted. `Queued` is counted in addition to the final outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
     Admitted,

@@ -9,30 +9,33 @@ use super::{CallStats, StoreStats};
 pub struct PolicyStats {
     /// The name of the policy.
     pub name: String,
-    /// The requests that were decided, by outcome. Requests that are not limited are not counted.
+    /// The requests that were decided, by outcome. Requests that this policy does not limit are not counted.
     pub calls: CallStats,
     /// The requests without a valid key, and those of forbidden callers.
     pub keys: KeyStats,
     /// The requests that the store failed to decide.
     pub store_errors: u64,
-    /// The events of the store. If other layers or calls use the same store, the events that they cause are included.
+    /// The events of the store. If other layers, or calls without a layer, use the same store, the events that they
+    /// cause are included.
     pub store: StoreStats,
 }
 
-/// Counts of a policy's requests without a key and of its forbidden callers, in [`PolicyStats::keys`].
+/// Counts of a policy's requests without a valid key, and of the requests of forbidden callers: the type of
+/// [`PolicyStats::keys`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {
-    /// The number of requests rejected without a key: [`MissingKey::Reject`](crate::key::MissingKey).
+    /// The number of requests that were rejected because they had no key:
+    /// [`MissingKey::Reject`](crate::key::MissingKey).
     pub rejected: u64,
-    /// The number of requests without a key that were charged to the budget that they share:
+    /// The number of requests without a key that were decided by the one budget that such requests share:
     /// [`MissingKey::Shared`](crate::key::MissingKey).
     pub shared: u64,
     /// The number of requests without a key that were not limited: [`MissingKey::Pass`](crate::key::MissingKey).
     pub unlimited: u64,
     /// The number of requests of forbidden callers: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
     pub forbidden: u64,
-    /// The number of requests rejected because the client made the key invalid:
+    /// The number of requests that were rejected because the client made the key invalid:
     /// [`KeyError::invalid`](crate::key::KeyError::invalid).
     pub invalid: u64,
 }

@@ -1,20 +1,22 @@
-//! The slices of one thread: written by that thread only, read by any.
+//! The slices in which one thread counts. Only that thread writes them, and any thread may read them.
 //!
-//! A slice has no lock. Its thread adds by plain loads and stores. When a new slice of time begins, the thread
-//! overwrites the oldest slice between two changes of the slice's number. A reader that saw the number change drops
-//! what it has read.
+//! A slice has no lock: the thread that writes the slice adds by plain loads and stores. When a new slice of time
+//! begins, the thread sets the number of the oldest slice to [`NONE`], clears the counters, and then sets the new
+//! number. A reader reads the number before and after the counters. If the number has changed, the reader discards the
+//! counts.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::slice::{Event, Slice};
 
-/// The number of a slice that is not in use, or is being overwritten. The numbers of slices in use begin at 1.
+/// The number of a slice that is not in use, or is being overwritten. Slices in use have numbers from 1 on.
 const NONE: u64 = 0;
 
 /// The counters of one slice.
 #[derive(Debug)]
 struct Counters {
-    /// The number of the slice of time that is counted here.
+    /// The number of the slice of time that is counted here: 1 for the first slice of the clock, 2 for the next, and so
+    /// on.
     number: AtomicU64,
     admitted: AtomicU64,
     denied: AtomicU64,
@@ -42,7 +44,7 @@ impl Counters {
         }
     }
 
-    /// Begins the slice `number`.
+    /// Clears the counters, and begins the slice of time `number`.
     #[cold]
     fn begin(&self, number: u64) {
         self.number.store(NONE, Ordering::Relaxed);
@@ -80,7 +82,7 @@ impl Counters {
     }
 
     /// Returns the number of the slice and its counts. Returns `None` if the slice is not in use, or is overwritten
-    /// meanwhile.
+    /// during the read.
     fn read(&self) -> Option<(u64, Slice)> {
         let number = self.number.load(Ordering::Acquire);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -99,13 +101,13 @@ impl Counters {
     }
 }
 
-/// Adds to a counter that only this thread changes.
+/// Adds to a counter that only the present thread changes.
 #[inline]
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-/// The latest slices of one thread.
+/// The latest slices in which one thread has counted.
 #[derive(Debug)]
 pub(super) struct Ring {
     slices: Box<[Counters]>,
@@ -126,7 +128,7 @@ impl Ring {
         slice.add(event);
     }
 
-    /// Returns the slices, each with its number, in no order.
+    /// Returns the slices, each with its number, in any order.
     pub(super) fn read(&self) -> impl Iterator<Item = (u64, Slice)> {
         self.slices.iter().filter_map(Counters::read)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Admitted,
-    /// Admitted after a wait in a queue. The field is the number of units that the request has borrowed from the next
+    /// Admitted after a wait in a queue. The value is the number of units that the request has borrowed from the next
     /// window.
     Released(u64),
     Denied,

@@ -29,19 +29,19 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// # Guarantees
 ///
-/// Totals are exact on any number of threads: each thread counts in slices of its own. If the clock steps back, only
-/// the slices between the two readings may be lost.
+/// Totals are exact on any number of threads, because each thread counts in slices of its own. If the clock steps back
+/// from one reading to an earlier one, only the slices between these two readings may be lost.
 ///
 /// # Memory
 ///
-/// 72 bytes for each slice and each thread that has served requests.
+/// Each thread that has served requests needs 72 bytes for each slice.
 #[derive(Clone)]
 pub struct Timeline {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Differs from that of all other timelines of the process.
+    /// The identifier of this timeline, which no other timeline of the process has.
     id: u64,
     slices: usize,
     /// The length of a slice, in nanoseconds.
@@ -50,11 +50,11 @@ struct Shared {
     rings: Mutex<Vec<Arc<Ring>>>,
 }
 
-/// The number of timelines that were created.
+/// The number of timelines that have been created: the `id` of the next one.
 static CREATED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The rings in which this thread counts, each with the number of its timeline.
+    /// The rings in which this thread counts, each with the `id` of its timeline.
     static OWN: RefCell<Vec<(u64, Arc<Ring>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -70,14 +70,15 @@ impl Timeline {
         Self { shared: Arc::new(Shared { id, slices, length, clock, rings: Mutex::default() }) }
     }
 
-    /// Returns a new timeline of this number of slices, the present slice included. A number below 1 counts as 1, and a
-    /// number above 3,600 as 3,600.
+    /// Returns a new timeline that covers `slices` slices, including the present slice. Values below 1 are raised to 1,
+    /// and values above 3,600 are lowered to 3,600.
     #[must_use]
     pub fn slices(self, slices: usize) -> Self {
         Self::with(slices.clamp(1, 3_600), self.shared.length, self.shared.clock.clone())
     }
 
-    /// Returns a new timeline whose slices have this length. A length below one millisecond counts as one millisecond.
+    /// Returns a new timeline whose slices have this length. A length below one millisecond is raised to one
+    /// millisecond.
     #[must_use]
     pub fn slice_length(self, length: Duration) -> Self {
         Self::with(self.shared.slices, Nanos::from(length).0.max(1_000_000), self.shared.clock.clone())
@@ -109,7 +110,7 @@ impl Timeline {
         });
     }
 
-    /// Gives the thread a ring. Returns its index.
+    /// Adds a ring of this timeline to `own`, the rings of the present thread. Returns the index of the ring in `own`.
     #[cold]
     fn join(&self, own: &mut Vec<(u64, Arc<Ring>)>) -> usize {
         let mut rings = self.shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,8 +129,8 @@ impl Timeline {
         own.len() - 1
     }
 
-    /// Returns the present slice, and those before it that the timeline still covers, the oldest first. Each slice
-    /// comes with the clock reading at which the slice began. Slices without any event are left out.
+    /// Returns the slices that the timeline covers, from the oldest to the present one, each with the clock reading at
+    /// which the slice began. Slices without any event are left out.
     #[must_use]
     pub fn recent(&self) -> Vec<(Duration, Slice)> {
         let Shared { slices, length, rings, .. } = &*self.shared;
@@ -196,7 +197,8 @@ mod tests {
         timeline.recent().iter().map(|(start, slice)| (start.as_millis(), slice.admitted)).collect()
     }
 
-    /// LeapArray: a slice begins at a multiple of its length, and all events within it are counted in it.
+    /// As in the tests of Sentinel's `LeapArray`: a slice begins at a multiple of its length, and counts all events of
+    /// its time.
     #[test]
     fn events_of_one_slice_are_counted_together() {
         let (timeline, clock) = timeline();
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(timeline.total().admitted, 5);
     }
 
-    /// LeapArray: a slice whose time has passed is used again, and begins at zero.
+    /// As in the tests of Sentinel's `LeapArray`: the oldest slice is cleared, and is used for the new time.
     #[test]
     fn the_oldest_slice_is_overwritten() {
         let (timeline, clock) = timeline();
@@ -221,7 +223,8 @@ mod tests {
         assert_eq!(admitted(&timeline), expected);
     }
 
-    /// LeapArray: deprecated slices are not listed, though nothing has overwritten them.
+    /// As in the tests of Sentinel's `LeapArray`: slices that are too old are not listed, even if nothing has
+    /// overwritten them.
     #[test]
     fn slices_that_are_over_for_too_long_are_not_listed() {
         let (timeline, clock) = timeline();
@@ -234,7 +237,8 @@ mod tests {
         assert_eq!(admitted(&timeline), [(1_000, 1)]);
     }
 
-    /// ArrayMetric: totals over the window, the minimum of the response times, and none without a response.
+    /// As in the tests of Sentinel's `ArrayMetric`: the totals of all slices, and the shortest response time, which is
+    /// `None` without a response.
     #[test]
     fn totals_sum_all_slices() {
         let (timeline, clock) = timeline();
@@ -257,7 +261,7 @@ mod tests {
         assert_eq!(total.mean_response_time(), Some(20 * MS));
     }
 
-    /// BucketLeapArray: eight threads count in one window, and no event is lost.
+    /// As in the tests of Sentinel's `BucketLeapArray`: eight threads count at the same time, and no event is lost.
     #[test]
     fn threads_lose_no_event() {
         const EACH: u64 = 20_000;
@@ -283,7 +287,7 @@ mod tests {
         assert!(rings <= 8, "threads that have ended leave their slices to others: {rings}");
     }
 
-    /// With a running clock, no slice that is read mixes the counts of two slices of time.
+    /// While the clock runs, a reader never gets a slice that mixes the counts of two slices of time.
     #[test]
     fn a_reader_sees_no_slice_that_is_half_overwritten() {
         let timeline = Timeline::new().slices(2).slice_length(MS);
@@ -314,7 +318,7 @@ mod tests {
         assert_eq!(admitted(&timeline), [(0, 1), (200, 1), (400, 2)], "later ones are not listed");
         clock.set(800 * MS);
         assert_eq!(admitted(&timeline), [(0, 1), (200, 1), (400, 2), (600, 1), (800, 1)]);
-        // Further back than the timeline reaches.
+        // The clock steps back further than the timeline reaches.
         clock.set(5_000 * MS);
         count(&timeline, Event::Admitted);
         clock.set(100 * MS);

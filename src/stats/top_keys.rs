@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The keys that are denied most often.
 ///
 /// Pass a list to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read the
-/// clone at any time. Clones share the counts. The list has the label of a key, not the key. By default, the label is a
-/// number that differs from process to process. With [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a
-/// function returns the label.
+/// clone at any time. Clones share the counts. The list shows a label for each key, not the key itself. By default, the
+/// label is a hash of the key with a random seed, so a key has another label in each list and after each restart. With
+/// [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a function of yours returns the label.
 ///
 /// ```
 /// use tower_throttle::stats::TopKeys;
@@ -26,14 +26,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// # Guarantees
 ///
-/// This is the algorithm *Space-Saving* (Metwally, Agrawal, El Abbadi, 2005). With `n` denials altogether and room for `k`
-/// keys, each key that was denied more than `n / k` times is in the list. The number of a listed key is too high by at most
-/// its `error`, which is at most `n / k`, and never too low.
+/// This is the algorithm *Space-Saving* (Metwally, Agrawal, El Abbadi, 2005). With `n` denials in total and room for
+/// `k` keys, each key that was denied more than `n / k` times is in the list. For a listed key, the count
+/// [`denied`](TopKey::denied) is never too low. The count is too high by at most [`error`](TopKey::error), and `error`
+/// is at most `n / k`.
 ///
 /// # Memory
 ///
-/// Some 100 bytes for each of the `k` keys, and their labels. A denial takes a lock for a time that is linear in `k` at
-/// worst: about 100 ns. An admitted request does no work for the list.
+/// About 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for a time that is
+/// at worst linear in `k`: about 100 ns. An admitted request does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,
@@ -44,9 +45,9 @@ pub struct TopKeys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopKey {
-    /// The label of the key.
+    /// The label of the key, which stands for the key in the list.
     pub label: String,
-    /// The number of denials of the key, which may be too high.
+    /// The number of denials of the key. This count may be too high, but is never too low.
     pub denied: u64,
     /// The maximum by which `denied` may be too high.
     pub error: u64,
@@ -55,7 +56,7 @@ pub struct TopKey {
 struct Sketch {
     capacity: usize,
     total: u64,
-    /// The index of each known key, by its hash.
+    /// The index in `keys` of each listed key, by the hash of the key.
     indices: HashMap<u64, usize>,
     keys: Vec<(u64, TopKey)>,
 }
@@ -67,7 +68,7 @@ impl TopKeys {
         Self::with_capacity(100)
     }
 
-    /// Creates a list of at most `capacity` keys; 0 counts as 1.
+    /// Creates a list of at most `capacity` keys. A capacity of 0 is raised to 1.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1);
@@ -75,7 +76,7 @@ impl TopKeys {
         Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::new() }
     }
 
-    /// Returns the listed keys, the key that was denied most often first.
+    /// Returns the listed keys, in descending order of [`denied`](TopKey::denied).
     #[must_use]
     pub fn list(&self) -> Vec<TopKey> {
         let mut keys: Vec<_> = self.lock().keys.iter().map(|(_, key)| key.clone()).collect();
@@ -97,7 +98,7 @@ impl TopKeys {
         sketch.keys.clear();
     }
 
-    /// Counts a denial of a key. `label` is called if the key is not in the list yet.
+    /// Counts a denial of a key. If the key is not in the list yet, `label` is called with the hash of the key.
     pub(crate) fn record(&self, key: &impl Hash, label: impl FnOnce(u64) -> String) {
         let hash = self.seed.hash_one(key);
         if !self.lock().count_known(hash) {
@@ -121,8 +122,8 @@ impl Sketch {
         true
     }
 
-    /// Counts a denial of a key. If there is no room for a new key, the new key replaces the key that was denied least
-    /// often, and continues that key's count.
+    /// Counts a denial of a key. If the list is full, a new key replaces the listed key with the lowest count, and
+    /// continues that count.
     fn count(&mut self, hash: u64, label: String) {
         if self.count_known(hash) {
             return;
@@ -159,7 +160,7 @@ impl fmt::Debug for TopKeys {
 mod tests {
     use super::*;
 
-    /// Returns numbers below `keys` of which each is drawn in proportion to 1 / (1 + number).
+    /// Draws `draws` numbers below `keys`. The probability of a number is proportional to 1 / (1 + number).
     fn zipf(keys: u64, draws: usize) -> Vec<u64> {
         let weights = (1..=keys).scan(0, |sum, rank| {
             *sum += 1_000_000_000 / rank;

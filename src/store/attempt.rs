@@ -5,7 +5,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::stats::CallCounts;
 
-/// A call as it is passed to a store: its cost, and whether and how long it may wait.
+/// A call as it is passed to a store: the cost of the call, its algorithm and its options, such as the maximum wait.
 #[derive(Debug)]
 pub struct Attempt<'a, A> {
     pub(super) cost: u64,
@@ -14,7 +14,8 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
-    /// The counters of the policy that makes the call. `None` if the call is made directly, or if the layer counts it.
+    /// The counters in which the store counts the call for its policy. `None` if the call is made without a layer, or
+    /// if the layer counts the call itself.
     pub(super) counts: Option<&'a Arc<CallCounts>>,
     /// `true` in shadow mode: the call is admitted even if the decision is a denial.
     pub(super) in_shadow: bool,
@@ -40,14 +41,14 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Sets the counters of the policy that makes the call, if the store counts in them, and whether the policy is in
-    /// shadow mode.
+    /// Sets whether the policy of the call is in shadow mode. Also sets the policy's counters, if the store counts in
+    /// them.
     #[inline]
     pub(crate) fn counted(self, counts: &'a Arc<CallCounts>, in_shadow: bool) -> Self {
         Self { counts: Some(counts).filter(|counts| counts.is_by_shard()), in_shadow, ..self }
     }
 
-    /// Lets the call wait, even if the algorithm is not configured to queue the requests of a layer.
+    /// Lets the call wait in a queue, even if the algorithm is not configured to queue the requests of a layer.
     #[must_use]
     pub fn wait(self) -> Self {
         Self { may_wait: true, ..self }
@@ -83,20 +84,22 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.cost
     }
 
-    /// Returns whether the call has priority: an algorithm may queue a call with priority when it would deny other
-    /// calls.
+    /// Returns whether the call has priority. Some algorithms queue a call with priority when they would deny any other
+    /// call.
     #[must_use]
     pub fn has_priority(&self) -> bool {
         self.priority
     }
 
-    /// Returns whether the call waits even if the algorithm is not configured to queue the requests of a layer.
+    /// Returns whether the call may wait in a queue even if the algorithm is not configured to queue the requests of a
+    /// layer.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
     }
 
-    /// Returns the maximum time that the call waits. Returns `None` if only the algorithm limits the wait.
+    /// Returns the maximum time that the call waits. Returns `None` if the call sets no maximum, so that only the
+    /// algorithm bounds the wait.
     #[must_use]
     pub fn max_wait(&self) -> Option<Duration> {
         (self.max_wait < u64::MAX).then(|| Duration::from_nanos(self.max_wait))

@@ -1,19 +1,21 @@
-//! The stores that hold the state of keys, and their contract.
+//! The stores, which contain the state of keys, and the contract of a store.
 //!
 //! A [`Store`] promises three things, and an [`Algorithm`] relies on them:
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
-//! 2. **Removal changes no decision.** State may be dropped only when the algorithm reports that the key is fresh. If
-//!    the store is full, a documented policy may drop other state: for the [`MemoryStore`], this policy is [`OnFull`].
+//! 2. **Removal changes no decision.** The state of a key may be dropped only when the algorithm reports that the state
+//!    is [fresh](Algorithm::is_fresh). If the store is full, a documented policy may drop other states: for the
+//!    [`MemoryStore`], this policy is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied has charged nothing. In a store that decides immediately, a call that is
 //!    cancelled while it is queued has charged nothing either. [`Store::Wait`] says what other stores promise.
 //!
 //! # A store of your own
 //!
-//! The traits are small, so that a call of a method that a store does not support does not compile:
+//! A store implements a trait only if it supports the methods of that trait. Calls of unsupported methods do not
+//! compile:
 //!
-//! | trait | what works with it |
+//! | trait | what a store with this trait supports |
 //! |---|---|
 //! | [`Store`] and [`KeyedStore`] | layers, and [`RateLimiter::algorithm`](crate::limiter::RateLimiter::algorithm) |
 //! | [`CheckStore`] | `check`, `peek`, `refund`, `reset`, `acquire` and permits of a [`RateLimiter`](crate::limiter::RateLimiter) |
@@ -24,9 +26,8 @@
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
-//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines also requires a stable
-//! text form, [`SharedKey`]: neither a random seed nor std's `Hash` is the same on two machines. [`KeyText`] creates
-//! the texts.
+//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines requires a key with a
+//! [text](KeyText) that is the same on all machines: see [`SharedKey`]. std's `Hash` may differ between machines.
 
 mod attempt;
 pub(crate) mod memory;
@@ -59,8 +60,8 @@ pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
 /// Keeps the state of keys, and lets one call at a time change it.
 ///
-/// The [module documentation](self) states the contract. A store has its algorithm and its clock, and its clones share
-/// their state, as the clones of a database client do.
+/// The [module documentation](self) states the contract. A store contains its algorithm and its clock. The clones of a
+/// store share their state, as the clones of a database client do.
 pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The identity of a key in this store. [`KeyedStore`] creates it.
     type Key: Send + 'static;
@@ -68,39 +69,39 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// The error of a store that could not decide. A denial is no error.
     type Error: Into<BoxError>;
 
-    /// A decision that comes later: from another machine, or after waiting in a queue. The reservation of a denied call is
-    /// empty.
+    /// The future of a decision that comes later: from another machine, or after a wait in a queue. The reservation of
+    /// a denied call is empty.
     ///
-    /// Cancel safety: a future that is dropped before it is ready must leave no waiter behind, and must release the
-    /// permit of its call. A store that replies later may have charged the units of such a call, since the request may
-    /// have been sent already. A store that decides immediately charges nothing for a call that is dropped while it is
-    /// queued.
+    /// Cancel safety: if the future is dropped before it is ready, its call must leave the queue, and the permit of the
+    /// call must be released. A store that replies later may already have charged such a call, since the command may
+    /// have been sent. A store that decides immediately charges nothing for a call that is dropped while it is queued.
     type Wait: Future<Output = Result<(Decision, Reservation), Self::Error>> + Send + 'static;
 
-    /// Returns the current algorithm: borrowed if the store was created with it, owned if it is a replacement.
+    /// Returns the current algorithm: borrowed if it is the one with which the store was created, and owned if it is a
+    /// replacement.
     fn algorithm(&self) -> Cow<'_, A>;
 
-    /// Charges the units that `attempt` costs to `key`, all or none. If the algorithm can queue calls, the call may
-    /// wait, provided that the call [asks to wait](Attempt::may_wait) or that the algorithm [holds
-    /// requests](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
-    /// [`max_wait`](Attempt::max_wait).
+    /// Charges `key` with the cost of `attempt`, in full or not at all. If the algorithm can queue calls, the call may
+    /// be queued. This requires that the call [may wait](Attempt::may_wait), or that the algorithm [queues the requests
+    /// of a layer](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
+    /// [`max_wait`](Attempt::max_wait), and at most for the maximum wait of the algorithm.
     ///
-    /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), an admitted call has a
-    /// [`Reservation::on_release`], which [releases](Algorithm::release) the key and the
-    /// [total](Algorithm::release_total) of all keys. Otherwise, an admitted call that [asks for a
-    /// reservation](Attempt::wants_reservation) has a [`Reservation::on_settle`], if this is a [`SettleStore`].
+    /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the store returns a [`Reservation::on_release`]
+    /// with each admitted call, which [releases](Algorithm::release) the units of the call and drops the call's
+    /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, a [`SettleStore`] returns a
+    /// [`Reservation::on_settle`] with an admitted call that [asks for a reservation](Attempt::wants_reservation).
     ///
     /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.
     ///
-    /// A cost of 0 is always allowed and charges nothing.
+    /// A call with a cost of 0 should be admitted, and must not be charged.
     fn acquire(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Acquired<Self::Wait>;
 
-    /// Returns what the store has counted. The default is all zero.
+    /// Returns what the store has counted. By default, all counts are zero.
     fn stats(&self) -> StoreStats {
         StoreStats::default()
     }
 
-    /// Creates the counters of a policy. By default, the layer counts calls in them, and the store does not.
+    /// Creates the counters of a policy. By default, the layer counts calls in these counters, and the store does not.
     #[doc(hidden)]
     fn new_counts(&self) -> Arc<CallCounts> {
         Arc::default()
@@ -110,13 +111,13 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
 /// A store that can identify keys of type `K`.
 ///
 /// A layer uses [`StoreKey`](crate::key::StoreKey)s as keys, so a store for layers must implement this trait for
-/// `StoreKey<K>`, or for any key.
+/// `StoreKey<K>`, or for all types of keys.
 #[diagnostic::on_unimplemented(
     message = "`{K}` cannot be a key of the store `{Self}`",
     note = "a store in memory takes any key that implements `Hash`"
 )]
 pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
-    /// Returns the identity of `key`. Two keys that are not equal must have two identities.
+    /// Returns the identity of `key`. Keys that are not equal must have different identities.
     fn key(&self, key: &K) -> Self::Key;
 }
 
@@ -124,7 +125,7 @@ pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
 ///
 /// A store that decides immediately replies with the value itself: `Reply<T> = T`. A store that replies later returns a
 /// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`. Code that is generic over
-/// the store knows nothing about the type of the reply.
+/// the store cannot rely on the type of the reply.
 pub trait CheckStore<A: Algorithm>: Store<A> {
     /// The reply of a method whose result is a `T`: the `T` itself, or a future of an [`Output`](CheckStore::Output).
     type Reply<T: Send + 'static>;
@@ -136,35 +137,38 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
     /// Converts a result into an output.
     fn output<T>(result: Result<T, Self::Error>) -> Self::Output<T>;
 
-    /// Charges the units that `attempt` costs to `key`, all or none. Never waits. An admitted call stays in progress
-    /// until it is [released](ReleaseStore::release).
+    /// Charges `key` with the cost of `attempt`, in full or not at all. Never waits in a queue. If the algorithm [needs
+    /// a release](Algorithm::NEEDS_RELEASE), an admitted call stays in progress until it is
+    /// [released](ReleaseStore::release).
     fn check(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
 
-    /// Charges as [`check`](CheckStore::check) does, and returns a permit that holds the
-    /// [reservation](Permit::decided) of an admitted call. Never waits.
+    /// Charges as [`check`](CheckStore::check) does. Returns a permit with the [reservation](Permit::decided) of an
+    /// admitted call. Never waits in a queue.
     fn try_acquire_permit(
         &self,
         key: Self::Key,
         attempt: Attempt<'_, A>,
     ) -> Self::Reply<Result<Permit, Denied>>;
 
-    /// Returns what [`check`](CheckStore::check) would return, without charging anything.
+    /// Returns whether [`check`](CheckStore::check) would admit the call, without charging anything. The result is that
+    /// of [`RateLimiter::peek`](crate::limiter::RateLimiter::peek).
     fn peek(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
 
-    /// Refunds up to `cost` units that still count.
+    /// Refunds up to `cost` units that were charged to the key and still count.
     fn refund(&self, key: Self::Key, cost: u64) -> Self::Reply<()>;
 
-    /// Makes the key fresh, except that calls in progress stay counted.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted.
     fn reset(&self, key: Self::Key) -> Self::Reply<()>;
 }
 
 /// A store that can end calls that were admitted without a permit.
 pub trait ReleaseStore<A: Algorithm>: CheckStore<A> {
-    /// Releases as many units as `attempt` costs. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
+    /// Releases the units that `attempt` costs. See [`RateLimiter::release`](crate::limiter::RateLimiter::release).
     fn release(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<()>;
 }
 
-/// A store that returns a [`Reservation::on_settle`] for each admitted call that asks for one.
+/// A store that returns a [`Reservation::on_settle`] with admitted calls that [ask for a
+/// reservation](Attempt::wants_reservation).
 pub trait SettleStore<A: Algorithm>: Store<A> {}
 
 /// A store whose algorithm can be replaced while calls are made.
@@ -175,17 +179,18 @@ pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
 
 /// A store that can be closed.
 pub trait CloseStore<A: Algorithm>: Store<A> {
-    /// Denies all queued calls, and all later calls unless the store was configured to allow them. See
-    /// [`RateLimiter::close`](crate::limiter::RateLimiter::close).
+    /// Denies all queued calls, and all later calls with a cost above 0, unless the store was configured to admit later
+    /// calls. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
     fn close(&self);
 }
 
-/// Creates the store of a limiter from its settings. For [`Builder::store`](crate::limiter::Builder::store).
+/// Creates the store of a limiter from the settings of the limiter. [`Builder::store`](crate::limiter::Builder::store)
+/// takes a value of such a type.
 pub trait MakeStore<A: Algorithm> {
     /// The store.
     type Store: Store<A>;
 
-    /// The error of settings that the store cannot work with. Its text says what to change.
+    /// The error for settings that the store cannot work with. The text of the error says what to change.
     type Error: Error;
 
     /// Creates the store.
@@ -214,6 +219,6 @@ pub struct StoreSettings<A> {
 pub enum Acquired<W> {
     /// The call was decided immediately. The reservation of a denied call is empty.
     Ready(Decision, Reservation),
-    /// The call is yet to be decided.
+    /// The call is not decided yet. The value is the future of the decision.
     Pending(W),
 }

@@ -4,12 +4,12 @@ use std::fmt;
 use super::reservation::Reservation;
 use crate::decision::Decision;
 
-/// A permit of a call in progress, released when dropped.
+/// A permit of a call in progress. The permit is released when it is dropped.
 ///
 /// With algorithms that [need a release](crate::algorithm::Algorithm::NEEDS_RELEASE), such as
 /// [`Concurrency`](crate::algorithm::Concurrency), a permit holds the units of the call. With other algorithms, a
 /// permit is empty. A permit may be sent to another thread, kept in a response's body, or dropped during a panic.
-/// Wherever it is dropped, its units are available again.
+/// Wherever a permit is dropped, its units become available again.
 #[must_use = "a permit that is dropped at once holds nothing"]
 #[derive(Default)]
 pub struct Permit(Reservation);
@@ -19,8 +19,8 @@ impl Permit {
         Self(reservation)
     }
 
-    /// Returns the permit of a call that was decided. The `reservation` is released when the permit is dropped. For
-    /// authors of stores.
+    /// Returns the permit of a call that was admitted by `decision`. The `reservation` is released when the permit is
+    /// dropped. This function is for authors of stores.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// The error of a call that did not get a permit: the decision that denied it.
+/// The error of a call that did not get a permit: the decision that denied the call.
 ///
 /// ```
 /// use tower_throttle::RateLimiter;

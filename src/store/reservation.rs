@@ -4,12 +4,11 @@ use smallvec::SmallVec;
 
 use crate::decision::Decision;
 
-/// The permit of an admitted call, which is released at the end of the call, or the charge of an admitted call, which
-/// can be settled.
+/// What is left to do at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
-/// A store creates the reservation while it decides the call, so that the clock reading at which the call was charged
-/// is known. Most calls have an empty reservation. When a reservation is dropped, its permit is released, and its
-/// charge stays as it is.
+/// A store creates the reservation while it decides the call, because the reservation needs the clock reading at which
+/// the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is released, and
+/// a charge stays as it is.
 ///
 /// ```
 /// use tower_throttle::store::Reservation;
@@ -30,13 +29,13 @@ trait Charge: Send + Sync {
     /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
 
-    /// Releases what the call holds.
+    /// Releases the units of a call in progress.
     fn release(self: Box<Self>);
 
-    /// Drops this without releasing what the call holds.
+    /// Drops the reservation without releasing the units of a call in progress.
     fn forget(self: Box<Self>) {}
 
-    /// Returns whether there is something to release.
+    /// Returns whether the call is in progress, so that its units must be released.
     fn is_permit(&self) -> bool;
 }
 
@@ -47,16 +46,16 @@ struct OnSettle<F>(F);
 struct Merged(SmallVec<[Reservation; 2]>);
 
 impl Reservation {
-    /// Creates the reservation of a call in progress, which calls `release` when it is dropped or settled. For authors of
-    /// stores.
+    /// Creates the reservation of a call in progress. `release` is called when the reservation is dropped or settled.
+    /// This function is for authors of stores.
     pub fn on_release(release: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(OnRelease(release))))
     }
 
-    /// Creates the reservation of a charge, which calls `settle` with the actual cost, in units of the quota. For
-    /// authors of stores.
+    /// Creates the reservation of a charge that can be settled. `settle` is called with the actual cost, in units of
+    /// the quota. This function is for authors of stores.
     ///
-    /// [`Reservation::settle`] returns the result of `settle`.
+    /// The method [`Reservation::settle`] returns the result of the function `settle`.
     pub fn on_settle(settle: impl FnOnce(u64) -> Option<Decision> + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(OnSettle(settle))))
     }
@@ -65,8 +64,8 @@ impl Reservation {
     ///
     /// If the call was charged more than `actual`, the difference is refunded, as far as these units still count. If
     /// the call was charged less than `actual`, the difference is charged, as far as units are available. Returns an
-    /// admission that describes the key right after the settlement. Returns `None` if the store replies later, if the
-    /// store no longer keeps the key, or if there is nothing to settle.
+    /// allowed decision that describes the key right after the settlement. Returns `None` if the store replies later,
+    /// if the store no longer keeps the key, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }
@@ -84,7 +83,7 @@ impl Reservation {
         self.0.is_none()
     }
 
-    /// Returns whether something is released when this is dropped.
+    /// Returns whether a permit is released when the reservation is dropped.
     pub(crate) fn is_permit(&self) -> bool {
         self.0.as_ref().is_some_and(|charge| charge.is_permit())
     }

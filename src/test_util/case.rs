@@ -8,7 +8,7 @@ use super::tested::Env;
 /// The future of a case. It panics if the store breaks the promise.
 type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One promise, with the function that tests it.
+/// One promise, and the function that tests the promise.
 pub(super) struct Case<M> {
     pub(super) name: &'static str,
     pub(super) run: fn(Env<M>) -> CaseFuture,

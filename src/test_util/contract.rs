@@ -9,10 +9,10 @@ use super::case::Case;
 use super::cases::cases;
 use super::tested::{Env, Subject};
 
-/// The time after which a case counts as hung.
+/// The time after which a case that has not ended fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The promises of a store, as cases to run.
+/// The promises of a store. Each promise is a *case*: a test that can be run.
 ///
 /// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore). A panic in a case fails only that
 /// case. The [module documentation](super) has an example.
@@ -37,25 +37,25 @@ impl<M: Subject> Contract<M> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, all cases end.
+    /// If the future is dropped, all cases are stopped.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime that has its timer enabled.
+    /// Panics outside of a tokio runtime whose timer is enabled.
     pub async fn run(&self) -> Report {
         self.run_if(|_| true).await
     }
 
-    /// Runs the cases for whose names `is_wanted` returns `true`, for a store that documents that it does not keep some
-    /// promises.
+    /// Runs the cases for whose names `is_wanted` returns `true`. Use this method for a store that is documented not to
+    /// keep some of the promises.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, all cases end.
+    /// If the future is dropped, all cases are stopped.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime that has its timer enabled.
+    /// Panics outside of a tokio runtime whose timer is enabled.
     pub async fn run_if(&self, is_wanted: impl Fn(&str) -> bool) -> Report {
         let mut running = JoinSet::new();
         for Case { name, run } in cases::<M>().into_iter().filter(|case| is_wanted(case.name)) {
@@ -117,7 +117,7 @@ pub struct Report {
 pub struct Failure {
     /// The name of the case, which is the promise.
     pub case: &'static str,
-    /// The message of the panic, or a sentence that says that the case hung.
+    /// The message of the panic, or a sentence which says that the case has not ended in time.
     pub message: String,
 }
 

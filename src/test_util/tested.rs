@@ -17,14 +17,14 @@ use crate::store::{
     SettleStore, StoreSettings,
 };
 
-/// A store whose replies can be awaited, whether it answers immediately or later.
+/// A store whose replies can be awaited, whether the store answers immediately or later.
 pub trait TestedStore<A: Algorithm>:
     CheckStore<A> + SettleStore<A> + ReplaceAlgorithm<A> + KeyedStore<A, str> + KeyedStore<A, StoreKey<String>>
 {
     /// Awaits a reply.
     fn reply<T: Send + 'static>(reply: Self::Reply<T>) -> impl Future<Output = Result<T, BoxError>> + Send;
 
-    /// Converts the output of a future of the limiter, such as that of `acquire`.
+    /// Converts the output of a future of the limiter, such as the future of `acquire`.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ pub trait TestedStore<A: Algorithm>:
     fn result<T>(output: Self::Output<T>) -> Result<T, BoxError>;
 }
 
-/// A [`MakeStore`] whose stores can be tested. It is implemented for all types that meet these bounds.
+/// A [`MakeStore`] whose stores can be tested. This trait is implemented for all types that meet its bounds.
 pub trait MakeTested<A: Algorithm>:
     MakeStore<A, Store: TestedStore<A>> + Clone + Send + Sync + 'static
 {
@@ -45,7 +45,8 @@ impl<A: Algorithm, M> MakeTested<A> for M where
 
 macro_rules! subject {
     ($($algorithm:ty),+ $(,)?) => {
-        /// A [`MakeStore`] for all algorithms of the tests. It is implemented for all types that meet these bounds.
+        /// A [`MakeStore`] for all algorithms of the tests. This trait is implemented for all types that meet its
+        /// bounds.
         pub trait Subject: $(MakeTested<$algorithm> +)+ {}
 
         impl<M> Subject for M where M: $(MakeTested<$algorithm> +)+ {}
@@ -63,7 +64,7 @@ subject![
     Lockout<FixedWindow>,
 ];
 
-/// The argument of a case. It makes the stores and limiters of the case.
+/// The argument of a case, which makes the stores and limiters of that case.
 #[derive(Clone)]
 pub(super) struct Env<M> {
     pub(super) make: M,
@@ -75,7 +76,7 @@ impl<M> Env<M> {
     where
         M: MakeTested<A>,
     {
-        // Limiters never share keys, not even limiters of different runs on one server.
+        // Limiters must not share keys, not even limiters of different runs on one server.
         let name = format!("contract-{:016x}", random_u64());
         let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
         let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
@@ -151,7 +152,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         }
     }
 
-    /// Checks until a call is denied. Returns the number of admitted calls, and the denial.
+    /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial.
     pub(super) async fn exhaust(&self, key: &str) -> (u64, Timed) {
         for admitted in 0..100_000 {
             let call = self.timed(key).await;
@@ -168,8 +169,8 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         Timed { before, decision, after: Instant::now() }
     }
 
-    /// Waits until exactly `remaining` units are available, because some stores settle a call after the settling method
-    /// has returned.
+    /// Waits until exactly `remaining` units are available, at most two seconds. Some stores settle a call only after
+    /// the settling method has returned.
     pub(super) async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;
@@ -187,7 +188,7 @@ impl<A: Algorithm, S: Clone> Clone for Tested<A, S> {
     }
 }
 
-/// A decision, made at some time between two readings of the clock.
+/// A decision that was made between two readings of the clock.
 pub(super) struct Timed {
     pub(super) before: Instant,
     pub(super) decision: Decision,
@@ -195,7 +196,7 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// Returns the wait that the denial reports.
+    /// Returns the `retry_after` of the denial.
     #[track_caller]
     pub(super) fn retry_after(&self) -> Duration {
         assert!(!self.decision.is_allowed());

@@ -14,11 +14,12 @@ use crate::decision::Decision;
 ///
 /// A call without priority is decided by the window itself, except that the call is denied while calls with priority
 /// are queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) that cannot pass now is
-/// queued until the window has room for the call. If the total cost of the queue would exceed the given percentage of
-/// the limit, the call is denied. The wait is at most one period, plus one slice with a [`SlidingWindow`], or two
-/// periods with a [`SlidingCounter`], whose units count in two windows. The reported wait assumes that no waiter is
-/// released late. The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests
-/// have priority.
+/// queued until the window has room for the call. If the total cost of the queue would then exceed the given percentage
+/// of the limit, the call is denied. The wait is at most one period. With a [`SlidingWindow`], it is at most one period
+/// plus one slice. With a [`SlidingCounter`], whose units count in two windows, it is at most two periods. The
+/// `retry_after` of a denied call assumes that the queued calls are released on time. A call that is released late is
+/// charged late, so the real wait can be longer. The method [`priority`](crate::middleware::RateLimitLayer::priority)
+/// of a layer sets which requests have priority.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -45,8 +46,8 @@ use crate::decision::Decision;
 /// **Where it breaks.** Important calls are not limited at all. Many of them together overload the service that the
 /// limit protects.
 ///
-/// **The idea** (from Sentinel, where it is called *occupy*). Such a call takes its units from the next window, and
-/// waits until that window begins. Only a given percentage of the next window can be borrowed.
+/// **The idea** (from Sentinel, where it is called *occupy*). A call with priority takes its units from the next
+/// window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
 ///
 /// ```text
 ///   limit 4, priority for 50 %
@@ -80,10 +81,10 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// An algorithm that treats calls with priority differently from others.
+/// An algorithm that treats calls with priority differently from other calls.
 ///
-/// Implemented by [`Priority`], and by [`Tiered`] and [`Lockout`] over it. Tuples do not support priority. Implement
-/// this trait for an algorithm of your own if only calls with priority wait in its queue
+/// Implemented by [`Priority`], and by a [`Tiered`] or [`Lockout`] that contains one. Tuples do not support priority.
+/// Implement this trait for an algorithm of your own if only calls with priority wait in its queue
 /// ([`QueueConfig::priority_only`]).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
@@ -169,7 +170,7 @@ impl<A: Window> Algorithm for Priority<A> {
         self.algorithm.policy()
     }
 
-    /// Returns the queue configuration of the window, for calls with priority only.
+    /// Returns the queue configuration of the window, changed so that only calls with priority wait.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         self.algorithm.queue_config().map(|queue| queue.priority_only(self.units))

@@ -1,4 +1,4 @@
-//! The state as text: the time, the age of the window, and the units counted in the window.
+//! The state as a string: the key's time, the age of the window, and the units counted in the window.
 
 use super::{FixedWindow, FixedWindowState};
 use crate::algorithm::stored::{StepKind, numbers_of, scale_of};

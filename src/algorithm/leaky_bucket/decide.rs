@@ -1,4 +1,4 @@
-//! The decisions of a [`LeakyBucket`], as an algorithm.
+//! [`Algorithm`] for [`LeakyBucket`]: how a leaky bucket decides calls.
 
 use super::{LeakyBucket, LeakyBucketState};
 use crate::algorithm::clock_step::earliest_slot;
@@ -55,7 +55,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Undoes the part of the charge that cannot have leaked since `charged_at`.
+    /// Undoes the part of the charge whose intervals cannot have passed since `charged_at`.
     fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
         self.observe(state, now);
         if charged_at <= state.last && !state.next.is_due() {
@@ -106,8 +106,8 @@ impl Algorithm for LeakyBucket {
         Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
-    /// Admits the call at its slot. If the slot is overdue by more than 5 ms, a later slot replaces it, and the
-    /// schedule continues from the later slot.
+    /// Admits the call at its slot. If the slot is more than 5 ms before the key's time, the call is admitted 5 ms
+    /// before the key's time instead, and the schedule continues from there.
     fn admit_queued(
         &self,
         state: &mut LeakyBucketState,

@@ -20,12 +20,13 @@ use crate::quota::Quota;
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire), and so the requests of a layer, are queued and admitted
 /// in the order of arrival. At most [`queue`](LeakyBucket::queue) calls wait per key, each at most
 /// [`max_wait`](LeakyBucket::max_wait). Further calls are denied at once, unless [`overflow`](LeakyBucket::overflow)
-/// was called. [`check`](crate::limiter::RateLimiter::check) never waits: it admits a call if no call is queued, and at
-/// least as many intervals have passed since the slot of the call admitted last as that call had units.
+/// was called. Each call is admitted at its *slot*, which is a time in the schedule of its key.
+/// [`check`](crate::limiter::RateLimiter::check) never waits: it admits a call if no call is queued and the time of the
+/// next slot has come.
 ///
 /// Slots are exact to the nanosecond, even if a timer is up to 5 ms late. So 1,000 calls queued at 1,000 a second take
-/// 1.000 s. After a longer stall of the runtime the schedule moves, and missed slots are lost. So in any span `t` at
-/// most `1 + (t + 5 ms) * limit / period` calls of cost 1 are admitted.
+/// 1.000 s. After a longer stall of the runtime the schedule moves to later times, and missed slots are lost. So in any
+/// span `t` at most `1 + (t + 5 ms) * limit / period` calls of cost 1 are admitted.
 ///
 /// A call of cost `n` is admitted at its slot and delays the next slot by `n` intervals. An idle bucket does not save
 /// up slots: after any pause, one call passes at once, not two.
@@ -49,21 +50,22 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** A service behind the server takes ten calls a second at an even rate, and no bursts. The eleventh call
-/// should not be denied, but held until its scheduled time.
+/// **Problem.** A service behind the server can process ten calls a second at an even rate, but no bursts. The eleventh
+/// call should not be denied, but held until its scheduled time.
 ///
-/// **Naive answer.** Hand out times. The next free time is a number. A caller takes this time, moves the number on by
-/// one interval, and sleeps until its own time.
+/// **Naive answer.** Give each caller a time. The state is the next free time. A caller gets this time, moves the next
+/// free time on by one interval, and sleeps until its own time.
 ///
-/// **Where it breaks.** A caller that disconnects keeps its time, so all later callers wait longer than necessary. A
-/// sleep that wakes late delays all later calls: at 5,000 calls a second and with a timer that ticks in milliseconds,
-/// four fifths of the rate are lost. And nothing limits how many calls wait.
+/// **Where it breaks.** A caller that disconnects keeps its time, so all later callers wait longer than necessary. If
+/// the next free time is computed from the time at which a sleep ends, each late timer delays all later calls: at 5,000
+/// calls a second and with a timer that ticks in milliseconds, four fifths of the rate are lost. And nothing limits how
+/// many calls wait.
 ///
 /// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The store keeps the
 /// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
 /// at which a timer fired. Calls whose slots are overdue by up to five milliseconds are released at once, so a late
-/// timer does not lower the rate. After a longer stall the schedule moves, so that no burst is released. If a queued
-/// call is cancelled, the calls behind it get earlier slots.
+/// timer does not lower the rate. After a longer stall the schedule moves to later times, so that no burst is released.
+/// If a queued call is cancelled, the calls behind it get earlier slots.
 ///
 /// ```text
 ///   10/s, queue 3: five at one instant
@@ -84,8 +86,8 @@ use crate::quota::Quota;
 ///
 /// **Cost.** Constant time, 24 bytes a key, and the memory of each waiter in the queue.
 ///
-/// A leaky bucket that is used as a *meter*, which denies calls instead of holding them, decides as a token bucket
-/// does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.
+/// A leaky bucket can also be used as a *meter*, which denies calls instead of making them wait. A meter decides as a
+/// token bucket does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
@@ -167,8 +169,8 @@ impl LeakyBucket {
         state.last.saturating_add(self.rate.nanos_of(slot.until()))
     }
 
-    /// Advances the state to `now`, and returns the key's own time after that. If the clock was set back, the schedule
-    /// moves back with it.
+    /// Advances the state to `now`, and returns the key's time after this. If the clock was set back, the schedule
+    /// moves back by the same time.
     #[inline]
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
         let step = step(state.last, now, self.quota.period_nanos());
@@ -177,7 +179,7 @@ impl LeakyBucket {
         state.last
     }
 
-    /// Charges a call at the next slot, or at `arrived` if the slot is earlier.
+    /// Charges a call at the next slot or, if that slot is before `arrived`, at `arrived`.
     fn charge(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
         state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
     }

@@ -1,5 +1,5 @@
 /// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. The
-/// number is stored as two words, so that the state needs no padding for its alignment.
+/// number is stored as two 64-bit words, so that the state needs no padding for its alignment.
 ///
 /// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So nearly all 128-bit numbers are slots in
 /// the future, and the range of slots reaches beyond the end of the clock's range. Overdue slots need fewer numbers,
@@ -43,12 +43,12 @@ impl Slot {
         self.count() == u128::MAX
     }
 
-    /// Returns the grains until the slot, 0 if it is due.
+    /// Returns the grains until the slot, or 0 if the slot is due.
     pub(super) const fn until(self) -> u128 {
         self.count().saturating_sub(EPOCH_OFFSET)
     }
 
-    /// Returns the grains since the slot, 0 if it is not due.
+    /// Returns the grains since the slot, or 0 if the slot is not due.
     pub(super) const fn overdue(self) -> u128 {
         EPOCH_OFFSET.saturating_sub(self.count())
     }

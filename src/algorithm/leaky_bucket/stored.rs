@@ -1,4 +1,4 @@
-//! The state as text: the grains until the next slot, and the time.
+//! The state as a string: the grains until the next slot, and the key's time.
 
 use super::slot::Slot;
 use super::{LeakyBucket, LeakyBucketState};
@@ -9,7 +9,7 @@ use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, Stor
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum of a script's argument that the script adds to another number.
+/// The maximum of a number that the script adds to another number, so that the sum is exact.
 const MAX_ADDED: u128 = 1 << 52;
 
 impl LeakyBucket {
@@ -17,7 +17,7 @@ impl LeakyBucket {
         MicroRate::of(self.rate)
     }
 
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
+    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
     fn advance(&self, state: &mut LeakyBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
         state.next = state.next.sooner(self.rate.grains(step.elapsed)).max(Slot::NOW);
@@ -42,7 +42,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, saturated at 64 bits, and the time.
+    /// Writes the grains until the next slot, at most `u64::MAX`, and the key's time.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
         let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));

@@ -1,5 +1,5 @@
-//! The state as text: the time, its offset in the current window, and the units counted in the previous and in the
-//! current window.
+//! The state as a string: the key's time, its offset in the current window, and the units counted in the previous and
+//! in the current window.
 
 use super::{SlidingCounter, SlidingCounterState};
 use crate::algorithm::rate::div_rem;

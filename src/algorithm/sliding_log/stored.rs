@@ -1,11 +1,12 @@
-//! The state as text: the time, then the age and the units of each record of the log, the oldest record first.
+//! The state as a string: the key's time, the number of records, then the age and the units of each record, the oldest
+//! record first.
 
 use super::{Hit, SlidingLog, SlidingLogState};
 use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
 use crate::quota::Quota;
 
-/// The maximum limit of a log that is kept as text: each call sends all records of the log.
+/// The maximum limit of a log that is kept in Redis, because each call sends all records of the log.
 const MAX_HITS: u64 = 100;
 
 impl StoredAlgorithm for SlidingLog {

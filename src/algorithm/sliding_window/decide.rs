@@ -1,4 +1,4 @@
-//! The decisions of a [`SlidingWindow`], as an algorithm.
+//! [`Algorithm`] for [`SlidingWindow`]: how a sliding window decides calls.
 
 use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::clock_step::step;
@@ -57,8 +57,8 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Keeps each unit at least until one new period after the last instant of its old slice. Units above the new limit
-    /// are dropped, the oldest first.
+    /// Keeps each unit until at least one period of the new quota after the last instant of the unit's old slice. Units
+    /// above the new limit are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {

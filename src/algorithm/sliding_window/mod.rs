@@ -42,15 +42,15 @@ const MAX_SLICES: u64 = 1_000;
 /// call.
 ///
 /// **Naive answer.** Cut the period into `n` slices, count the calls in each, and drop a slice when it is `n` slices
-/// old. The sum counts "the last period".
+/// old. The sum of the slices stands for the last period.
 ///
-/// **Where it breaks.** The sum covers the last period only at the edge of a slice. Between two edges, the sum covers
-/// less: with two slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's
-/// window works like that.
+/// **Where it breaks.** The sum covers a whole period only when a slice ends. Within a slice, the sum covers less: with
+/// two slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's window works
+/// like that.
 ///
 /// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
-/// always covers a period, and up to one slice more. So the limit is strict. The price is that a unit is available
-/// again up to one slice late.
+/// always covers a period, and up to one slice more. So the limit holds in every period. The price is that a unit is
+/// available again up to one slice late.
 ///
 /// ```text
 ///   period = 4 slices            now
@@ -61,15 +61,14 @@ const MAX_SLICES: u64 = 1_000;
 ///     forgotten
 /// ```
 ///
-/// The first admitted call after a key was idle sets the edges of the key's slices: this call is at the last instant of
-/// a slice. So the units of a single burst are available again after exactly one period.
+/// The first admitted call after a key was idle sets when the key's slices end: this call is at the last instant of a
+/// slice. So the units of a single burst are available again after exactly one period.
 ///
 /// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
 /// period and not given back is in `total`.
 ///
-/// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the ring
-/// advances once for each of them, at most `n` times. A denial examines up to `n` slices. 56 bytes a key, and 8 for
-/// each slice.
+/// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
+/// them one by one, at most `n` of them. A denial examines up to `n` slices. 56 bytes a key, and 8 for each slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -86,15 +85,15 @@ pub struct SlidingWindow {
 #[derive(Clone, Debug)]
 pub struct SlidingWindowState {
     last: Nanos,
-    /// The offset of `last` in the open slice, below the width.
+    /// The offset of `last` in the open slice, below the length of a slice.
     into: u64,
     /// The units in all slices.
     total: u64,
     /// The units in the open slice.
     open: u64,
-    /// The index of the newest slice in `closed`, which is a ring.
+    /// The index of the newest closed slice in `closed`, which is a ring buffer.
     newest_index: u32,
-    /// An age above which all slices are empty.
+    /// An age, in slices, above which all closed slices are empty.
     oldest_age: u32,
     closed: Box<[u64]>,
 }
@@ -152,7 +151,7 @@ impl SlidingWindow {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
         // There are no more slices than needed to cover the period, so that the oldest slice expires while the newest
-        // is open.
+        // slice is open.
         let slices = period.div_ceil(width);
         Self {
             quota,

@@ -1,4 +1,4 @@
-//! The slices of a [`SlidingWindow`], which are a ring.
+//! The slices of a [`SlidingWindow`], which are kept in a ring buffer.
 
 use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::clock_step::step;
@@ -7,7 +7,7 @@ use crate::decision::Decision;
 use std::mem;
 
 impl SlidingWindow {
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
+    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
     #[inline]
     pub(super) fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
@@ -53,8 +53,8 @@ impl SlidingWindow {
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
-    /// Returns the time until the last instant of the slice of this `age` is one period ago. The open slice has the age
-    /// 0.
+    /// Returns the time until one period has passed since the last instant of the slice with this `age`. The open slice
+    /// has the age 0.
     #[inline]
     pub(super) fn expires_in(&self, state: &SlidingWindowState, age: u32) -> u64 {
         // The sum is at most two periods of at most 2^63 ns each, so it does not overflow.
@@ -69,7 +69,7 @@ impl SlidingWindow {
         until
     }
 
-    /// Returns the time until `deficit` units are available again, and the age of the oldest slice that is not empty.
+    /// Returns the time until `deficit` units are available again, and an age above which all closed slices are empty.
     pub(super) fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
         let mut oldest_age = state.oldest_age;
         if state.total - state.open < deficit {
@@ -100,7 +100,7 @@ impl SlidingWindow {
         }
     }
 
-    /// Removes `units`, at most all, from the oldest slices.
+    /// Removes `units` from the oldest slices, or all units if there are fewer.
     pub(super) fn remove_oldest(&self, state: &mut SlidingWindowState, units: u64) {
         let mut left = units.min(state.total);
         state.total -= left;
@@ -113,8 +113,8 @@ impl SlidingWindow {
         state.open -= left;
     }
 
-    /// Removes `units` from the slice that was open `ago` nanoseconds ago, then from older slices, so that units charged
-    /// later do not expire later.
+    /// Removes `units` from the slice that was open `ago` nanoseconds ago, and from older slices if that slice has
+    /// fewer units. Newer slices keep their units.
     pub(super) fn remove_at_age(&self, state: &mut SlidingWindowState, units: u64, ago: u64) {
         let mut left = units;
         let mut age = 0;

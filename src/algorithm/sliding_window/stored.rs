@@ -1,5 +1,5 @@
-//! The state as text: the time, its offset in the open slice, the units in the open slice, the number of closed slices
-//! that are not empty, and the age and the units of each such slice.
+//! The state as a string: the key's time, its offset in the open slice, the units in the open slice, the number of
+//! closed slices that are not empty, and the age and the units of each such slice.
 
 use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of};

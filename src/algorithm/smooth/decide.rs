@@ -1,4 +1,4 @@
-//! The decisions of a [`Smooth`], as an algorithm.
+//! [`Algorithm`] for [`Smooth`]: how `Smooth` decides calls.
 
 use super::schedule::fine;
 use super::{MAX_FIXED, Smooth, SmoothState};
@@ -60,7 +60,7 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Undoes the part of the charge that cannot have elapsed since `charged_at`.
+    /// Undoes the part of the charge whose time cannot have passed since `charged_at`.
     fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
         let observed = fine(self.observe(state, now));
         if charged_at <= state.last && state.next > observed && state.next < MAX_FIXED {
@@ -70,20 +70,23 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after now, unless
-    /// that time is later already.
+    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after `now`, unless
+    /// the scheduled time is later already.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
         match self.is_due(state) {
-            true if cost > 0 => self.charge(state, observed, cost),
-            _ => {
+            _ if cost == 0 => {}
+            true => self.charge(state, observed, cost),
+            false => {
                 state.next =
                     state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
             }
         }
     }
 
-    /// Keeps the number of intervals until the next scheduled time, and the fraction of the store that is filled.
+    /// Keeps the number of intervals until the next scheduled time. If both configurations are bursty, keeps the stored
+    /// time. If both warm up, keeps the stored time as a fraction of the maximum. Otherwise starts with the initial
+    /// stored time.
     fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
         let observed = from.observe(state, now);
         from.catch_up(state, observed);
@@ -117,8 +120,9 @@ impl Algorithm for Smooth {
         Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
     }
 
-    /// Admits the call at its scheduled time. If this time is overdue by more than 5 ms, a later time replaces it, and
-    /// the schedule continues from the later time. The time of the stall is not stored.
+    /// Admits the call at its scheduled time. If this time is more than 5 ms before the key's time, the call is
+    /// admitted 5 ms before the key's time instead, and the schedule continues from there. The time of the stall is not
+    /// stored as permits.
     fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         let observed = self.observe(state, now);
         if !self.is_due(state) {
@@ -136,7 +140,7 @@ impl Algorithm for Smooth {
         now
     }
 
-    /// Finds the number by binary search, since no call is ready before the calls ahead of it.
+    /// Finds the number by binary search, which is possible because no call is ready before the calls ahead of it.
     fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
         if max_wait == u64::MAX {
             return u64::MAX;

@@ -82,24 +82,24 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
 /// ```
 ///
-/// Permits are taken from the right end of the store, and each costs the area under the line. So if the store is full,
-/// a limiter that warms up starts at `cf` times the interval, and reaches the interval itself after `warm_up`. Since
-/// the cost is an area, it does not matter how permits are split into calls.
+/// Stored permits are taken from the right end of the line, and each permit costs the area under its part of the line.
+/// So if the maximum is stored, a limiter that warms up starts at `cf` times the interval `T`, and reaches `T` after
+/// `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
 ///
-/// **Numbers.** The store is counted in *time*, not in permits: each permit counts as a time of `T`. Then the threshold
-/// is at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and the store fills by `1/2 + 2 / (1 +
-/// cf)` for each unit of time. None of these formulas contains the rate. With some rates, scheduled times are not whole
-/// nanoseconds. So scheduled times are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no call is
-/// admitted early. The cold factor is rounded up to a multiple of 1/1024.
+/// **Numbers.** Stored permits are counted as *time*: each permit is one interval `T`. Then the threshold is at
+/// `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and each second of idle time adds `1/2 + 2 /
+/// (1 + cf)` seconds to the stored time. None of these formulas contains the rate. With some rates, scheduled times are
+/// not whole nanoseconds. So scheduled times are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no
+/// call is admitted early. The cold factor is rounded up to a multiple of 1/1024.
 ///
 /// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and no call is late by more than a
-/// nanosecond. Above 3, the algorithm itself is unstable: a scheduled time that is a little late leaves less idle time
-/// to store, so the next start is less cold and faster. Each start from a store that is not full multiplies the error
-/// by about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, about fifteen such starts in a row are exact to
-/// a nanosecond; with 1,000, about four.
+/// nanosecond. With a cold factor above 3, the algorithm itself is unstable. If a scheduled time is a little late, less
+/// idle time is left after it, and fewer permits are stored. The limiter is then less cold after the pause, and the
+/// next calls are admitted sooner. Each pause after which the limiter is not completely cold multiplies the error by
+/// about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, calls are exact to a nanosecond over about fifteen
+/// such pauses in a row. With a factor of 1,000, they are exact over about four.
 ///
-/// **Invariant.** No call is admitted before `next`. Each admission advances `next` by the area of the permits that it
-/// takes.
+/// **Invariant.** No call is admitted before `next`. Each admission advances `next` by the time that its permits cost.
 ///
 /// **Cost.** Constant time, 48 bytes a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,24 +123,24 @@ pub struct SmoothState {
     last: Nanos,
     /// The scheduled time of the next call, in fine units.
     next: u128,
-    /// The time stored, in fine units.
+    /// The stored permits, counted as time, in fine units.
     stored: u128,
 }
 
 impl Smooth {
     /// Creates Guava's `SmoothBursty`, which stores the unused permits of up to one second. Stored permits cost no
-    /// time. The store is empty when the limiter is built, and the first call passes at once.
+    /// time. No permits are stored when the limiter is built, but the first call passes at once.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
         Self::with(quota, StoredPermits::Bursty)
     }
 
-    /// Creates Guava's `SmoothWarmingUp`: after a long pause, the interval between calls is at first the normal
+    /// Creates Guava's `SmoothWarmingUp`: after a long pause, the interval between calls is at first nearly the normal
     /// interval times the cold factor (3), and decreases to the normal interval within `warm_up`. The limiter is cold
     /// when it is built.
     ///
-    /// With a `warm_up` of zero there is no store: calls are one interval apart. A `warm_up` above 292 years counts as
-    /// 292 years.
+    /// With a `warm_up` of zero, no permits are stored, and calls are one interval apart. A `warm_up` above 292 years
+    /// is shortened to 292 years.
     ///
     /// ```
     /// use std::time::Duration;
@@ -176,12 +176,12 @@ impl Smooth {
         self
     }
 
-    /// Sets the factor by which the first interval of a cold limiter is longer than the normal interval. Has no effect
-    /// on [`bursty`](Smooth::bursty).
+    /// Sets the cold factor, by which the first interval of a cold limiter is longer than the normal interval. Has no
+    /// effect on [`bursty`](Smooth::bursty).
     ///
-    /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow over successive starts if the
-    /// limiter was idle before each of them, but not long enough to be completely cold. With a factor of 10, about
-    /// fifteen such starts are exact to a nanosecond; with 1,000, about four.
+    /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow with each pause after which the
+    /// limiter is not completely cold. With a factor of 10, calls are exact to a nanosecond over about fifteen such
+    /// pauses in a row. With a factor of 1,000, they are exact over about four.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! The schedule of a [`Smooth`]: when a call is due, and what is stored then.
+//! The schedule of a [`Smooth`]: when a call is due, and how many permits are stored then.
 
 use super::stored_permits::{FRACTION_BITS, StoredPermits};
 use super::{MARGIN, MAX_FIXED, Smooth, SmoothState};
@@ -17,7 +17,7 @@ impl Smooth {
         (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(self.rate.limit))
     }
 
-    /// Adds the time from `next` to `now` to the store, if `now` is after `next`.
+    /// If `now` is after `next`, stores the permits of the idle time from `next` to `now`, and sets `next` to `now`.
     pub(super) fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
         let now = fine(now);
         if now > state.next {
@@ -37,7 +37,7 @@ impl Smooth {
         ceil(self.exact(state.next))
     }
 
-    /// Returns whether the next call can be admitted at the state's own time.
+    /// Returns whether the next call can be admitted at `state.last`, the latest clock reading of the key.
     pub(super) fn is_due(&self, state: &SmoothState) -> bool {
         self.exact(state.next) <= fine(state.last)
     }
@@ -49,11 +49,11 @@ impl Smooth {
         state.next = state.next.saturating_add(time).min(MAX_FIXED);
     }
 
-    /// Advances the state to `now`, and returns the key's own time after that.
+    /// Advances the state to `now`, and returns the key's time after this.
     pub(super) fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
         let step = step(state.last, now, self.quota.period_nanos());
         if step.set_back > 0 {
-            // The schedule moves back with the clock. The idle time before that is stored first.
+            // The schedule moves back with the clock. The idle time until the old reading is stored first.
             let last = state.last;
             self.catch_up(state, last);
             state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
@@ -76,7 +76,7 @@ impl Smooth {
         self.turn(state).saturating_since(now)
     }
 
-    /// Returns the scheduled time of a call if calls of `units` in total are admitted before it.
+    /// Returns the scheduled time of a call if other calls, which cost `units` in total, are admitted before it.
     pub(super) fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
         if units == 0 {
             return self.turn(state);
@@ -98,8 +98,9 @@ impl Smooth {
 
     /// Returns the time at which a call may be admitted if its scheduled time was computed as `next`.
     ///
-    /// A scheduled time that was rounded up leaves less idle time to store. The store is then less cold, and the
-    /// following scheduled times are too early. So a margin is added to each time that is not exact.
+    /// If a scheduled time was rounded up, less idle time is left after it, and fewer permits are stored. A limiter
+    /// that warms up is then less cold, and the following scheduled times are too early. So with a warm-up, a margin is
+    /// added to each time that is not a whole number of nanoseconds.
     pub(super) fn exact(&self, next: u128) -> u128 {
         let is_exact =
             next.is_multiple_of(1 << FRACTION_BITS) || matches!(self.stored_permits, StoredPermits::Bursty);

@@ -1,4 +1,4 @@
-//! The state as text: the key's time, the next scheduled time, and the stored permits, counted as time.
+//! The state as a string: the key's time, the next scheduled time, and the stored permits, counted as time.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl StoredAlgorithm for Smooth {
             Some([limit, period]) => (limit, period, StoredPermits::Bursty),
             None => {
                 let [limit, period, warm_up, cold_factor] = numbers_of(unit, "sw:")?;
-                // The cold factor is from 1 to 1,000. It is stored in units of 1/1024.
+                // The cold factor is from 1 to 1,000. It is written as a multiple of 1/1024.
                 let is_valid = warm_up <= i64::MAX as u64 && (1_024..=1_024_000).contains(&cold_factor);
                 (limit, period, is_valid.then_some(StoredPermits::WarmingUp { warm_up, cold_factor })?)
             }

@@ -1,6 +1,6 @@
-//! The store of unused time, how it fills, and the cost of permits taken from it.
+//! The stored permits: how idle time adds to them, and how much time they cost when they are taken.
 //!
-//! All times are in fine units, 2^-48 of a nanosecond.
+//! Times are in fine units of 2^-48 of a nanosecond, except where nanoseconds are named.
 
 use super::wide_math::{mul_div_ceil, scale_ceil};
 
@@ -17,7 +17,7 @@ pub(super) enum StoredPermits {
     WarmingUp {
         /// The time of a warm-up, in nanoseconds.
         warm_up: u64,
-        /// The cold factor, in 1/1024.
+        /// The cold factor, as a multiple of 1/1024.
         cold_factor: u64,
     },
 }
@@ -27,7 +27,7 @@ impl StoredPermits {
         Self::WarmingUp { warm_up, cold_factor: cold_factor << COLD_FACTOR_BITS }
     }
 
-    /// Returns the same store with another cold factor, at least 1.
+    /// Returns the same configuration with another cold factor, which is at least 1.
     pub(super) fn with_cold_factor(self, factor: f64) -> Self {
         match self {
             Self::Bursty => self,
@@ -49,9 +49,9 @@ impl StoredPermits {
         }
     }
 
-    /// Converts the time `stored` in the store `old`: returns the same fraction of the maximum of this store, rounded
-    /// so that no call is admitted early. If `old` is of another kind, or can store nothing, returns the
-    /// [initial](Self::initial) time.
+    /// Converts `stored`, a stored time of the configuration `old`, to this configuration. If both are bursty, the time
+    /// stays the same. If both warm up, and `old` can store permits, the time stays the same fraction of the maximum,
+    /// rounded up so that no call is admitted early. Otherwise returns the [initial](Self::initial) time.
     pub(super) fn refill(self, stored: u128, old: Self) -> u128 {
         match (self, old) {
             (Self::Bursty, Self::Bursty) => stored,
@@ -62,7 +62,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the time that is stored when a limiter is built: none if bursty, the maximum if warming up.
+    /// Returns the stored time when a limiter is built: zero if bursty, the maximum if warming up.
     pub(super) fn initial(self) -> u128 {
         match self {
             Self::Bursty => 0,
@@ -70,7 +70,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the time that is stored during the time `idle`.
+    /// Returns the stored time that the idle time `idle` adds.
     pub(super) fn accrued_in(self, idle: u128) -> u128 {
         match self {
             Self::Bursty => idle,
@@ -81,7 +81,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the idle time that fills the store by `missing`.
+    /// Returns the idle time that adds `missing` to the stored time.
     pub(super) fn until(self, missing: u128) -> u128 {
         match self {
             Self::Bursty => missing,
@@ -92,7 +92,7 @@ impl StoredPermits {
         }
     }
 
-    /// Takes permits that are worth `time`, first from `stored`, and new ones for the rest. Returns the time by which
+    /// Takes permits that count as `time`, first from `stored`, and new ones for the rest. Returns the time by which
     /// they delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
@@ -118,7 +118,8 @@ impl StoredPermits {
         }
     }
 
-    /// Returns how many stored permits, of `time` each, cost no time.
+    /// Returns how many stored permits can be taken without delaying the next call. Each permit counts as `time` in
+    /// `stored`.
     pub(super) fn free(self, stored: u128, time: u128) -> u64 {
         match self {
             Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),
@@ -131,7 +132,7 @@ fn threshold(warm_up: u64) -> u128 {
     u128::from(warm_up) << (FRACTION_BITS - 1)
 }
 
-/// Returns the rate at which the store fills, 1/2 + 2 / (1 + cf) for each unit of time, as numerator and denominator.
+/// Returns by how much the stored time grows in idle time, `1/2 + 2 / (1 + cf)`, as numerator and denominator.
 fn fill_rate(cold_factor: u64) -> (u128, u64) {
     const ONE: u64 = 1 << COLD_FACTOR_BITS;
     (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))

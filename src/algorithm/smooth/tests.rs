@@ -1,7 +1,7 @@
 use super::*;
 
-/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests. Each call arrives one pause
-/// after the call before it was admitted.
+/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests. `calls` has a pause, in
+/// hundredths of a second, and a cost for each call. A call arrives one pause after the previous call was admitted.
 fn waits(limiter: &Smooth, calls: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
     let mut state = limiter.new_state(now, now);
@@ -24,7 +24,8 @@ fn a_call_waits_for_the_cost_of_the_one_before() {
     let five = Smooth::bursty(Quota::per_second(5));
     assert_eq!(waits(&five, &[(0, 1), (0, 1), (0, 1)]), [0, 20, 20]);
     assert_eq!(waits(&five, &[(0, 1), (20, 1), (20, 1)]), [0, 0, 0]);
-    // One second is stored: five permits. The sixth call passes at once as well, since its cost delays only the next.
+    // One second is stored: five permits. The sixth call passes at once as well, since its cost delays only the next
+    // call.
     assert_eq!(
         waits(&five, &[(0, 1), (500, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]),
         [0, 0, 0, 0, 0, 0, 0, 20]

@@ -1,11 +1,11 @@
 use crate::algorithm::StorableError;
 use crate::algorithm::rate::Rate;
 
-/// A rate for the clock of a server, which counts in microseconds: the grains per microsecond and the grains per unit,
-/// in lowest terms.
+/// A rate for a server whose clock counts microseconds: the grains per microsecond and the grains per unit, in lowest
+/// terms.
 ///
 /// One grain of this rate is `factor` grains of the [`Rate`]. A microsecond is a whole number of grains of either rate.
-/// So if a state was fresh at a whole microsecond, its number of grains is whole in this rate, too.
+/// So if a state was fresh at a whole microsecond, its grains are also a whole number of grains of this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct MicroRate {
     /// The grains of a microsecond.
@@ -34,12 +34,12 @@ impl MicroRate {
         grains.div_ceil(self.factor as u128)
     }
 
-    /// Converts grains of this rate to grains of the [`Rate`].
+    /// Converts grains of this rate to grains of the [`Rate`]. Returns `None` if the result is out of range.
     pub(in crate::algorithm) fn grains(self, count: u128) -> Option<u128> {
         count.checked_mul(self.factor.into())
     }
 
-    /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the text of a state can
+    /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the string of a state can
     /// represent.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
         match self.micro <= 1_000_000 * self.unit {

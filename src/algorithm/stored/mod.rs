@@ -1,9 +1,9 @@
-//! States as text, which other machines can keep.
+//! States as strings, which other machines can keep.
 //!
-//! A state in memory is a few integers, in units that only its algorithm knows: grains of a rate, offsets in a slice.
-//! On another machine a state is a text that begins with the *unit of the state*: the settings of the algorithm that
-//! are needed to read the numbers of the text. So a machine with another quota reads the numbers correctly, and then
-//! [migrates](Algorithm::migrate) the state.
+//! A state in memory is a few integers that only its algorithm can interpret, such as grains of a rate or offsets in a
+//! slice. On another machine, for example in Redis, a state is a string. The string begins with the *unit of the
+//! state*: the settings of the algorithm without which the numbers in the string cannot be read. So a process with
+//! another quota reads the numbers correctly, and then [migrates](Algorithm::migrate) the state.
 
 mod micro_rate;
 mod script;
@@ -23,15 +23,19 @@ pub(crate) use text::split_members;
 pub use text::{StateReader, StateWriter};
 pub(in crate::algorithm) use text::{numbers_of, scale_of};
 
-/// An algorithm whose states can be kept on other machines, as text.
+/// An algorithm whose states can be kept on other machines, as strings.
 ///
 /// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority),
-/// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. The calls in progress
-/// that a `Concurrency` counts end with their process. Implement the trait for an algorithm of your own to use it with
-/// a [`RedisStore`](crate::store::redis::RedisStore). Two methods handle the *unit of a state*, which is the settings
-/// that are needed to read the numbers of a state, and two methods handle the state.
+/// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. `Concurrency` is an
+/// exception because calls in progress end when their process ends, while a count on another machine would remain.
+/// Implement the trait for an algorithm of your own to use that algorithm with a
+/// [`RedisStore`](crate::store::redis::RedisStore).
 ///
-/// In the text of a state, instants are whole microseconds.
+/// [`write_state`](Self::write_state) and [`read_state`](Self::read_state) write and read the numbers of a state.
+/// [`unit`](Self::unit) and [`with_unit`](Self::with_unit) concern the *unit of a state*: the settings of the algorithm
+/// without which these numbers cannot be read.
+///
+/// In the string, the latest clock reading of a state is in whole microseconds.
 ///
 /// ```
 /// use tower_throttle::algorithm::{FixedWindow, StateReader, StateWriter, StoredAlgorithm};
@@ -53,23 +57,23 @@ pub trait StoredAlgorithm: Algorithm {
     /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, a comma or an
     /// unpaired parenthesis.
     ///
-    /// Two algorithms of the same unit can read each other's states without a conversion.
+    /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
 
-    /// Returns an algorithm that can read and migrate states of `unit`. Settings that are not needed for this may
-    /// differ from those of the algorithm that wrote the states. Returns `None` if `unit` is not a unit of this type of
-    /// algorithm.
+    /// Returns an algorithm that can read and migrate states of `unit`. The settings that `unit` does not contain, such
+    /// as the queue, are those of `self`, and may differ from those of the algorithm that wrote the states. Returns
+    /// `None` if `unit` is not a unit of this type of algorithm.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.
     fn write_state(&self, state: &Self::State, numbers: &mut StateWriter);
 
-    /// Reads the numbers that an algorithm of the same unit has written. Returns `None` if the numbers are not a valid
-    /// state. A state that was read must not cause a panic later.
+    /// Reads the numbers that an algorithm with the same unit has written. Returns `None` if the numbers are not a
+    /// valid state. A state that was read must not cause a panic later.
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State>;
 
-    /// Returns an error if states of this configuration cannot be kept on another machine. A limiter is then not built,
-    /// and a replacement is ignored.
+    /// Returns an error if states of this configuration cannot be kept on another machine. In this case, a limiter with
+    /// this configuration is not built, and the algorithm of a limiter is not replaced by this configuration.
     ///
     /// # Errors
     ///
@@ -79,8 +83,9 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Returns the steps by which a script on the server decides a check in one round trip. Returns `None` if there is
-    /// no script. In this case, the store reads the state, decides, and writes the new state unless another process has
-    /// changed it meanwhile. This takes two round trips, and works for any arithmetic.
+    /// no script. Without a script, the store reads the state, decides the call, and then writes the new state if no
+    /// other process has changed the state since it was read. This usually takes two round trips, and works for any
+    /// arithmetic.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -90,25 +95,27 @@ pub trait StoredAlgorithm: Algorithm {
         false
     }
 
-    /// Returns whether the clock was set back between the states `before` and `after` of a key. The time of `after`
-    /// then continues from the new reading, so `after` must be written even if nothing was charged. Algorithms whose
-    /// states have several times override this method.
+    /// Returns whether the clock was set back between the states `before` and `after` of a key. If it was, the time of
+    /// `after` continues from the new reading, so `after` must be written even if nothing was charged. Algorithms whose
+    /// states have several clock readings override this method.
     fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces each configuration in `state` whose unit is that of `self` by `self`. Only a state of
-    /// [`Tiered`](crate::algorithm::Tiered) contains configurations: the algorithms of its tiers.
+    /// If an algorithm in `state` has the same unit as `self`, replaces that algorithm by the algorithm of `self`. Only
+    /// a state of [`Tiered`](crate::algorithm::Tiered) contains algorithms: those of its tiers.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges `cost` units, or as many of them as are available, when a call is settled at more units than it was
-    /// charged. `cost` is the difference.
+    /// Charges `cost` units, or as many of them as are available. This method is called when a call is settled at
+    /// `cost` units more than it was charged, and when a call of `cost` was admitted by another quota for the same key.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }
 
-    /// Charges a call that may wait, and returns the decision, whose delay is the time until the release of the call.
-    /// Returns `None` if the algorithm cannot know that time in advance: the call then waits and checks again.
+    /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
+    /// or after a wait. The delay of the decision is the time until the release of the call. Returns `None` if the
+    /// algorithm cannot know that time in advance. In this case, the call waits in a queue of its process, and is then
+    /// checked again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,
@@ -119,8 +126,8 @@ pub trait StoredAlgorithm: Algorithm {
         None
     }
 
-    /// Gives back the charge of a call that was cancelled while it waited, unless another call was charged after it.
-    /// Returns whether the charge was given back.
+    /// Gives back the charge of a call that was cancelled while it waited, unless another call has been charged since.
+    /// `mark` is the [mark](ReservedTime::mark) of the cancelled call. Returns whether the charge was given back.
     fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
         false
     }
@@ -131,12 +138,12 @@ pub trait StoredAlgorithm: Algorithm {
 pub struct ReservedTime {
     /// The decision. If the call is admitted, its wait is the [`delay`](Decision::delay) of the decision.
     pub decision: Decision,
-    /// A number that identifies the state after the charge. [`give_back`](StoredAlgorithm::give_back) compares it to
-    /// detect whether another call was charged since.
+    /// A number that identifies the state after the charge. [`give_back`](StoredAlgorithm::give_back) compares the
+    /// number to detect whether another call has been charged since.
     pub mark: u128,
 }
 
-/// The error of an algorithm whose states cannot be kept on another machine, as it is configured.
+/// The error of an algorithm whose configuration does not allow its states to be kept on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorableError(String);
 

@@ -1,4 +1,4 @@
-/// The largest integer up to which a script computes exactly: the numbers of a script are floating-point.
+/// The largest integer up to which a script computes exactly, because the numbers of a script are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
 /// The maximum number of local variables of all steps together. The rest of a script, and the blocks of each step, have
@@ -8,7 +8,7 @@ const MAX_LOCALS: usize = 150;
 /// The steps by which a script decides a check: one for each limit. See
 /// [`StoredAlgorithm::script`](crate::algorithm::StoredAlgorithm::script).
 ///
-/// Only this crate creates them, for its own algorithms.
+/// Only this crate creates `ScriptSteps`, for its own algorithms.
 #[derive(Clone, Debug)]
 pub struct ScriptSteps {
     pub(crate) steps: Vec<Step>,
@@ -26,9 +26,9 @@ pub(crate) struct Step {
 /// The kind of a limit in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepKind {
-    /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that a unit adds,
-    /// the capacity in grains, the grains that must be free for each unit of the cost (a leaky bucket: 0), the period
-    /// in microseconds, and the maximum number of grains in a state.
+    /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each unit of
+    /// the cost adds, the capacity in grains, the grains that must be free for each unit of the cost (a leaky bucket:
+    /// 0), the period in microseconds, and the maximum number of grains in a state.
     Bucket,
     /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
     FixedWindow,

@@ -36,8 +36,8 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Each method that reads returns `None` if the next word of the text is not of the kind
-/// that the method reads.
+/// Reads the numbers of a state. Each method that reads returns `None` if the next word of the string is not what the
+/// method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 
@@ -78,14 +78,15 @@ impl<'a> StateReader<'a> {
         Some(Nanos(self.number()?.checked_mul(1_000)?))
     }
 
-    /// Returns whether the whole text was read.
+    /// Returns whether the whole string was read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Splits the numbers of a unit after its tag. In the unit `t:10/1000/10`, the tag is `t:`.
+/// Reads the numbers of a [unit of a state](super::StoredAlgorithm::unit), which follow its tag. In the unit
+/// `t:10/1000/10`, the tag is `t:`, and the numbers are 10, 1,000 and 10.
 pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) -> Option<[u64; N]> {
     let mut words = unit.strip_prefix(tag)?.split('/');
     let mut numbers = [0; N];
@@ -96,13 +97,14 @@ pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) ->
     words.next().is_none().then_some(numbers)
 }
 
-/// Returns the unit in which times shorter than a period are written, in nanoseconds: 1,000 (a microsecond) if the
-/// period is a whole number of microseconds, otherwise 1.
+/// Returns the number of nanoseconds in which times shorter than a period are counted in a string: 1,000 if the period
+/// is a whole number of microseconds, otherwise 1.
 pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }
 
-/// Splits units such as `a,(b,c),d` at the commas that are in no parentheses.
+/// Splits the [units of the states](super::StoredAlgorithm::unit) of a tuple's members, such as `a,(b,c),d`, at the
+/// commas outside of parentheses.
 pub(crate) fn split_members(units: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     units.split(move |c| {

@@ -1,4 +1,4 @@
-//! The decisions of a [`TokenBucket`], as an algorithm.
+//! [`Algorithm`] for [`TokenBucket`]: how a token bucket decides calls.
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::clock_step::{earliest_slot, step};
@@ -43,10 +43,10 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Gives back tokens, except those that have been refilled meanwhile.
+    /// Gives back `cost` tokens, or as many as are missing from a full bucket if that is less.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
-        // No call was charged more than the burst, though queued calls may owe more than that together.
+        // No single call was charged more than the burst, although queued calls together may owe more.
         let cost = cost.min(self.burst());
         if cost > state.used {
             state.part = 0;
@@ -54,7 +54,7 @@ impl Algorithm for TokenBucket {
         state.used = state.used.saturating_sub(cost);
     }
 
-    /// Charges until the bucket is empty. The rest of `cost` is not owed.
+    /// Charges `cost` tokens, or all tokens in the bucket if these are fewer.
     fn charge_saturating(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
         state.used = state.used.saturating_add(cost);
@@ -111,18 +111,19 @@ impl Algorithm for TokenBucket {
         Some(if is_due { now } else { self.turn(state, cost) })
     }
 
-    /// Charges at the exact scheduled time instead of advancing to the rounded-up nanosecond: advancing would discard
-    /// the fraction when the bucket is full. So the charge may exceed the tokens in the state. The tokens that have
-    /// arrived since the last update cover the charge when the state is advanced.
+    /// Adds the cost to `used` without advancing the state first. The scheduled time can lie between two nanoseconds,
+    /// and a state can be advanced only to a whole nanosecond. If the bucket were full at that nanosecond, the tokens
+    /// since the scheduled time would be lost. So `used` may exceed the burst until the state is next advanced, which
+    /// subtracts the tokens that have arrived.
     ///
-    /// If the scheduled time is overdue by more than 5 ms, a later time replaces it: the tokens of a longer stall fill
-    /// the bucket, and further tokens are lost.
+    /// If the scheduled time is more than 5 ms before `now`, the call is charged as of 5 ms before `now` instead. The
+    /// tokens that have arrived by then fill the bucket up to the burst, and further tokens are lost.
     fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
         let ready_at = self.turn(state, cost);
         if ready_at > now || ready_at == Nanos::MAX {
             self.advance(state, now);
-            // The clock may have been set back, or the scheduled time may be beyond the clock's range. Then the
-            // advanced state decides.
+            // The clock may have been set back, or the scheduled time may be beyond the clock's range. In both cases,
+            // the advanced state decides.
             if self.until(state, cost.min(self.burst())) > 0 {
                 return None;
             }

@@ -17,13 +17,13 @@ use crate::quota::Quota;
 /// With a [`queue`](TokenBucket::queue), calls wait for their tokens: the burst passes at once, the next calls are
 /// paced, and further calls are denied.
 ///
-/// The capacity is the quota's burst. Unless a burst is set, the capacity is the limit. The bucket of a new key is
-/// full, except with [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period`
-/// units pass without waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
+/// The capacity is the quota's burst or, if no burst is set, the limit. The bucket of a new key is full, except with
+/// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass without
+/// waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
-/// Queued calls are charged at the exact nanosecond at which their tokens are available, even if a timer is up to 5 ms
-/// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. After a
-/// longer stall of the runtime, the bucket is at most full.
+/// Queued calls are charged as of the exact time at which their tokens are available, even if a timer is up to 5 ms
+/// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. If the
+/// runtime stalls for longer, the tokens of the stall fill the bucket up to the burst, and further tokens are lost.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -48,13 +48,14 @@ use crate::quota::Quota;
 /// **Naive answer.** A bucket of tokens, and a task that adds one token every `period / limit`. A call takes a token.
 ///
 /// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a whole
-/// number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns: rounded down, the bucket admits calls too early;
-/// rounded up, the bucket loses tokens; in floating point, the rate drifts. Systems in wide use admit 0.96 calls a
-/// minute for "1 per minute", or 1,006 at once for a burst of 1,000.
+/// number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns. If this interval is rounded down, the bucket
+/// admits calls too early. If it is rounded up, the bucket loses tokens. In floating point, the rate drifts. Systems in
+/// wide use admit 0.96 calls a minute for "1 per minute", or 1,006 at once for a burst of 1,000.
 ///
-/// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in a unit in which nothing
-/// is a fraction. One token is `period` grains, and `limit` grains arrive per nanosecond. Both are integers (in lowest
-/// terms, so that the numbers stay small), and the remainder is carried, not rounded away.
+/// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in *grains*, so that
+/// nothing is a fraction: one token is `period` grains, and `limit` grains arrive per nanosecond. Both numbers are
+/// integers (in lowest terms, so that they stay small). Grains that are less than a whole token are kept, not rounded
+/// away.
 ///
 /// ```text
 ///  tokens
@@ -66,17 +67,19 @@ use crate::quota::Quota;
 ///           four at once, then one per period / limit
 /// ```
 ///
-/// The state is what is *missing*: `used` whole tokens and `part` grains of one more. A full bucket misses nothing, so
-/// the state of a key that was idle for long enough is zero, and may be removed.
+/// The state counts the tokens that are *missing* from a full bucket: `used` whole tokens and `part` grains of one
+/// more. Nothing is missing from a full bucket, so both numbers are zero for a key that was idle for long enough, and
+/// the key may be removed.
 ///
-/// **Invariant.** `used + part / period <= burst`, and a call of cost `n` passes exactly when `used + n + part /
-/// period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
+/// **Invariant.** Without queued calls, `used + part / period <= burst`. A call of cost `n` passes exactly when `used +
+/// n + part / period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
 ///
 /// **Cost.** Constant time, 24 bytes a key. There is no division if less than the time of one token has passed since
 /// the last call, as for a busy key.
 ///
-/// A leaky bucket used as a meter, and the generic cell rate algorithm (GCRA), make the same decisions from other
-/// state, so the crate does not provide them separately. See "Leaky bucket" and "Generic cell rate algorithm" in ITU-T I.371.
+/// A leaky bucket that is used as a meter, and the generic cell rate algorithm (GCRA), decide exactly as a token bucket
+/// does, and only keep a different state. So the crate does not provide them separately. See "Leaky bucket" and
+/// "Generic cell rate algorithm" in ITU-T I.371.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
@@ -92,12 +95,13 @@ pub struct TokenBucketState {
     last: Nanos,
     /// The whole tokens that are missing.
     used: u64,
-    /// The grains that are missing of one more token, below the rate's period.
+    /// The grains that are missing of one more token, fewer than a whole token has.
     part: u64,
 }
 
 impl TokenBucket {
-    /// Creates a bucket that holds the quota's burst, is refilled at the quota's rate, and is full at first.
+    /// Creates a bucket whose capacity is the quota's burst. The bucket is full at first, and is refilled at the
+    /// quota's rate.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
         Self {
@@ -122,9 +126,9 @@ impl TokenBucket {
 
     /// Makes the bucket empty when the limiter is built.
     ///
-    /// A new key counts as idle since that time, so its bucket has been filling until the key's first call. While the
-    /// bucket is not full, a refund cannot distinguish tokens that were charged from those that were missing at the
-    /// start.
+    /// The bucket of a new key has been filling since that time, so it may have tokens at the key's first call. Until
+    /// the bucket is full for the first time, a refund cannot distinguish tokens that were charged from those that were
+    /// missing at the start.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -143,7 +147,7 @@ impl TokenBucket {
         self.quota.capacity()
     }
 
-    /// Advances the state to `now`. Returns the time by which the clock is behind the key's time.
+    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
     #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
@@ -183,7 +187,7 @@ impl TokenBucket {
         self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
-    /// Returns the grains missing until `cost`, at most the burst, would fit.
+    /// Returns the grains that must arrive before a call of `cost`, which is at most the burst, fits.
     #[inline]
     fn until(&self, state: &TokenBucketState, cost: u64) -> u128 {
         let spare = self.burst() - cost;
@@ -193,39 +197,38 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the grains missing until the bucket is full.
+    /// Returns the grains that must arrive before the bucket is full.
     #[inline]
     fn missing(&self, state: &TokenBucketState) -> u128 {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Returns the time at which the bucket has the tokens for the next queued call, of `cost`. If the bucket has these
-    /// tokens already, this is the latest clock reading of the state. A call that costs more than the burst was queued
-    /// before the algorithm was replaced, and needs a full bucket.
+    /// Returns the time at which the bucket has the tokens for the first queued call, which costs `cost`. If the bucket
+    /// has these tokens already, this is the latest clock reading of the state. A queued call can cost more than the
+    /// burst only if the algorithm was replaced after the call was queued. Such a call waits for a full bucket.
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
         state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
     }
 
     /// Charges a call at its scheduled time, usually without advancing the state. So `used` may exceed the burst until
-    /// the scheduled time.
+    /// the state is advanced to the scheduled time.
     fn owe(&self, state: &mut TokenBucketState, cost: u64) {
         let cost = cost.min(self.burst());
         if let Some(used) = state.used.checked_add(cost) {
             state.used = used;
             return;
         }
-        // The debt would overflow, so the tokens that arrive until the scheduled time are subtracted first.
+        // `used` would overflow, so the tokens that arrive until the scheduled time are subtracted first.
         let ready_at = self.turn(state, cost);
         let owed = self.missing(state) + self.rate.units(cost);
         let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
         let (used, part) = div_rem(missing, self.rate.period);
-        // After that, the debt can overflow only at the end of the clock's range.
+        // After this subtraction, `used` can overflow only at the end of the clock's range.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
         state.last = ready_at;
     }
 
-    /// Returns an admission, or the decision on a cost of 0. The reported times include `behind`, the time by which the
-    /// clock is behind the key's time.
+    /// Returns an admission. The reported times include `behind`, which is how far the clock is behind the key's time.
     #[inline(always)]
     fn allow(&self, state: &TokenBucketState, behind: u64) -> Decision {
         let (remaining, lag) = (self.available(state), self.rate.grains(behind));

@@ -1,4 +1,4 @@
-//! The state as text: the missing tokens, in grains, and the time.
+//! The state as a string: the missing tokens, in grains, and the key's time.
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::rate::div_rem;
@@ -9,7 +9,8 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum number of missing tokens of a state, in bursts. More than one burst is missing only while calls wait.
+/// The maximum number of tokens by which a state may be short of a full bucket, as a multiple of the burst. A state is
+/// short of more than one burst only while calls wait.
 const MAX_DEBT: u64 = 1 << 20;
 
 impl TokenBucket {
@@ -17,13 +18,13 @@ impl TokenBucket {
         MicroRate::of(self.rate)
     }
 
-    /// Returns the maximum number of missing tokens of a state.
+    /// Returns the maximum number of tokens by which a state may be short of a full bucket.
     fn max_missing(&self) -> u64 {
         self.burst().saturating_mul(MAX_DEBT)
     }
 
-    /// Returns the missing grains, plus the grains of the time since the clock's zero. A charge changes the sum, and
-    /// the passing of time does not.
+    /// Returns the missing grains, plus the grains of the time since the clock's zero. A charge changes the sum. The
+    /// passing of time does not change it until the bucket is full.
     fn mark(&self, state: &TokenBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(self.missing(state))
     }

@@ -8,9 +8,9 @@ use super::predicate::RequestPredicate;
 /// open, so bound the streams of a connection in the server's configuration, or limit the calls in progress in another
 /// layer.
 ///
-/// The predicate compares the path that the layer receives. Inside axum's `nest`, the layer receives the path without
-/// the prefix, so a request for another service that is nested there could have the path of the health service. Put the
-/// layer around gRPC services only.
+/// The predicate compares the path that the layer receives, which lacks the prefix inside axum's `nest`. If a service
+/// that is not gRPC is nested there, a caller can send it a request with the path of the health service, and the
+/// request is not limited. So put the layer around gRPC services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};
@@ -25,7 +25,7 @@ pub struct GrpcHealth;
 /// `v1alpha`.
 ///
 /// Anyone can make these calls, and their responses are large. So use this predicate only on a server that the public
-/// cannot reach. The path is compared as described at [`GrpcHealth`].
+/// cannot reach. The path is compared in the same way as by [`GrpcHealth`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcReflection;
 

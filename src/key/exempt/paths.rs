@@ -6,13 +6,13 @@ use super::predicate::RequestPredicate;
 
 /// A predicate for requests of some paths, such as health checks and metrics.
 ///
-/// The path is compared byte by byte, as it was sent: nothing is decoded, and no slash is added or removed. Anyone can
-/// request these paths, so their handlers should be cheap.
+/// The path is compared byte by byte, as the client sent it: nothing is decoded, and no slash is added or removed.
+/// Anyone can request these paths, so their handlers should be cheap.
 ///
-/// In axum (feature `axum`), `/login` matches only the path `/login` as the client sent it, even if the layer is inside
-/// `Router::nest("/api", ..)`: axum keeps the path that was sent in its `OriginalUri`. In two cases the predicate
-/// compares a changed path: if the path is rewritten before the outermost router is called, or if a router other than
-/// axum's strips a prefix.
+/// In axum (feature `axum`), the predicate reads the path that the client sent from axum's `OriginalUri`. So inside
+/// `Router::nest("/api", ..)`, write each path with the prefix: `/api/login`. In two cases the predicate compares a
+/// changed path: if the path is rewritten before the outermost router is called, or if a router other than axum's
+/// strips a prefix.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,
@@ -23,7 +23,7 @@ impl Paths {
     ///
     /// # Panics
     ///
-    /// Panics if a path does not begin with a slash: no request has such a path.
+    /// Panics if a path does not begin with a slash, because no request has such a path.
     ///
     /// # Examples
     ///
@@ -55,7 +55,7 @@ impl<B> RequestPredicate<Request<B>> for Paths {
     }
 }
 
-/// Returns the path as it was sent, before routers stripped prefixes.
+/// Returns the path that the client sent, including the prefixes that routers have stripped.
 fn sent_path<B>(request: &Request<B>) -> &str {
     #[cfg(feature = "axum")]
     if let Some(original) = request.extensions().get::<axum::extract::OriginalUri>() {

@@ -1,4 +1,5 @@
-/// A predicate on requests: a closure `Fn(&Req) -> bool`, or a type of this module such as [`Paths`](super::Paths).
+/// A predicate on requests. Implemented by closures `Fn(&Req) -> bool`, and by types of this module such as
+/// [`Paths`](super::Paths).
 pub trait RequestPredicate<Req> {
     /// Returns whether the request matches.
     fn matches(&self, request: &Req) -> bool;

@@ -4,8 +4,8 @@ use http_body::Body;
 
 use super::predicate::RequestPredicate;
 
-/// A predicate for CORS preflights: `OPTIONS` with `Origin` and `Access-Control-Request-Method` (the Fetch standard,
-/// section 4.8), and without a body, a `Content-Type` or an `X-HTTP-Method-Override`.
+/// A predicate for CORS preflights: `OPTIONS` requests with `Origin` and `Access-Control-Request-Method` (the Fetch
+/// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match.
 ///
 /// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
 /// the browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit

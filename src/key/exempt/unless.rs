@@ -14,7 +14,7 @@ pub struct Unless<K, C> {
 
 impl<K, C> Unless<K, C> {
     /// Creates an extractor with the keys of `key`. Requests that match `condition` are not limited, even if they have
-    /// no key. `key` still runs for such requests, so its [deny list](crate::key::PeerIp::deny) applies.
+    /// no key. `key` runs for such requests, too, so its [deny list](crate::key::PeerIp::deny) applies.
     pub fn new(key: K, condition: C) -> Self {
         Self { key, condition }
     }

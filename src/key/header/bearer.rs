@@ -9,11 +9,11 @@ use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
 use crate::store::KeySecret;
 
-/// The bearer token in the `Authorization` header (RFC 6750), as a fingerprint.
+/// The bearer token in the `Authorization` header (RFC 6750). The key is a hash of the token.
 ///
-/// Callers without a token share one key, so a caller does not bypass the limit by omitting the token;
-/// [`or`](Bearer::or) uses another extractor for such callers. Two `Authorization` headers are an error of the client
-/// (400), and so is a token longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
+/// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
+/// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are two
+/// `Authorization` headers, or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well. Or,
 /// where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
@@ -37,11 +37,11 @@ impl Bearer {
         Self { max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed }
     }
 
-    /// Hashes tokens with a secret that all processes know, so that the processes share limits in a store on another
-    /// machine.
+    /// Hashes tokens with a secret that all processes know, so that the processes can share limits in a store on
+    /// another machine.
     ///
-    /// Without a secret, each process hashes tokens with a random number of its own. A limiter whose store is on
-    /// another machine then does not compile.
+    /// Without a secret, each process hashes tokens with a random number of its own. Code that uses such keys with a
+    /// store on another machine does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Bearer;
@@ -60,7 +60,8 @@ impl Bearer {
 }
 
 impl<S> Bearer<S> {
-    /// Sets the maximum length of a token, in bytes; 8,192 by default. A longer token is an error of the client (400).
+    /// Sets the maximum length of a token, in bytes. The default is 8,192. A longer token is an error of the client
+    /// (400).
     #[must_use]
     pub const fn max_len(mut self, bytes: usize) -> Self
     where
@@ -75,7 +76,7 @@ impl<S> Bearer<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that token, to peek at, refund or reset their usage. The key is always `Some`:
+    /// Returns the key of callers with `token`, to peek at, refund or reset their usage. The result is always `Some`:
     /// `None` is the key of callers without a token.
     ///
     /// ```
@@ -113,8 +114,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     }
 }
 
-/// Returns the token after the scheme and its spaces. Returns `None` if there is no token of this scheme, or if the
-/// token is empty.
+/// Returns the token after the scheme and its spaces. Returns `None` if the scheme is another one, or if the token is
+/// empty.
 fn token(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
     let token = token.trim_ascii();

@@ -12,10 +12,10 @@ use crate::key::or::{OptionalExtractor, Or};
 use crate::key::{KeyError, KeyExtractor};
 use crate::store::KeySecret;
 
-/// The value of a cookie, as a fingerprint.
+/// The value of a cookie. The key is a hash of the value.
 ///
-/// Callers without the cookie share one key, so a caller does not bypass the limit by omitting the cookie;
-/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name counts as a
+/// Callers without the cookie share one key, so a caller does not bypass the limit by omitting the cookie.
+/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name is treated as a
 /// request without the cookie, because the inner service might read either of them. Such a request is not an error of
 /// the client, since a sibling subdomain can set one of the two cookies. A value longer than
 /// [`max_len`](Cookie::max_len), 8,192 bytes unless set, is an error of the client (400). All `Cookie` headers are
@@ -40,7 +40,7 @@ pub struct Cookie<S = ProcessSeed> {
 }
 
 impl Cookie {
-    /// Creates an extractor for the cookie of that name; names of cookies are case-sensitive.
+    /// Creates an extractor for the cookie `name`. Names of cookies are case-sensitive.
     ///
     /// # Errors
     ///
@@ -54,11 +54,11 @@ impl Cookie {
         Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }
 
-    /// Hashes sessions with a secret that all processes know, so that the processes share limits in a store on another
-    /// machine.
+    /// Hashes sessions with a secret that all processes know, so that the processes can share limits in a store on
+    /// another machine.
     ///
-    /// Without a secret, each process hashes sessions with a random number of its own. A limiter whose store is on
-    /// another machine then does not compile.
+    /// Without a secret, each process hashes sessions with a random number of its own. Code that uses such keys with a
+    /// store on another machine does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Cookie;
@@ -77,7 +77,8 @@ impl Cookie {
 }
 
 impl<S> Cookie<S> {
-    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer value is an error of the client (400).
+    /// Sets the maximum length of a value, in bytes. The default is 8,192. A longer value is an error of the client
+    /// (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;
@@ -89,8 +90,8 @@ impl<S> Cookie<S> {
         Or { first: self, second: other }
     }
 
-    /// Returns the key of callers with that value, to peek at, refund or reset their usage. The key is always `Some`:
-    /// `None` is the key of callers without the cookie.
+    /// Returns the key of callers whose cookie has this `value`, to peek at, refund or reset their usage. The result is
+    /// always `Some`: `None` is the key of callers without the cookie.
     #[must_use]
     pub fn key(&self, value: &str) -> Option<S::Hash>
     where
@@ -132,7 +133,7 @@ fn secret<S: HashSecret>(hash_key: &S, value: &[u8]) -> S::Hash {
     hash_key.hash_secret(unquoted.unwrap_or(&value))
 }
 
-/// Decodes percent-encoded bytes. Invalid encodings are left as they are.
+/// Decodes percent-encoded bytes. Leaves invalid encodings as they are.
 fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     iter::from_fn(move || {

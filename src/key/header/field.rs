@@ -13,9 +13,9 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// The value of a header.
 ///
-/// Callers without the header share one key, so a caller does not bypass the limit by omitting the header;
+/// Callers without the header share one key, so a caller does not bypass the limit by omitting the header.
 /// [`or`](Header::or) uses another extractor for such callers. Two headers of that name are an error of the client
-/// (400), because the inner service might read either.
+/// (400), because the inner service might read either of them.
 ///
 /// The value is compared byte by byte. The value is not checked: a caller that invents values gets a new budget for
 /// each of them. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
@@ -36,7 +36,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Creates an extractor for the header of that name. The name is case-insensitive.
+    /// Creates an extractor for the header `name`, which is case-insensitive.
     ///
     /// # Errors
     ///
@@ -45,14 +45,15 @@ impl Header {
         HeaderName::from_bytes(name.as_bytes()).map(|name| Self { name, max_len: DEFAULT_MAX_LEN })
     }
 
-    /// Sets the maximum length of a value, in bytes; 8,192 by default. A longer value is an error of the client (400).
+    /// Sets the maximum length of a value, in bytes. The default is 8,192. A longer value is an error of the client
+    /// (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;
         self
     }
 
-    /// Returns the key of callers with that value, to peek at, refund or reset their usage.
+    /// Returns the key of callers whose header has this `value`, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -77,12 +78,12 @@ impl Header {
 
 /// The value of a header, or the absence of the header.
 ///
-/// Its `Debug` form does not show the value, which may be a secret.
+/// The `Debug` form does not show the value, which may be a secret.
 #[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
 
-/// Writes the header's value as plain text, so the value is readable in a store on another machine.
+/// Writes the header's value itself, not a hash of it. So the value can be read in a store on another machine.
 impl SharedKey for HeaderKey {
     fn write_to(&self, text: &mut KeyWriter) {
         match &self.0 {

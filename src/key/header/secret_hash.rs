@@ -7,25 +7,25 @@ use siphasher::sip128::SipHasher13;
 use crate::random::random_u64;
 use crate::store::{KeySecret, KeyedHash};
 
-/// A 128-bit keyed fingerprint of a token or a session, from which the token or session cannot be recovered. The hash
-/// key is random and lasts as long as the process.
+/// A 128-bit hash of a token or a session, keyed with a random number that stays the same until the process ends. The
+/// token or session cannot be recovered from the hash.
 ///
 /// This type does not implement [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is
 /// hashed with a [configured secret](crate::store::KeySecret).
 ///
-/// The `Debug` form of a fingerprint shows nothing of the token or session.
+/// The `Debug` form shows nothing of the token or session.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash(u128);
 
-/// A random hash key, which lasts as long as the process.
+/// A random key for hashes, which stays the same until the process ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessSeed;
 
 /// Hashes the tokens and sessions that an extractor finds. Only this crate implements the trait, since its module is
 /// private.
 pub trait HashSecret {
-    /// The hash of a secret.
+    /// The hash of a token or a session.
     type Hash: Hash + Clone;
 
     #[doc(hidden)]

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str;
 
 /// Returns the canonical form of an address written as `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`. An IPv6 address
-/// may have a zone, which is dropped. Returns `None` for anything else, and for the unspecified address, which is
-/// never a client's.
+/// may have a zone, which is dropped. Returns `None` for anything else, and for the unspecified address, which no
+/// client has.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let element = str::from_utf8(element).ok()?;
     let address = if let Some(inside) = element.strip_prefix('[') {

@@ -24,15 +24,15 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// |---|---|---|
 /// | adds its peer to `X-Forwarded-For` | [`x_forwarded_for`](ClientIp::x_forwarded_for) | see below |
 /// | adds its peer to `Forwarded` (RFC 7239) | [`forwarded`](ClientIp::forwarded) | see below |
-/// | sets a header of its own | [`header`](ClientIp::header) | the only address in the only header of that name |
+/// | sets a single-address header | [`header`](ClientIp::header) | the only address in the only header of that name |
 /// | is CloudFront | [`cloudfront`](ClientIp::cloudfront) | the only address in `CloudFront-Viewer-Address` |
 ///
 /// `X-Forwarded-For` and `Forwarded` are lists. A list is read from the right, over all headers of that name, because
 /// proxies write only the rightmost entries.
 ///
-/// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is
-///   trusted, the client is the first address from the right that is not trusted. If all addresses are trusted, the
-///   client is the leftmost address. If there is no header, the client is the peer.
+/// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is in
+///   one of them, the client is the first address from the right that is in none of them. If all addresses of the list
+///   are trusted, the client is the leftmost address. If there is no header, the client is the peer.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. The zone of an address is dropped, and an IPv4 address
@@ -40,17 +40,20 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 ///
 /// # Deployment caveat
 ///
-/// A header is only as trustworthy as the proxy that writes it, and only if every request comes through that proxy.
-/// Callers can choose their address in two cases: if the proxy passes on a single-address header instead of setting it,
-/// or if hops are trusted and callers can reach the server without going through the proxy. Trusted networks and
-/// [`only_from`](ClientIp::only_from) exclude the second case, because they check the peer's address.
+/// A header is only as trustworthy as the proxy that writes it. Callers can choose their address in these cases:
+///
+/// - The proxy passes the header on unchanged, instead of adding its peer to the list or overwriting the single
+///   address.
+/// - A trusted network contains callers.
+/// - Hops are trusted or a single-address header is read, and callers can reach the server without going through the
+///   proxy. [`only_from`](ClientIp::only_from) excludes this case, because it checks the peer's address.
 ///
 /// # Errors
 ///
 /// It is an error of the client (400) if the client's entry is not an address (`unknown`, an obfuscated name, an empty
-/// entry), if there are fewer entries than hops, or if a single-address header occurs twice. No other entry and no
-/// other header is used instead. Each layer logs the first list that has fewer entries than hops as a warning, since a
-/// wrong number of hops causes the same error.
+/// entry), if there are fewer entries than hops, or if a single-address header occurs more than once. No other entry
+/// and no other header is used instead. Each layer logs as a warning the first list that has fewer entries than hops,
+/// since a wrong number of hops causes the same error.
 ///
 /// It is an error of the configuration if a required header, or a required peer address, is missing. The layer's
 /// [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such a request.
@@ -87,7 +90,7 @@ impl ClientIp {
         Self::new(Source::List(List::XForwardedFor, proxies))
     }
 
-    /// Creates an extractor that reads `Forwarded` (RFC 7239). An element of that header may have at most 16 pairs; the
+    /// Creates an extractor that reads `Forwarded` (RFC 7239). An element of that header may have at most 16 pairs. The
     /// standard defines four.
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
@@ -97,8 +100,8 @@ impl ClientIp {
     /// Creates an extractor that reads a header with a single address, such as `cf-connecting-ip`, `x-real-ip` or
     /// `fly-client-ip`.
     ///
-    /// The proxy must set the header, overwriting whatever the caller sent, and callers must not be able to reach the
-    /// server without going through the proxy; see [`only_from`](ClientIp::only_from).
+    /// The proxy must overwrite whatever the caller sent in this header. Callers must not be able to reach the server
+    /// without going through the proxy, unless [`only_from`](ClientIp::only_from) is set.
     ///
     /// # Errors
     ///
@@ -134,8 +137,8 @@ impl ClientIp {
         Self { source, only_from: None, peer_source: PeerSource::of_server(), options: IpOptions::new() }
     }
 
-    /// Reads the header only if the peer is in these networks. Any other peer counts as the client, because its request
-    /// did not come through the proxies.
+    /// Reads the header only if the peer is in these networks. If the peer is in none of them, the request did not come
+    /// through the proxies, and the peer is the client.
     ///
     /// ```
     /// use tower_throttle::key::{ClientIp, Networks};
@@ -151,7 +154,7 @@ impl ClientIp {
         self
     }
 
-    /// Returns the key of callers from that address, to peek at, refund or reset their usage.
+    /// Returns the key of callers from `address`, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, address: IpAddr) -> IpAddr {
         self.options.network(address.to_canonical())
@@ -177,7 +180,7 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // The peer is read before the list is locked: `peer_from` is a function of the user's, and might
+                // The peer is read before the list is locked: this calls the function given to `peer_from`, which might
                 // replace the list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
@@ -193,8 +196,8 @@ impl ClientIp {
 
 ip_extractor!(ClientIp);
 
-/// Returns the first address from the right that is not trusted, starting with the peer. Returns the leftmost address
-/// if all are trusted.
+/// Returns the peer, if the peer is not trusted. Otherwise returns the first address from the right that is not trusted
+/// or, if all are trusted, the leftmost address. Without any address, returns the peer.
 fn first_untrusted(
     list: List,
     trusted: &NetworkSet,

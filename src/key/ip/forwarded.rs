@@ -11,8 +11,8 @@ const MAX_PAIRS: usize = 16;
 
 /// Returns the position of the last comma outside a quoted string.
 ///
-/// The search goes from right to left, so that the element that a proxy appended is read as the proxy wrote it, even if
-/// the caller's part ends with an opening quote or a backslash.
+/// The search goes from right to left. So the element that a proxy appended is read as the proxy wrote it, even if the
+/// part that the caller sent ends with an opening quote or a backslash.
 pub(super) fn last_comma(line: &[u8]) -> Option<usize> {
     let mut at = line.len();
     let mut quoted = false;
@@ -71,7 +71,7 @@ enum Value<'a> {
     Escaped(&'a [u8]),
 }
 
-/// Splits off a token or a quoted string, and returns it and the rest.
+/// Splits off a token or a quoted string. Returns its value and the rest of `text`.
 fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
     let Some(text) = text.strip_prefix(b"\"") else {
         return token(text).map(|(token, after)| (Value::Plain(token), after));
@@ -91,7 +91,7 @@ fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
     Some((if escaped { Value::Escaped(inside) } else { Value::Plain(inside) }, after))
 }
 
-/// Splits off a token of at least one character (RFC 9110, section 5.6.2), and returns it and the rest.
+/// Splits off a token of at least one character (RFC 9110, section 5.6.2). Returns the token and the rest of `text`.
 fn token(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let end = text.iter().position(|byte| !is_part(byte)).unwrap_or(text.len());

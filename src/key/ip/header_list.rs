@@ -43,13 +43,13 @@ impl List {
     }
 }
 
-/// The iterator of [`List::elements`]. It is lazy: an element is parsed only when the search reaches it. A caller may
-/// have written the elements further left.
+/// The iterator of [`List::elements`]. It is lazy: an element is read only when the search from the right reaches it.
+/// The elements further left may have been written by the client, so they must not matter.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The unread rest of the current header value.
     rest: Option<&'a [u8]>,
-    /// Returns the position of the last comma that separates elements.
+    /// The function that returns the position of the last comma that separates elements.
     cut: fn(&[u8]) -> Option<usize>,
 }
 

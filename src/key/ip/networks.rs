@@ -19,18 +19,19 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks: of callers that are not limited, of callers that are denied service, or of trusted proxies.
+/// A set of networks: of callers that are not limited ([`allow`](super::PeerIp::allow)), of callers that are denied
+/// service ([`deny`](super::PeerIp::deny)), or of proxies ([`only_from`](super::ClientIp::only_from)).
 ///
-/// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, while requests are being served.
-/// A lookup takes logarithmic time in the number of networks.
+/// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, also while requests are being
+/// served. A lookup takes logarithmic time in the number of networks.
 ///
 /// Spaces around an entry are ignored.
 ///
 /// | entry | meaning |
 /// |---|---|
-/// | `10.0.0.0/8`, `2001:db8::/32` | a network; a bit that is set after the prefix is an error |
+/// | `10.0.0.0/8`, `2001:db8::/32` | a network; an entry with a bit that is set after the prefix is an error |
 /// | `192.0.2.1`, `2001:db8::1` | one address |
-/// | `::ffff:10.0.0.0/104` | the IPv4 network `10.0.0.0/8`: mapped addresses are IPv4 addresses everywhere |
+/// | `::ffff:10.0.0.0/104` | the IPv4 network `10.0.0.0/8`, since IPv4 addresses mapped into IPv6 are treated as IPv4 addresses |
 /// | `loopback` | `127.0.0.0/8`, `::1` |
 /// | `private` | loopback, `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`, `fc00::/7`, and the link-local `169.254.0.0/16`, `fe80::/10` |
 /// | `unix` | peers without an address, as over a unix socket |
@@ -85,7 +86,7 @@ impl Networks {
         self.set.with(|set| set.contains(address.to_canonical()))
     }
 
-    /// Replaces the networks by `other`, in all clones.
+    /// Replaces the networks by those of `other`, in all clones.
     ///
     /// ```
     /// use tower_throttle::key::{Networks, PeerIp};
@@ -111,7 +112,7 @@ impl fmt::Debug for Networks {
     }
 }
 
-/// A set of networks that do not overlap, in ascending order.
+/// The networks of a set. The networks of each family do not overlap, and are in ascending order.
 #[derive(Clone, Default)]
 pub(super) struct NetworkSet {
     v4: Vec<Ipv4Net>,
@@ -178,7 +179,7 @@ impl NetworkSet {
         }
     }
 
-    /// Returns the network of all IPv4 or of all IPv6 addresses, if it is in the set.
+    /// Returns `0.0.0.0/0` or `::/0`, if one of these is in the set.
     pub(super) fn whole_family(&self) -> Option<IpNet> {
         // Adjacent networks are merged, so two halves of the address space are one network here.
         let v4 = self.v4.iter().copied().find(|network| network.prefix_len() == 0).map(IpNet::V4);
@@ -205,7 +206,7 @@ enum Network {
     V6(Ipv6Net),
 }
 
-/// Parses a network, or a single address, of a configuration.
+/// Parses an entry of a configuration: a network or a single address.
 fn network(entry: &str) -> Result<Network, String> {
     let (address, length) = match entry.split_once('/') {
         Some((address, length)) => (address, Some(prefix(length)?)),
@@ -252,8 +253,8 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
     Ok(Network::V6(network))
 }
 
-/// Returns the error for bits beyond the prefix. If such bits were ignored, `10.0.0.1/8` would trust 16 million
-/// addresses where a single address was meant.
+/// Returns the error for an entry that has bits beyond its prefix. If such bits were ignored, `10.0.0.1/8` would stand
+/// for 16 million addresses where a single address was meant.
 fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
     format!(
         "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"

@@ -6,7 +6,7 @@ use super::networks::Networks;
 use super::peer_source::Peer;
 use crate::key::KeyError;
 
-/// The prefix lengths by which addresses are grouped, and the networks that are exceptions.
+/// The prefix lengths by which addresses are grouped, and the networks that are allowed or denied.
 #[derive(Clone, Debug)]
 pub(super) struct IpOptions {
     pub(super) v4: u8,
@@ -32,7 +32,7 @@ impl IpOptions {
         caller.address().map(|address| Some(self.network(address)))
     }
 
-    /// Returns the network of a canonical address.
+    /// Returns the canonical `address` without the bits beyond its prefix.
     pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(address) => {
@@ -51,7 +51,8 @@ impl IpOptions {
 macro_rules! ip_extractor {
     ($extractor:ident) => {
         impl $extractor {
-            /// Groups IPv6 addresses by their first `bits`; 64 by default, the smallest network that a subscriber gets.
+            /// Groups IPv6 addresses by their first `bits` bits. The default is 64, because a /64 is the smallest
+            /// network that a subscriber gets.
             ///
             /// # Panics
             ///
@@ -72,7 +73,7 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Groups IPv4 addresses by their first `bits`; 32 by default, so that each address has its own key.
+            /// Groups IPv4 addresses by their first `bits` bits. The default is 32, so each address has its own key.
             ///
             /// # Panics
             ///
@@ -108,11 +109,14 @@ macro_rules! ip_extractor {
                 self
             }
 
-            /// Reads the peer's address from the extension of type `T`, and from nothing else: for example from your
-            /// own `Connected` type, or from an extension that an earlier layer has inserted.
+            /// Reads the peer's address only from the extension of type `T`: for example from your own `Connected`
+            /// type, or from an extension that an outer layer has inserted. If the peer's address is needed, a request
+            /// without the extension has no key.
             ///
-            /// A peer without an address (`None`), as over a unix socket, has no key; but in a list of trusted proxies,
-            /// the entry `unix` means such peers. A request without the extension has no key.
+            /// If `address` returns `None`, the peer has no address, as over a unix socket. In any list of networks,
+            /// the entry `unix` stands for such peers: an [`allow`](Self::allow) list with this entry exempts them, a
+            /// [`deny`](Self::deny) list denies them service, and a list of trusted proxies trusts them. If such a peer
+            /// is the client, and no list exempts or denies it, the request has no key.
             ///
             /// ```
             /// use std::net::{IpAddr, SocketAddr};

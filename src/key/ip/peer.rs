@@ -10,27 +10,29 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// The address is read from the first of these extensions of the request that is present: axum's
-/// `ConnectInfo<SocketAddr>` (feature `axum`); tonic's `TcpConnectInfo` (feature `tonic`), which tonic also inserts for
-/// its own TLS; a bare `SocketAddr`; a bare `IpAddr`. [`peer_from`](PeerIp::peer_from) reads another extension, for
-/// example the `TlsConnectInfo<TcpConnectInfo>` of TLS streams that were given to tonic. No header is read, so the key
-/// cannot be forged.
+/// The address is read from the first of these extensions that the request has: axum's `ConnectInfo<SocketAddr>`
+/// (feature `axum`); tonic's `TcpConnectInfo` (feature `tonic`), which tonic also inserts for its own TLS; a
+/// `SocketAddr`; an `IpAddr`. With [`peer_from`](PeerIp::peer_from), the address is read from another extension
+/// instead, for example from the `TlsConnectInfo<TcpConnectInfo>` that tonic inserts if your code accepts the TLS
+/// connections and passes the streams to tonic. The key is not read from a header. So callers cannot forge the key,
+/// unless an outer layer writes what they sent into one of these extensions.
 ///
-/// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are IPv4 addresses. A
-/// subscriber has at least a /64 of IPv6, so by default a /64 is one key; each IPv4 address is one key.
+/// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are treated as IPv4
+/// addresses. By default, each IPv4 address has its own key, and all IPv6 addresses of a /64 share a key, because a
+/// subscriber has at least a /64.
 ///
 /// # Deployment caveat
 ///
 /// Behind a reverse proxy the peer is the proxy, and all clients share one key: use [`ClientIp`](super::ClientIp). See
-/// the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when a peer that
-/// is loopback, link-local or private sends `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`,
-/// `True-Client-IP` or `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no warning is logged.
+/// the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when a peer whose
+/// address is loopback, link-local or private sends one of these headers: `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
+/// `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///
-/// [`resolve`](PeerIp::resolve) and the extraction return an error if the extensions contain no peer address, or if the
-/// peer has none, as over a unix socket. With axum, serve the app with
-/// `into_make_service_with_connect_info::<SocketAddr>()`.
+/// [`resolve`](PeerIp::resolve) and the extraction return an error if the extensions contain no peer address. They also
+/// return an error if the peer has no address, as over a unix socket; in an [`allow`](PeerIp::allow) list, the entry
+/// `unix` exempts such peers. With axum, serve the app with `into_make_service_with_connect_info::<SocketAddr>()`.
 ///
 /// ```
 /// use tower_throttle::key::PeerIp;
@@ -58,7 +60,7 @@ impl PeerIp {
         Self { peer_source: PeerSource::of_server(), options: IpOptions::new(), warning: ProxyWarning::new() }
     }
 
-    /// Returns the key of callers from that address, to peek at, refund or reset their usage.
+    /// Returns the key of callers from `address`, to peek at, refund or reset their usage.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -87,7 +89,8 @@ impl PeerIp {
 
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
-        // `peer_from` may read a client's address that an outer layer has found, so no warning is logged with it.
+        // With `peer_from`, the address may be that of a client, as an outer layer has found it. So no warning is
+        // logged then.
         if self.peer_source.is_server() {
             self.warning.warn_if_forwarded(peer, request.headers());
         }

@@ -31,7 +31,7 @@ impl Peer {
     }
 }
 
-/// The source of peer addresses: the extensions that servers insert, or an extension of the user's.
+/// The extensions from which the peer is read: those that servers insert, or the one that was given to `peer_from`.
 #[derive(Clone)]
 pub(super) struct PeerSource {
     extension: Option<Arc<PeerFn>>,
@@ -56,7 +56,7 @@ impl PeerSource {
         Self { extension: Some(Arc::new(find)) }
     }
 
-    /// Returns whether peers are read from the server's extensions, and not by a function of the user's.
+    /// Returns whether peers are read from the extensions of servers. If not, `peer_from` was called.
     pub(super) fn is_server(&self) -> bool {
         self.extension.is_none()
     }
@@ -88,7 +88,7 @@ fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
     let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
-    // axum's own `ConnectInfo` extractor falls back to this extension, which is for tests.
+    // If there is no `ConnectInfo`, axum's own extractor of that name also reads this extension, which is for tests.
     connected
         .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
         .map(|address| Peer::of(Some(address.ip())))

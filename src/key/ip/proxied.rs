@@ -1,5 +1,5 @@
-//! A warning for peers that are probably proxies: a limit by the peer's address gives all clients of a proxy one
-//! budget.
+//! A warning for peers that are probably proxies. If such a peer is a proxy, a limit by the peer's address gives all
+//! its clients one budget.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +29,9 @@ impl ProxyWarning {
         Self { is_logged: AtomicBool::new(false) }
     }
 
-    /// Warns if the peer is on this machine or in a private network, and the request has been forwarded.
+    /// Warns if the peer is on this machine or in a private network, and the request has a header of a proxy.
     ///
-    /// For clients on the internet, the check costs two comparisons and reads no headers.
+    /// For clients on the internet, the check costs a few comparisons and reads no headers.
     #[inline]
     pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
         if cfg!(feature = "tracing")
@@ -51,7 +51,7 @@ impl Clone for ProxyWarning {
     }
 }
 
-/// Returns whether a canonical address is on this machine or in a private network.
+/// Returns whether a canonical address is loopback, private or link-local.
 fn is_internal(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::sync::{PoisonError, RwLock};
 
-/// A value that its clones share, and that can be replaced while it is in use.
+/// A value that all clones share, and that can be replaced while it is in use.
 #[derive(Clone)]
 pub(super) struct Swappable<T> {
     value: Arc<RwLock<T>>,
@@ -14,13 +14,14 @@ impl<T: Clone> Swappable<T> {
         Self { value: Arc::new(RwLock::new(value)) }
     }
 
-    /// Calls `read` with the value while the value is locked: `read` must not call a function of the user's.
+    /// Calls `read` with the value while the value is locked. So `read` must not call a function that a user of the
+    /// crate wrote.
     pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the value by the value of `other`. The two locks are never held at once, because they may be the same
-    /// lock.
+    /// Replaces the value by the value of `other`. The locks of the two values are never held together, because they
+    /// may be the same lock.
     pub(super) fn replace(&self, other: &Self) {
         let other = other.with(T::clone);
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = other;

@@ -6,15 +6,15 @@ use crate::error::NetworkError;
 
 /// The proxies that are trusted to report the address of the client.
 ///
-/// Each trusted proxy must append the address of its peer to the header, on every route: a proxy that passes the header
+/// Each trusted proxy must append the address of its peer to the header, on every route. A proxy that passes the header
 /// on unchanged lets callers choose their address.
 ///
-/// If possible, trust proxies by their networks: the peer is then checked as well, and a caller that reaches the server
-/// without going through the proxies is limited by its own address. A number of hops is for proxies whose addresses are
-/// unknown. It is correct only if every request comes through exactly that many proxies.
+/// If possible, trust proxies by their networks. The peer is then checked as well, so a caller that reaches the server
+/// without going through the proxies is limited by its own address. If the addresses of the proxies are unknown, trust
+/// a number of hops. This is correct only if every request comes through exactly that many proxies.
 ///
-/// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, while requests are being
-/// served.
+/// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, also while requests are
+/// being served.
 ///
 /// ```
 /// use tower_throttle::key::{ClientIp, TrustedProxies};
@@ -38,14 +38,14 @@ pub(super) enum Trust {
 }
 
 impl TrustedProxies {
-    /// Trusts proxies in these networks; [`Networks`](super::Networks) lists the forms of an entry. An empty list
-    /// trusts no proxy: the peer is the client.
+    /// Trusts proxies in these networks. [`Networks`](super::Networks) lists the forms of an entry. An empty list
+    /// trusts no proxy, so the peer is the client.
     ///
     /// Do not trust a network that contains callers: a trusted caller can claim any address.
     ///
     /// # Errors
     ///
-    /// Returns an error if an entry is not a network; the error names the entry, and says what to write. Also returns
+    /// Returns an error if an entry is not a network. The error names the entry, and says what to write. Also returns
     /// an error if the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any
     /// address.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
@@ -59,7 +59,7 @@ impl TrustedProxies {
         }
     }
 
-    /// Trusts the last `count` proxies, without checking their addresses: each request must come through exactly
+    /// Trusts the last `count` proxies, without checking their addresses. Each request must come through exactly
     /// `count` proxies.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl TrustedProxies {
         Self { trust: Swappable::new(trust) }
     }
 
-    /// Replaces the trusted proxies by `other`, in all clones.
+    /// Replaces the trusted proxies by those of `other`, in all clones.
     pub fn replace(&self, other: Self) {
         self.trust.replace(&other.trust);
     }

@@ -7,8 +7,8 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The gRPC service that is called: one key for each known service, and one for all others.
 ///
-/// Callers can invent services, so a name that is not in the list has no budget of its own. The layer reads the path
-/// that it receives: inside axum's `nest`, the path without the prefix. The name of a generated service is
+/// Callers can invent services, so a name that is not in the list has no budget of its own. The service is read from
+/// the path that the layer receives, which lacks the prefix inside axum's `nest`. The name of a generated service is
 /// `GreeterServer::<Greeter>::NAME`, from tonic's trait `NamedService`.
 ///
 /// ```
@@ -22,11 +22,11 @@ pub struct GrpcService {
 }
 
 impl GrpcService {
-    /// Creates an extractor that knows these services, each given as `package.Service`.
+    /// Creates an extractor that knows these services. Write each of them as `package.Service`.
     ///
     /// # Panics
     ///
-    /// Panics if a name is empty or contains a slash: no call has such a service.
+    /// Panics if a name is empty or contains a slash, because no call has such a service.
     #[must_use]
     #[track_caller]
     pub fn known<I>(services: I) -> Self
@@ -44,8 +44,8 @@ impl GrpcService {
         Self { known: KnownNames::new(services.into_iter().map(service)) }
     }
 
-    /// Returns the key of calls to that service, to peek at, refund or reset their usage. The key is `None` for each
-    /// unknown service, so all unknown services share it.
+    /// Returns the key of calls to `service`, to peek at, refund or reset their usage. All unknown services share the
+    /// key `None`.
     #[must_use]
     pub fn key(&self, service: &str) -> Option<Arc<str>> {
         self.known.name(service)
@@ -61,8 +61,8 @@ impl<B> KeyExtractor<Request<B>> for GrpcService {
     }
 }
 
-/// The gRPC method that is called: one key for each known method, and one for all others. The path is read as described
-/// at [`GrpcService`].
+/// The gRPC method that is called: one key for each known method, and one for all others. The path is read in the same
+/// way as by [`GrpcService`].
 ///
 /// ```
 /// use tower_throttle::key::{GrpcMethod, PeerIp};
@@ -75,11 +75,11 @@ pub struct GrpcMethod {
 }
 
 impl GrpcMethod {
-    /// Creates an extractor that knows these methods, each given as `/package.Service/Method`.
+    /// Creates an extractor that knows these methods. Write each of them as `/package.Service/Method`.
     ///
     /// # Panics
     ///
-    /// Panics if a name has any other form: no call has such a method.
+    /// Panics if a name has any other form, because no call has such a method.
     #[must_use]
     #[track_caller]
     pub fn known<I>(methods: I) -> Self
@@ -98,8 +98,8 @@ impl GrpcMethod {
         Self { known: KnownNames::new(methods.into_iter().map(method)) }
     }
 
-    /// Returns the key of calls to that method, `/package.Service/Method`, to peek at, refund or reset their usage. The
-    /// key is `None` for each unknown method, so all unknown methods share it.
+    /// Returns the key of calls to `method`, such as `/package.Service/Method`, to peek at, refund or reset their
+    /// usage. All unknown methods share the key `None`.
     #[must_use]
     pub fn key(&self, method: &str) -> Option<Arc<str>> {
         method.strip_prefix('/').and_then(|method| self.known.name(method))

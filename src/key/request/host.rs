@@ -12,10 +12,10 @@ use crate::key::{KeyError, KeyExtractor};
 /// The host of the request: one key for each known host, and one for all others.
 ///
 /// Callers can invent hosts, so a name that is not in the list has no budget of its own. The host is read from the
-/// request's target (HTTP/2's `:authority`), or else from the `Host` header. Case, port and a trailing dot are ignored.
-/// Two `Host` headers are an error of the client (400), and so is a `Host` header that names another host than the
-/// target. `X-Forwarded-Host` is not read: if the inner service uses it, take the host from an
-/// [`Extension`](crate::key::Extension).
+/// request's target (HTTP/2's `:authority`) or, if the target has none, from the `Host` header. Case, port and a
+/// trailing dot are ignored. It is an error of the client (400) if there are two `Host` headers, or if the `Host`
+/// header names another host than the target. `X-Forwarded-Host` is not read: if the inner service uses it, take the
+/// host from an [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Host, PeerIp};
@@ -28,11 +28,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Creates an extractor that knows these hosts, given without ports.
+    /// Creates an extractor that knows these hosts. Write them without ports.
     ///
     /// # Panics
     ///
-    /// Panics if a name is not a host, or has a port: no request would ever match such a name.
+    /// Panics if a name is not a host, or has a port, because no request would ever match such a name.
     #[must_use]
     #[track_caller]
     pub fn known<I>(hosts: I) -> Self
@@ -50,8 +50,8 @@ impl Host {
 }
 
 impl Host {
-    /// Returns the key of requests for that host, given without a port, to peek at, refund or reset their usage. The
-    /// key is `None` for each unknown host, so all unknown hosts share it.
+    /// Returns the key of requests for `host`, to peek at, refund or reset their usage. Write the host without a port.
+    /// All unknown hosts share the key `None`.
     #[must_use]
     pub fn key(&self, host: &str) -> Option<Arc<str>> {
         self.known.name(&canonical(host))

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names that each have a budget of their own. All other names share one budget, because callers can invent them.
+/// Names that have a budget each. All other names share one budget, because callers can invent names.
 #[derive(Clone)]
 pub(super) struct KnownNames {
     names: Arc<HashSet<Arc<str>>>,

@@ -5,9 +5,10 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// The HTTP method: one key per method, or one per class of methods.
 ///
-/// `HEAD` counts as `GET`, because in axum the handlers of `GET` also answer `HEAD`. All methods that the standards do
-/// not define share one key, because callers can invent methods. A layer that takes the method from a header
-/// (`X-HTTP-Method-Override`) belongs outside the rate-limit layer.
+/// `HEAD` has the key of `GET`, because in axum the handlers of `GET` also answer `HEAD`. With [`new`](Method::new),
+/// `GET`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS`, `CONNECT` and `TRACE` have a key each. All other methods share
+/// one key, because callers can invent methods. A layer that takes the method from a header (`X-HTTP-Method-Override`)
+/// belongs outside the rate-limit layer.
 ///
 /// ```
 /// use tower_throttle::key::{Method, PeerIp};
@@ -24,18 +25,18 @@ pub struct Method {
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MethodKey {
-    /// A method that the standards define.
+    /// One of the methods with a key of their own.
     Known(http::Method),
     /// Any other method.
     Unknown,
     /// A method that only reads: `GET`, `HEAD`, `OPTIONS`, `TRACE` (RFC 9110, section 9.2.1).
     Safe,
-    /// Any method that is not safe.
+    /// Any method that is not [safe](MethodKey::Safe).
     Unsafe,
 }
 
 impl Method {
-    /// Creates an extractor with one key per method.
+    /// Creates an extractor with one key per method. Uncommon methods share a key.
     #[must_use]
     pub const fn new() -> Self {
         Self { classes: false }
@@ -49,7 +50,7 @@ impl Method {
 }
 
 impl Method {
-    /// Returns the key of requests with that method, to peek at, refund or reset their usage.
+    /// Returns the key of requests with `method`, to peek at, refund or reset their usage.
     #[must_use]
     pub fn key(&self, method: &http::Method) -> MethodKey {
         use http::Method as M;

@@ -10,9 +10,9 @@ use crate::store::{KeyWriter, SharedKey};
 /// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///
 /// The requested path is never the key, because callers can vary it without end (`//login`, `/login/`, `/%6cogin`).
-/// Requests that matched no route share one key: requests to fallbacks and to services in `nest_service`, and all
-/// requests if the layer is around a whole router, where it runs before the router has matched. If several routes have
-/// one handler, each route has its own key.
+/// Requests that matched no route share one key. These are requests to fallbacks and to services in `nest_service`. If
+/// the layer wraps a whole router, instead of being passed to `Router::layer`, these are all requests, because the
+/// router has not matched a route yet. If several routes have one handler, each route has its own key.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -34,8 +34,8 @@ impl Route {
         Self
     }
 
-    /// Returns the key of requests for that route, as it is written in the router, to peek at, refund or reset their
-    /// usage.
+    /// Returns the key of requests for `route`, to peek at, refund or reset their usage. Write the route as it is
+    /// written in the router.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -6,7 +6,7 @@ use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Arrival;
@@ -95,7 +95,7 @@ pub(super) fn permit_for<A: Algorithm>(
 ) -> Reservation {
     let context = Arc::clone(context);
     Reservation::on_release(move || {
-        algorithm.release_total(cost);
+        drop(SharedPermit::of_admitted(&algorithm, cost));
         context.table.end(location, &algorithm, cost);
     })
 }

@@ -37,7 +37,7 @@ use super::{
     Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReleaseStore, ReplaceAlgorithm, SettleStore,
     Store,
 };
-use crate::algorithm::{Algorithm, Semaphore};
+use crate::algorithm::{Algorithm, Semaphore, SharedPermit};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::stats::{CallCounts, LimiterStats};
@@ -204,7 +204,7 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
         });
         // A key that is not in the table holds no units.
         if let Some((algorithm, cost)) = released {
-            algorithm.release_total(cost);
+            drop(SharedPermit::of_admitted(&algorithm, cost));
         }
     }
 }

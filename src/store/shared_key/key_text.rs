@@ -3,15 +3,17 @@ use std::fmt;
 use super::writer::{escape, is_plain};
 use super::{KeySecret, KeyWriter, SharedKey};
 
-/// Creates the texts of a limiter's keys, for stores on other machines: `throttle:{user-42}:login`.
+/// Creates the texts of a limiter's keys: the strings that name the keys in a store on another machine, such as
+/// `throttle:{user-42}:login`.
 ///
 /// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
-/// part in braces, the hash tag. So the keys of all limits of one caller are on one node, and the keys of different
-/// callers are spread over all nodes. In prefixes, keys and names, braces, NULs, line breaks and bytes that are not
-/// ASCII are escaped, as [`KeyWriter`] describes.
+/// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
+/// nodes. In prefixes, keys and names, braces, NULs, line breaks and bytes that are not ASCII are escaped, as
+/// [`KeyWriter`] describes.
 ///
-/// Two texts are equal only if their prefixes and names are equal, and their keys have the same text (see
-/// [`KeyWriter`]) or, above 100 bytes with a secret, the same hash.
+/// Texts with different prefixes or names are different. With the same prefix and name, different keys of a type have
+/// different texts: see [`KeyWriter`]. If long keys are hashed, two such keys have the same text only if they have the
+/// same 128-bit hash.
 ///
 /// ```
 /// use tower_throttle::store::KeyText;
@@ -38,17 +40,17 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// The maximum length of a key's text, without prefix and name, in bytes. If there is a secret, a longer text is
-    /// replaced by its hash.
+    /// The maximum length, in bytes, of the text of a key without prefix and name. If there is a secret, a longer text
+    /// is replaced by its hash.
     pub const MAX_LEN: usize = 100;
 
-    /// Creates the texts of keys for the limiter with that name. The prefix is `throttle`.
+    /// Creates a `KeyText` for the limiter `name`, with the prefix `throttle`.
     pub fn new(name: &str) -> Self {
         let is_plain = |byte| byte != b':' && is_plain(byte);
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix; `throttle` by default. With an empty prefix, the text begins with the brace.
+    /// Sets the prefix: `throttle` unless set. With an empty prefix, the text begins with the brace.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self
@@ -68,7 +70,7 @@ impl KeyText {
         self
     }
 
-    /// Sets the secret with which long keys are hashed.
+    /// Sets the secret with which keys of more than [100](KeyText::MAX_LEN) bytes are hashed.
     pub fn secret(mut self, secret: KeySecret) -> Self {
         self.secret = Some(secret);
         self
@@ -81,7 +83,7 @@ impl KeyText {
         key.write_to(&mut writer);
         let mut key = writer.finish();
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
-            // The text of a key never begins with `~`, because the names of variants are never empty.
+            // The text of a key never begins with `~`, because an empty name of a variant is written as `%`.
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;

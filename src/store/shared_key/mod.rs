@@ -1,8 +1,8 @@
-//! Keys as texts that are the same on all machines.
+//! Keys as strings that are the same on all machines: the *texts* of the keys.
 //!
 //! A store in memory hashes a key with a random seed of its own, so the hash identifies the key only in that store. A
-//! store on another machine needs a text. The text must be injective: different keys of a type never have the same
-//! text, whatever values callers send.
+//! store on another machine needs the text of the key. Different keys of a type must have different texts, whatever
+//! values callers send.
 
 mod key_text;
 mod secret;
@@ -15,13 +15,14 @@ pub use key_text::KeyText;
 pub use secret::{KeySecret, KeyedHash};
 pub use writer::KeyWriter;
 
-/// A key with a text that is the same on all machines, in all processes and after each restart.
+/// A key that can be written as a string which is the same on all machines, in all processes and after each restart.
+/// This string is the *text* of the key.
 ///
-/// A store on another machine, such as Redis, requires keys that implement this trait. Texts, integers, addresses,
-/// tuples of these, and the keys of this crate's extractors implement the trait. The keys of
-/// [`Bearer`](crate::key::Bearer) and [`Cookie`](crate::key::Cookie) do so only if
-/// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know: without a secret,
-/// they are hashed with a random number of the process. [`KeyText`] creates the text.
+/// A store on another machine, such as Redis, requires keys that implement this trait. Strings, integers, IP addresses,
+/// tuples of these, and the keys of most extractors of this crate implement the trait. The keys of
+/// [`Bearer`](crate::key::Bearer) and [`Cookie`](crate::key::Cookie) implement it only if
+/// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know. Without a secret,
+/// these keys are hashed with a random number, which differs from process to process. [`KeyText`] creates the text.
 ///
 /// For a key of your own type, write each field as a part. For an enum, write the variant:
 ///
@@ -67,8 +68,8 @@ pub use writer::KeyWriter;
 pub trait SharedKey {
     /// Writes the parts of the key.
     ///
-    /// Two different keys of a type must write different parts. The writer separates the parts, and escapes their
-    /// contents. A type with several variants writes a [`variant`](KeyWriter::variant). A type with a list of any
-    /// length writes the length first.
+    /// Two different keys of a type must write different parts. The writer separates the parts, and escapes special
+    /// characters in them. For an enum, write a [`variant`](KeyWriter::variant). For a list of any length, write the
+    /// length first.
     fn write_to(&self, text: &mut KeyWriter);
 }

@@ -10,10 +10,9 @@ use crate::error::KeySecretError;
 ///
 /// The secret is part of the configuration, because a random secret would differ in each process. Keys that must not be
 /// readable, and keys that are too long to be stored, are hashed with the secret:
-/// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128 bits. A reader of the store who does not know
-/// the secret can neither recover such a key nor verify a guess of the key, and a caller who does not know the secret
-/// cannot find two keys with the same hash.
-/// If the secret changes, the limits of hashed keys start anew.
+/// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128 bits. Someone who can read the store but does
+/// not know the secret can neither recover such a key nor verify a guess of the key. A caller who does not know the
+/// secret cannot find two keys with the same hash. If the secret changes, the limits of all hashed keys start anew.
 ///
 /// The `Debug` form of a secret shows nothing.
 ///
@@ -48,7 +47,8 @@ impl KeySecret {
         if secret.len() < Self::MIN_LEN {
             return Err(KeySecretError::new(secret.len()));
         }
-        // Each purpose has its own hash key, so that the hash of a value differs from the hash of an equal text.
+        // Each purpose has its own hash key, so that the hash of a value differs from the hash of a key's text with the
+        // same bytes.
         let derive = |purpose| {
             let hash = SipHasher24::new_with_keys(u64::from_be_bytes(*b"throttle"), purpose).hash(secret);
             (hash.h1, hash.h2)
@@ -78,8 +78,8 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// The 128-bit hash of a value with a [`KeySecret`], from which the value cannot be recovered. The hash is the same in
-/// all processes with that secret.
+/// The 128-bit hash of a value, keyed with a [`KeySecret`]. Without the secret, the value cannot be recovered from the
+/// hash. The hash is the same in all processes with the same secret.
 ///
 /// The `Debug` form of a hash shows nothing of the value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -50,8 +50,8 @@ impl SharedKey for Any {
     }
 }
 
-/// Reads a text back, using only what the docs of [`KeyWriter`] say. If each text can be read back, the texts are
-/// injective.
+/// Reads the text of a key back into a key, using only what the docs of [`KeyWriter`] say. If each text can be read
+/// back, different keys have different texts.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -128,8 +128,8 @@ impl Reader<'_> {
 }
 
 fn any_key() -> impl Strategy<Value = Any> {
-    // Characters that have a meaning in the texts of keys, in Redis or in its patterns, and texts that look like a
-    // part.
+    // Characters that have a meaning in the texts of keys, in Redis or in patterns of Redis, and strings that look like
+    // a part.
     let words = prop_oneof![
         "[a1,(){}~%#:*\\[\\]\\\\\0\n\u{e9} ]{0,4}",
         "#1",
@@ -225,10 +225,10 @@ fn long_keys_are_hashed_if_there_is_a_secret() {
     assert_eq!(hashed.of(&short), format!("throttle:{{{short}}}:login"));
     assert_eq!(hashed.of(&"a".repeat(1 << 20)).len(), hashed.of(&long).len());
     assert_ne!(hashed.of(&long), hashed.of(&"a".repeat(102)));
-    // The escaped text counts: 34 escaped bytes have a length of 102.
+    // The length is that of the escaped text: 34 escaped bytes have a length of 102.
     assert!(hashed.of(&",".repeat(34)).starts_with("throttle:{~"));
     assert_ne!(hashed.of(&long), hashed.clone().secret(secret("0123456789abcdeF")).of(&long));
-    // Such texts are in the stores of users, so other versions of this crate must write the same texts.
+    // Users have such texts in their Redis servers, so later versions of this crate must write the same texts.
     assert_eq!(hashed.of(&long), "throttle:{~6114868b5727d472590435b21e57c571}:login");
     assert_eq!(text(&secret("0123456789abcdef").hash(b"t0ken")), "hash~17ed1d40431a78cfc5a4f3cc4200ceed");
 }

@@ -1,4 +1,4 @@
-//! The texts of keys that are types of std or of `http`.
+//! How keys whose types are from std or `http` are written.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

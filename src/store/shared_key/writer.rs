@@ -5,9 +5,9 @@ use super::SharedKey;
 /// Writes the text of a key, part by part.
 ///
 /// The text consists of parts that are separated by commas. A part that itself consists of several parts is in
-/// parentheses. Letters, digits and the characters `-._:/@+=` stand for themselves. All other bytes of a part are
-/// written as `%` and two hexadecimal digits, as in a URL. So no value that a caller sends looks like two parts, ends a
-/// hash tag of Redis, or matches other keys in a pattern of Redis's `SCAN`.
+/// parentheses. ASCII letters, digits and the characters `-._:/@+=` are written as they are. All other bytes of a part
+/// are written as `%` and two hexadecimal digits, as in a URL. So no value that a caller sends can look like two parts,
+/// end a hash tag of Redis, or match other keys as a pattern of Redis's `SCAN`.
 ///
 /// | key | text |
 /// |---|---|
@@ -20,9 +20,13 @@ use super::SharedKey;
 /// | `Some("a")`, `None` | `some~a`, `none~` |
 /// | the first or second extractor of [`first_of`](crate::key::first_of()) | `1~a`, `2~b` |
 ///
-/// Different keys of one type have different texts. Keys of different types have different texts, too, with these
-/// exceptions: integers of different width but equal value; a character, or bytes, and the text with the same bytes; a
-/// structure of one field and that field; and types of your own that write the same parts.
+/// Different keys of one type have different texts. Keys of different types have different texts as well, with these
+/// exceptions:
+///
+/// - equal integers of different types,
+/// - a string, a character and a byte slice with the same bytes,
+/// - a tuple or struct with a single field, and that field,
+/// - types of your own that write the same parts.
 pub struct KeyWriter {
     text: String,
     parts: usize,
@@ -33,19 +37,19 @@ impl KeyWriter {
         Self { text: String::new(), parts: 0 }
     }
 
-    /// Writes a text, as one part.
+    /// Writes a string as one part.
     pub fn text(&mut self, text: &str) -> &mut Self {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes bytes, as one part. A text with the same bytes has the same part.
+    /// Writes bytes as one part. The part is the same as that of a string with these bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.begin_part();
         escape(bytes, is_plain, &mut self.text);
         self
     }
 
-    /// Writes another key, as one part, even if that key consists of several parts.
+    /// Writes another key as one part, even if that key consists of several parts.
     pub fn part<K: SharedKey + ?Sized>(&mut self, key: &K) -> &mut Self {
         self.begin_part();
         let (start, parts) = self.write_inner(key);
@@ -55,7 +59,7 @@ impl KeyWriter {
         self
     }
 
-    /// Writes the name of a variant and its content, as one part. The content of a variant without fields is `()`.
+    /// Writes the name and the content of a variant as one part. For a variant without fields, the content is `()`.
     pub fn variant<K: SharedKey + ?Sized>(&mut self, name: &str, content: &K) -> &mut Self {
         self.begin_part();
         escape(name.as_bytes(), is_plain, &mut self.text);
@@ -67,8 +71,8 @@ impl KeyWriter {
         self
     }
 
-    /// Writes a mark and the `Display` form of `content`, as one part. The mark contains a character that is escaped in
-    /// texts, so no text looks like a mark.
+    /// Writes a mark and the `Display` form of `content` as one part. The mark contains a character that is escaped in
+    /// strings, so no string looks like a mark.
     pub(crate) fn marked(&mut self, mark: &str, content: impl fmt::Display) {
         self.begin_part();
         self.text.push_str(mark);
@@ -76,7 +80,7 @@ impl KeyWriter {
         let _ = write!(self.text, "{content}");
     }
 
-    /// Returns the text, which is never empty.
+    /// Returns the text of the key, which is never empty.
     pub(super) fn finish(mut self) -> String {
         if self.parts == 0 {
             self.text.push_str("()");
@@ -91,7 +95,7 @@ impl KeyWriter {
         self.parts += 1;
     }
 
-    /// Appends the text of `key`. Returns the position at which it begins, and the number of its parts.
+    /// Appends the text of `key`. Returns the position at which that text begins, and the number of its parts.
     fn write_inner<K: SharedKey + ?Sized>(&mut self, key: &K) -> (usize, usize) {
         let start = self.text.len();
         let outer = std::mem::replace(&mut self.parts, 0);
@@ -112,13 +116,13 @@ impl fmt::Debug for KeyWriter {
     }
 }
 
-/// Returns whether a byte is written unescaped.
+/// Returns whether a byte is written as it is.
 pub(super) fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=".contains(&byte)
 }
 
-/// Appends `bytes` to `text`, each as it is or as `%` and two hexadecimal digits. Empty bytes are written as a lone
-/// `%`.
+/// Appends `bytes` to `text`. Bytes for which `is_plain` returns `false` are written as `%` and two hexadecimal digits.
+/// If `bytes` is empty, a single `%` is written.
 pub(super) fn escape(bytes: &[u8], is_plain: impl Fn(u8) -> bool, text: &mut String) {
     if bytes.is_empty() {
         text.push('%');

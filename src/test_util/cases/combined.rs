@@ -39,10 +39,11 @@ async fn a_tuple_charges_all_or_none<M: Subject>(env: Env<M>) {
     let window = FixedWindow::new(Quota::per(3, period).unwrap_or(Quota::per_second(3)));
     let limiter = env.limiter((TokenBucket::new(Quota::per_hour(5)), window));
     assert!(limiter.check_n("a", 3).await.is_allowed());
-    // The bucket has two tokens. It would lose them if it were charged for the calls that the window denies.
+    // The bucket has two tokens left. They would be gone if the bucket were charged for the calls that the window
+    // denies.
     for _ in 0..6 {
         if limiter.check("a").await.is_allowed() {
-            // The call is admitted only if the machine stalled for a whole window.
+            // The call is admitted only if the machine has stalled for a whole window.
             limiter.refund("a", 1).await;
         }
     }

@@ -47,7 +47,7 @@ async fn a_fixed_window_admits_its_limit_and_no_more<M: Subject>(env: Env<M>) {
 }
 
 async fn a_sliding_window_admits_its_limit_and_no_more<M: Subject>(env: Env<M>) {
-    // A unit is free again at most one slice after its period.
+    // A unit is available again at most one period and one slice after its call.
     let limiter = env.limiter(SlidingWindow::new(HOUR));
     let (admitted, denied) = limiter.exhaust("a").await;
     assert_eq!(admitted, 7);

@@ -1,6 +1,6 @@
 //! The cases. Each case is a function whose name is the promise.
 
-/// Lists the cases of a file.
+/// Defines the function `cases`, which returns the cases of a file.
 macro_rules! list {
     ($($name:ident)+) => {
         pub(super) fn cases<M: Subject>() -> Vec<super::super::case::Case<M>> {

@@ -1,4 +1,4 @@
-//! Algorithms that are replaced while calls go on.
+//! Algorithms that are replaced while keys are in use.
 
 use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, TokenBucket};

@@ -1,4 +1,4 @@
-//! Calls whose cost is known only at their end. A store may settle a call after the settling method has returned.
+//! Calls whose cost is known only when they end. A store may settle a call after the settling method has returned.
 
 use std::time::Duration;
 
@@ -78,6 +78,7 @@ async fn settling_a_call_of_an_ended_window_changes_nothing<M: Subject>(env: Env
     reservation.settle(0);
     sleep(Duration::from_millis(50)).await;
     let remaining = limiter.remaining("a").await;
-    // The units of the present window were charged by another call. If the machine stalled, the window may have ended.
+    // The units of the present window were charged by another call, so they stay charged. If the machine has stalled,
+    // that window may have ended.
     assert!(remaining == 2 || start.elapsed() >= period, "{remaining}");
 }

@@ -26,7 +26,7 @@ const TASKS: u64 = 8;
 const CALLS: u64 = 20;
 const HOUR: Quota = Quota::per_hour(50);
 
-/// Runs `call` [`CALLS`] times in each of [`TASKS`] tasks. Returns the sum of its results.
+/// Runs `call` [`CALLS`] times in each of [`TASKS`] tasks. Returns the sum of all results.
 async fn in_tasks<A, S, F, Fut>(limiter: &Tested<A, S>, call: F) -> u64
 where
     A: Algorithm,

@@ -1,5 +1,5 @@
-//! Decisions over time. A decision is made at an unknown time between the call and its reply, so each case asserts only
-//! what is true for every such time.
+//! Decisions over time. A store makes a decision at an unknown time between the call and the reply. So each case
+//! asserts only what is true for any such time.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn retry_after_is_true<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algori
         sleep(wait * 3 / 4).await;
         let early = limiter.timed("a").await;
         if early.decision.is_allowed() {
-            // The machine must have stalled until the wait was over, so the case tries again.
+            // The call is admitted only if the machine has stalled until the wait was over. The case then tries again.
             let passed = early.after - denied.before;
             assert!(passed >= wait, "admitted after {passed:?}, before the wait of {wait:?} is over");
             continue;
@@ -86,7 +86,7 @@ async fn a_window_starts_anew_after_its_period<M: Subject>(env: Env<M>) {
 }
 
 async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
-    // 50 a second.
+    // A rate of 50 units a second.
     let limiter = env.limiter(TokenBucket::new(quota(12).burst(5)));
     let start = Instant::now();
     let (mut admitted, first) = limiter.exhaust("a").await;
@@ -97,7 +97,7 @@ async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
         let (more, denied) = limiter.exhaust("a").await;
         admitted += more;
         last = denied.before;
-        // While the machine stalls, the bucket is full, and loses units.
+        // While the machine stalls, the bucket can become full. The units that arrive after that are lost.
         lost += (denied.after - before).saturating_sub(100 * MS);
         let at_most = 5 + units(denied.after - start);
         assert!(admitted <= at_most + 1, "{admitted} admitted, and at most {at_most} in that time");
@@ -106,7 +106,7 @@ async fn a_bucket_refills_at_its_rate<M: Subject>(env: Env<M>) {
     assert!(admitted + 1 >= at_least, "{admitted} admitted, and at least {at_least} in that time");
 }
 
-/// Returns the number of units that become available in that time, at 50 a second.
+/// Returns the number of units that become available within `time`, at 50 units a second.
 fn units(time: Duration) -> u64 {
     time.as_micros() as u64 / 20_000
 }

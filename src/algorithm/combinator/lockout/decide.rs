@@ -1,7 +1,7 @@
-//! The decisions of a [`Lockout`], as an algorithm.
+//! [`Algorithm`] for [`Lockout`]: how a lockout decides calls.
 
 use super::{Lockout, LockoutState, RejectionCount, SHARED, nanos};
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -48,7 +48,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if after_check.left > 0 || !decision.is_allowed() {
             self.refuse(&mut after_check);
         }
-        // `retry_after` is what a check would report. The other fields describe the state as it is.
+        // `retry_after` is what a check would report. The other fields describe the state before the check.
         let retry = self.reported(&after_check, behind, decision).retry_after().map(nanos);
         self.reported(&state.count, behind, decision).with_retry_after(retry)
     }
@@ -100,15 +100,16 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.reset_state(&mut state.state, fresh.state);
     }
 
-    fn release_total(&self, cost: u64) {
-        self.algorithm.release_total(cost);
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+        self.algorithm.for_each_total(f);
     }
 
     fn in_flight(&self, state: &Self::State) -> u64 {
         self.algorithm.in_flight(&state.state)
     }
 
-    /// Returns the usage of the inner algorithm, or how near the key is to a lockout if that is more.
+    /// Returns [`Usage::LOCKED_OUT`] during a lockout. Otherwise returns the usage of the inner algorithm or, if that
+    /// is higher, the counted denials as a fraction of the denials that begin a lockout.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);
@@ -127,7 +128,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    /// Returns the queue configuration of the inner algorithm. Calls of a key that is locked out are not queued.
+    /// Returns the queue configuration of the inner algorithm, made exclusive. Calls that arrive during a lockout are
+    /// not queued.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
@@ -137,7 +139,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.ready_at(&mut state.state, now, cost)
     }
 
-    /// Admits calls even during a lockout, if they were queued before the lockout began.
+    /// Admits a queued call even during a lockout, because the call was queued before the lockout began.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         self.algorithm.admit_queued(&mut state.state, now, arrived, cost)
     }
@@ -171,10 +173,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             state.count = count;
         }
         reported
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        self.algorithm.reserve(cost)
     }
 
     /// Restores only the state of the inner algorithm. Denials that were counted after the copy was made stay counted.

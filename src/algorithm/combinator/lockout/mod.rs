@@ -16,7 +16,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A builder of a [`Lockout`] whose duration is set. [`after`](LockoutBuilder::after) sets the number of denials, and
+/// A builder of a [`Lockout`] with a given duration. [`after`](LockoutBuilder::after) sets the number of denials, and
 /// returns the `Lockout`.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many refusals: `.after(n)`"]
@@ -33,8 +33,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
     }
 
     /// Returns the algorithm that locks a key out when `refusals` calls of the key were denied within one window. This
-    /// window is as long as the longest window of the algorithm, or, if the algorithm has no window, as long as the
-    /// lockout.
+    /// window is as long as the longest window of the algorithm's policies. If the policies have no window, the window
+    /// of the denials is as long as the lockout.
     ///
     /// # Panics
     ///
@@ -57,14 +57,14 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///
 /// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
 /// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
-/// of the inner algorithm, or, for [`Concurrency`](crate::algorithm::Concurrency), as long as the lockout. The `n`-th
-/// denial in a window begins the lockout, and already reports the lockout. During a lockout every call that arrives is
-/// denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner
-/// algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial has
-/// none. Further calls neither extend nor shorten the lockout, unless [`extend_on_retry`](Lockout::extend_on_retry) is
-/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
-/// [share a bucket](crate::store::OnFull::ShareBuckets) are not locked out. A
-/// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
+/// of the inner algorithm. For [`Concurrency`](crate::algorithm::Concurrency), it is as long as the lockout. The `n`-th
+/// denial in a window begins the lockout, and already has the `retry_after` of the lockout. During a lockout every call
+/// that arrives is denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the
+/// wait of the inner algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`,
+/// the denial has no `retry_after` either. Calls that arrive during a lockout do not change its end, unless
+/// [`extend_on_retry`](Lockout::extend_on_retry) is set. Calls that are queued when a lockout begins stay queued, and
+/// are admitted even during the lockout. Keys that [share a bucket](crate::store::OnFull::ShareBuckets) are not locked
+/// out. A [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: the denial is counted. Do not nest lockouts: the
 /// `retry_after` of the inner lockout can be too long.
@@ -100,8 +100,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// client that retries in a loop is locked out for ever.
 ///
 /// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
-/// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied, report the rest of
-/// the lockout, and change nothing.
+/// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied and change nothing.
+/// Their denials report the rest of the lockout.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3
@@ -111,8 +111,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
 ///             1st ──┘ 3rd: "try again in 5 s"
 /// ```
 ///
-/// **Invariant.** A lockout ends exactly `duration` after the denial that began or, with `extend_on_retry`, last
-/// restarted it. While a key is not locked out, the inner algorithm decides whether a call passes.
+/// **Invariant.** A lockout ends exactly `duration` after the denial that began it. With `extend_on_retry`, a lockout
+/// ends exactly `duration` after the last denial. While a key is not locked out, the inner algorithm decides whether a
+/// call passes.
 ///
 /// **Cost.** 32 bytes more per key.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,9 +136,9 @@ pub struct LockoutState<S> {
 #[derive(Clone, Copy, Debug)]
 struct RejectionCount {
     last: Nanos,
-    /// The rest of the lockout, at `last`.
+    /// The rest of the lockout at `last`, in nanoseconds.
     left: u64,
-    /// The number of denials in the window, which began `age` before `last`, or [`SHARED`].
+    /// The number of denials in the current window, or [`SHARED`]. The window began `age` nanoseconds before `last`.
     refusals: u64,
     age: u64,
 }
@@ -181,7 +182,7 @@ impl<A: Algorithm> Lockout<A> {
         Self { extends: true, ..self }
     }
 
-    /// Advances the count to `now`. Returns the time by which the clock is behind the count's time.
+    /// Advances the count to `now`. Returns how far the clock is behind the count's time, in nanoseconds.
     #[inline]
     fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
         let step = step(count.last, now, self.window);
@@ -214,8 +215,8 @@ impl<A: Algorithm> Lockout<A> {
         }
     }
 
-    /// Applies the lockout to the inner algorithm's `decision`. The `reset_after` of the result includes the lockout,
-    /// or the time until the counted denials expire.
+    /// Applies the lockout to the inner algorithm's `decision`. During a lockout, the `reset_after` of the result is at
+    /// least the rest of the lockout. Otherwise it is at least the time until the counted denials expire.
     fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.refusals) {
             (0, 0 | SHARED) => return decision,

@@ -1,5 +1,5 @@
-//! The state as text: the time of the denial count, the rest of the lockout, the number of denials, the age of the
-//! window in which they are counted, and the inner state.
+//! The state as a string: the latest clock reading of the denial count, the rest of the lockout, the number of denials,
+//! the age of the window in which they are counted, and the state of the inner algorithm.
 
 use super::{Lockout, LockoutState, RejectionCount};
 use crate::algorithm::stored::numbers_of;

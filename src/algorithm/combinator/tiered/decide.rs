@@ -1,7 +1,7 @@
-//! The decisions of a [`Tiered`], as an algorithm.
+//! [`Algorithm`] for [`Tiered`]: how a tier decides calls.
 
 use super::{Keep, MAX_TIERS, Tiered, TieredState};
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use std::iter;
@@ -72,9 +72,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let mut new = old.clone();
             self.algorithm.migrate(&mut new, algorithm, now);
             state.other_tiers.push((self.algorithm.clone(), new));
-            if state.other_tiers.len() >= MAX_TIERS {
-                state.evict_one(now);
-            }
+            state.make_room(now);
         }
     }
 
@@ -92,7 +90,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.for_each_policy(f);
     }
 
-    /// Releases the call in the state of each tier.
+    /// Releases the units of the call in the state of each tier.
     fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
         for (algorithm, state) in state.tiers_mut() {
             algorithm.release(state, now, cost);
@@ -111,8 +109,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    fn release_total(&self, cost: u64) {
-        self.algorithm.release_total(cost);
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+        self.algorithm.for_each_total(f);
     }
 
     fn in_flight(&self, state: &TieredState<A>) -> u64 {
@@ -136,8 +134,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)
     }
 
-    /// Keeps the state of the tier. If the tier is new to the key, its state is from now on refilled at the tier's own
-    /// rate.
+    /// Keeps the state of this tier. So if the tier is new to the key, its state is refilled at the tier's own rate
+    /// from now on.
     fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
         self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
     }
@@ -184,10 +182,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
             let reported = self.algorithm.report(own, now, cost, counts, decision);
             (reported, if counts { Keep::State } else { Keep::Nothing })
         })
-    }
-
-    fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-        self.algorithm.reserve(cost)
     }
 
     /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.

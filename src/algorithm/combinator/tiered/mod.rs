@@ -17,14 +17,15 @@ use crate::decision::Decision;
 /// [`RateLimitLayer::tier`](crate::middleware::RateLimitLayer::tier) chooses the tier of a request, and
 /// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier) the tier of a call in code.
 ///
-/// A key has one state for each tier that its calls have chosen. The state of a new tier is converted from the state of
-/// another tier, as the table of [`replace`](crate::limiter::RateLimiter::replace) describes. From then on, each
-/// admitted call is charged to all tiers of the key. A tier with fewer units left than the call costs is charged these
-/// units only, except that a [`Concurrency`](crate::algorithm::Concurrency) counts the whole cost. So a user who moves
-/// to another tier keeps the charged units, and alternating between tiers gains nothing. A key keeps at most 32 tiers.
-/// If the key would have more tiers, the tier that becomes fresh first is evicted. A refund goes to the tier of the
-/// last admitted call. Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when
-/// its own tier admits it.
+/// A key has one state for each tier that its calls have chosen. When a call chooses a tier that is new to the key, the
+/// state of that tier is converted from the state of another tier, as the table of
+/// [`replace`](crate::limiter::RateLimiter::replace) describes. Each admitted call is charged to all tiers of the key.
+/// If a tier that the call did not choose has fewer units left than the call costs, only these units are charged to
+/// that tier. A [`Concurrency`](crate::algorithm::Concurrency) is charged the whole cost even then. So a user who moves
+/// to another tier keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If
+/// a call would add a further tier, the tier that becomes fresh first is removed. A refund goes to the tier of the last
+/// admitted call. Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when the
+/// tier that it chose admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -53,22 +54,22 @@ use crate::decision::Decision;
 ///
 /// **Where it breaks.** A user who moves to another tier has an unused limit there.
 ///
-/// **The idea.** A user has a state for each tier that its calls have chosen, and each admitted call is charged to all
-/// these states. When a call chooses a tier for the first time, the new state is converted from an existing state, as
-/// when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). If there are several existing
-/// states, each is converted, and the result with the fewest remaining units is used.
+/// **The idea.** A user has a state for each tier that the user's calls have chosen, and each admitted call is charged
+/// to all these states. When a call chooses a tier for the first time, the new state is converted from an existing
+/// state, as when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). If there are several
+/// existing states, each is converted, and the result with the fewest remaining units is used.
 ///
 /// A single state is not enough. A state that is converted to a small limit and back to a large limit loses the charged
 /// units above the small limit. A user who alternates between two tiers would have no limit at all.
 ///
-/// **Invariant.** A call passes only if its own tier has room. From the key's first call with a tier on, the units of
-/// every admitted call of the key count in that tier, whichever tier the call chose. If a call costs more units than
-/// another tier has left, that tier counts only the units that it has left, except that a `Concurrency` counts the
-/// whole cost.
+/// **Invariant.** A call passes only if its own tier has room. Once a key has a state for a tier, each admitted call of
+/// the key is charged to that tier, whichever tier the call chose. If a tier that the call did not choose has fewer
+/// units left than the call costs, only these units are charged to that tier. A `Concurrency` is charged the whole cost
+/// even then.
 ///
 /// **Cost.** Per key, the size of the algorithm (48 to 72 bytes, more for a [`Smooth`](crate::algorithm::Smooth)) and
-/// 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for each of them, up to 32,
-/// and a call takes time in proportion to the number of these tiers.
+/// 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for each of them, up to 32.
+/// The time that a call takes is then proportional to the number of these tiers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -105,7 +106,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 /// The treatment of a tier's state after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// The state made for a tier that is new to the key is dropped, since no later decision depends on it.
+    /// If the tier is new to the key, its state is dropped, because no later decision depends on that state.
     Nothing,
     /// The state is kept if the key has room for another tier.
     State,
@@ -123,8 +124,8 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     }
 
     /// Returns the state for a tier that is new to the key. The state of each other tier is converted, and the result
-    /// with the fewest remaining units is returned, since a small limit cannot hold all units that a large limit has
-    /// charged.
+    /// with the fewest remaining units is returned, because a tier with a small limit cannot count all units that were
+    /// charged to a tier with a large limit.
     #[cold]
     fn new_tier(&self, state: &TieredState<A>, now: Nanos) -> A::State {
         let mut fewest = self.migrated(&state.by, &state.state, now);
@@ -137,7 +138,8 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         fewest.0
     }
 
-    /// Calls `ask` with the state of this tier, which may be new to the key.
+    /// Calls `ask` with the state of this tier, even if the tier is new to the key. `ask` also returns what then
+    /// happens to that state.
     #[inline]
     fn ask<R>(
         &self,
@@ -179,11 +181,13 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
             let (by, own) = state.other_tiers.remove(at);
             let before = (mem::replace(&mut state.by, by), mem::replace(&mut state.state, own));
             state.other_tiers.push(before);
+            state.make_room(now);
         }
         result
     }
 
-    /// Extends the `reset_after` of a `decision` of this tier, because the key is fresh once all its tiers are fresh.
+    /// Extends the `reset_after` of a `decision` of this tier, because the key is fresh only once all its tiers are
+    /// fresh.
     fn reported(&self, state: &mut TieredState<A>, now: Nanos, decision: Decision) -> Decision {
         let others = state.tiers_mut().filter(|(algorithm, _)| **algorithm != self.algorithm);
         others.fold(decision, |reported, (algorithm, state)| {
@@ -204,24 +208,40 @@ impl<A: Algorithm> TieredState<A> {
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
     }
 
-    /// Charges `cost` to the other tiers, as far as they have units left. The current tier has charged the call
-    /// already.
+    /// Charges a call of `cost` to all tiers but the current tier, which was charged before.
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
-        if self.other_tiers.len() >= MAX_TIERS {
-            self.evict_one(now);
-        }
         for (algorithm, state) in &mut self.other_tiers {
             algorithm.charge_saturating(state, now, cost);
         }
     }
 
-    /// Evicts the tier that becomes fresh first.
-    fn evict_one(&mut self, now: Nanos) {
+    /// Removes the tier that becomes fresh first, if there are too many. The current tier is never removed.
+    fn make_room(&mut self, now: Nanos) {
+        if self.other_tiers.len() < MAX_TIERS {
+            return;
+        }
         let reset = |(algorithm, state): &mut (A, A::State)| algorithm.peek(state, now, 0).reset_after();
         let resets = self.other_tiers.iter_mut().map(reset).enumerate();
         if let Some((soonest, _)) = resets.min_by_key(|(_, reset)| *reset) {
             self.other_tiers.remove(soonest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::quota::Quota;
+
+    #[test]
+    fn replacements_without_calls_keep_at_most_32_tiers() {
+        let tiers = |limit| Tiered::new(TokenBucket::new(Quota::per_hour(limit)));
+        let mut state = tiers(1).new_state(Nanos(0), Nanos(0));
+        for limit in 1..=100 {
+            tiers(limit + 1).migrate(&mut state, &tiers(limit), Nanos(0));
+            assert!(state.other_tiers.len() < MAX_TIERS, "{limit}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The state as text: the number of other tiers, then the unit and the state of each tier, the current tier first.
+//! The state as a string: the number of other tiers, then the unit and the state of each tier, the current tier first.
 
 use std::iter;
 
@@ -60,8 +60,9 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         })
     }
 
-    /// Replaces each tier that has the unit of `self` by the algorithm of `self`. A tier that was read from text has
-    /// the queue configuration of the limiter's own algorithm, which may differ from that of the call's tier.
+    /// Replaces the algorithm of each tier that has the same unit as the algorithm of `self` by the algorithm of
+    /// `self`. A tier that was read from a string has the queue configuration of the limiter's own algorithm, which may
+    /// differ from the queue configuration of the call's tier.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();
         let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);

@@ -6,7 +6,7 @@ mod stored;
 use std::time::Duration;
 
 use crate::algorithm::clock_step::earliest_slot;
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, SharedPermit, Usage};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, SharedPermit, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -24,8 +24,8 @@ struct Combined {
 }
 
 impl Combined {
-    /// Adds the `decision` of one more member, which has `limits` limits. `window` is the window of the limit that
-    /// `decision` reports.
+    /// Adds the `decision` of one more member, which has `limits` limits. `window` is the effective window of the limit
+    /// that `decision` reports.
     fn and(mut self, decision: Decision, (limits, window): (usize, Option<Duration>)) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
@@ -57,8 +57,9 @@ impl Combined {
 }
 
 /// Returns how urgent a decision is. The most urgent decision of the members is reported. The most urgent decision is
-/// the denial with the longest wait, where an unknown wait counts as the longest. Without a denial, it is the admission
-/// with the fewest units left. Of admissions with equally many units left, it is the admission with the longest window.
+/// the denial with the longest wait, where a denial without a `retry_after` has the longest wait of all. Without a
+/// denial, it is the admission with the fewest units left. Of admissions with equally many units left, it is the
+/// admission with the longest effective window.
 fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
     let window = window.map_or(u64::MAX, nanos);
     match decision.is_allowed() {
@@ -73,7 +74,7 @@ fn nanos(span: Duration) -> u64 {
     Nanos::from(span).0
 }
 
-/// Returns how many limits a member has, and the window of the limit that `decision` reports.
+/// Returns how many limits a member has, and the effective window of the limit that `decision` reports.
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
     let (mut limits, mut window) = (0, None);
     algorithm.for_each_policy(&mut |policy| {
@@ -90,14 +91,14 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<D
 ///
 /// `remaining` is the lowest of all members, and `retry_after` and `reset_after` are the longest. If a member denies
 /// the call without a `retry_after`, the combined decision has none. `limit` and [`limit_index`](Decision::limit_index)
-/// are those of the most urgent limit.
+/// are those of the member with the most urgent decision.
 ///
 /// In [`acquire`](crate::limiter::RateLimiter::acquire), a call is queued until all members admit it. The shortest of
-/// the members' queues and the shortest `max_wait` apply. A layer holds requests only if each member is configured to
-/// queue them: in a tuple with a window on which none of `queue`, `max_wait` and `overflow` was called, a
-/// [`LeakyBucket`](crate::algorithm::LeakyBucket) denies requests that arrive before their slot. No call is queued if a
-/// member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority) or a
-/// [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.
+/// the members' queues and the shortest `max_wait` apply. A layer queues requests only if each member is configured to
+/// queue requests. So if none of `queue`, `max_wait` and `overflow` was called on a window, a
+/// [`LeakyBucket`](crate::algorithm::LeakyBucket) in the same tuple denies requests that arrive before their slot. No
+/// call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority)
+/// or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was checked")]
@@ -137,7 +138,7 @@ macro_rules! tuple {
                     let decision = decision.filter(|_| passes || !is_charged).unwrap_or(peeked.$at);
                     if is_charged && !passes {
                         self.$at.release(&mut state.$at, now, cost);
-                        self.$at.release_total(cost);
+                        drop(SharedPermit::of_admitted(&self.$at, cost));
                         self.$at.undo(&mut state.$at, now, cost, now);
                     }
                     let together = together.and(decision, reported(&self.$at, &decision));
@@ -191,8 +192,8 @@ macro_rules! tuple {
                 $(self.$at.reset_state(&mut state.$at, fresh.$at);)+
             }
 
-            fn release_total(&self, cost: u64) {
-                $(self.$at.release_total(cost);)+
+            fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+                $(self.$at.for_each_total(f);)+
             }
 
             fn in_flight(&self, state: &Self::State) -> u64 {
@@ -222,7 +223,7 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits the call at the time at which all members admit it, but at most 5 ms in the past.
+            /// Admits the call at the time at which all members admit it, but at most 5 ms before the key's time.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,
@@ -238,12 +239,6 @@ macro_rules! tuple {
                 let due = ready_at.max(arrived).max(earliest_slot(last_update)).min(last_update);
                 $(let _ = self.$at.admit_queued(&mut state.$at, now, due, cost);)+
                 Some(due)
-            }
-
-            fn reserve(&self, cost: u64) -> Option<SharedPermit> {
-                let mut permit = SharedPermit::default();
-                $(permit.merge(self.$at.reserve(cost)?);)+
-                Some(permit)
             }
 
             fn restore(&self, state: &mut Self::State, before: Self::State) {

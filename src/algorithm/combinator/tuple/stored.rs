@@ -1,4 +1,4 @@
-//! The states of the members as text, one after another.
+//! The state as a string: the states of the members, one after another.
 
 use crate::algorithm::stored::split_members;
 use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tower_throttle::algorithm::Algorithm;
+use tower_throttle::algorithm::{Algorithm, SharedPermit};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::store::{
     Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, ReleaseStore, ReplaceAlgorithm,
@@ -99,7 +99,7 @@ impl<A: Algorithm> Keys<A> {
             Reservation::default()
         } else if A::NEEDS_RELEASE {
             Reservation::on_release(move || {
-                algorithm.release_total(cost);
+                drop(SharedPermit::of_admitted(&algorithm, cost));
                 let _ = jobs.send(Box::new(move |keys| {
                     keys.with(&call, |algorithm, state, now| algorithm.release(state, now, cost));
                 }));
@@ -245,7 +245,7 @@ impl<A: Algorithm> ReleaseStore<A> for TaskStore<A> {
             keys.with(&call, |algorithm, state, now| {
                 let cost = call.cost.min(algorithm.in_flight(state));
                 algorithm.release(state, now, cost);
-                algorithm.release_total(cost);
+                drop(SharedPermit::of_admitted(algorithm, cost));
             });
         }))
     }

@@ -511,6 +511,17 @@ fn one_kind_of_smooth_follows_another_in_order() {
     }
 }
 
+#[test]
+fn a_call_of_cost_0_leaves_the_stored_permits_of_other_tiers() {
+    let (stored, other) = (Smooth::bursty(Quota::per_second(8)), Smooth::bursty(Quota::per_second(2)));
+    let (limiter, clock) = tiered(other.clone());
+    assert!(limiter.tier(&stored).check("key").is_allowed());
+    clock.advance(10 * SECOND);
+    assert!(limiter.tier(&other).check_n("key", 0).is_allowed());
+    clock.advance(MS);
+    assert_eq!(takes(&limiter, &stored, "key"), 9);
+}
+
 /// Due waiters are released once, in the simulation as in the queue.
 #[test]
 fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {

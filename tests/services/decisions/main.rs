@@ -1,0 +1,12 @@
+//! Single decisions of a limiter: admissions, waits, refunds and tiers, in short runs.
+
+mod acquire;
+mod cooperative;
+mod decision_tables;
+mod one_queue;
+mod panics;
+mod refund;
+mod release_and_total;
+#[path = "../../support/mod.rs"]
+mod support;
+mod tiered;
