@@ -22,18 +22,41 @@ pub fn all() {
     count("one request through the layer, without reading the clock", &layer::COUNTED);
 }
 
+/// The maximum numbers of instructions that the layer may add to a request that is admitted, and to one that is refused.
+const BOUNDS: [(&str, [f64; 2]); 4] = [
+    ("limited", [1_080.0, 1_240.0]),
+    ("limited, with a timeline", [1_340.0, 1_370.0]),
+    ("limited, header fields, no extension", [3_020.0, 4_820.0]),
+    ("limited, default", [3_330.0, 4_820.0]),
+];
+
+/// Verifies that the layer adds no more instructions to a request than [`BOUNDS`] allows.
+///
+/// # Panics
+///
+/// Panics if it adds more, or if valgrind does not run.
+pub fn verify() {
+    let quotas = ["plenty", "few"];
+    let each = |subject| quotas.map(|quota| each(subject, quota).expect("valgrind runs")[0]);
+    let plain = each("plain");
+    for (subject, bounds) in BOUNDS {
+        for (at, count) in each(subject).into_iter().enumerate() {
+            let (quota, added, bound) = (quotas[at], count - plain[at], bounds[at]);
+            println!("{subject}, {quota}: {added:.0} of at most {bound:.0} instructions");
+            assert!(added <= bound, "{subject}, {quota}: {added:.0} instructions, above {bound:.0}");
+        }
+    }
+}
+
 fn count(what: &str, subjects: &[&str]) {
     let mut rows = Vec::new();
     for subject in subjects {
         let subject = *subject;
         let mut row = vec![subject.to_owned()];
         for quota in ["plenty", "few"] {
-            match LENGTHS.map(|length| counted(subject, quota, length)) {
-                [Some(short), Some(long)] => {
-                    let checks = ((LENGTHS[1] - LENGTHS[0]) * KEYS) as f64;
-                    row.extend([0, 1].map(|at| format!("{:.1}", (long[at] - short[at]) / checks)));
-                }
-                _ => return eprintln!("\ncount: valgrind did not run; nothing is counted"),
+            match each(subject, quota) {
+                Some(counts) => row.extend(counts.map(|count| format!("{count:.1}"))),
+                None => return eprintln!("\ncount: valgrind did not run; nothing is counted"),
             }
         }
         rows.push(row);
@@ -43,6 +66,13 @@ fn count(what: &str, subjects: &[&str]) {
         &["", "admitted", "locked", "refused", "locked"],
         &rows,
     );
+}
+
+/// Returns the instructions and the locked operations of one call.
+fn each(subject: &str, quota: &str) -> Option<[f64; 2]> {
+    let [short, long] = LENGTHS.map(|length| counted(subject, quota, length));
+    let (short, long, calls) = (short?, long?, ((LENGTHS[1] - LENGTHS[0]) * KEYS) as f64);
+    Some([0, 1].map(|at| (long[at] - short[at]) / calls))
 }
 
 /// Returns the total of instructions and of locked operations.

@@ -29,8 +29,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, count (instructions per check, exact; needs valgrind), and redis (limits in Redis, to PING; needs
-          redis-server). The first three if none is named.
+sections: check, layer, server, count (instructions per check, exact; needs valgrind), verify (fails if a request takes more
+          instructions than it may), and redis (limits in Redis, to PING; needs redis-server). The first three if none is named.
     --quick    a tenth of the rounds
     --help     this text";
 
@@ -42,7 +42,7 @@ fn main() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "count" | "redis" => sections.push(argument),
+            "check" | "layer" | "server" | "count" | "verify" | "redis" => sections.push(argument),
             // `count` starts this under valgrind, with a subject and the number of rounds.
             "loop" => return instructions::run(arguments),
             other => {
@@ -67,6 +67,7 @@ fn main() {
             "redis" => redis::run(rounds / 5),
             #[cfg(not(feature = "redis"))]
             "redis" => panic!("this was built without the feature `redis`"),
+            "verify" => instructions::verify(),
             _ => instructions::all(),
         }
     }

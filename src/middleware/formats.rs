@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use super::response::report::PolicyReport;
 use super::response::structured_field;
@@ -136,14 +136,14 @@ pub(super) fn add_three(
     if [&limit, &remaining, &time].into_iter().any(|name| headers.contains_key(name)) {
         return;
     }
-    headers.insert(limit, HeaderValue::from(summary.limit));
-    headers.insert(remaining, HeaderValue::from(summary.remaining));
+    headers.insert(limit, structured_field::number(summary.limit));
+    headers.insert(remaining, structured_field::number(summary.remaining));
     if let Some(span) = summary.time {
         let seconds = match reset {
             ResetFormat::DeltaSeconds => structured_field::whole_seconds(span),
             ResetFormat::EpochSeconds => structured_field::whole_seconds(since_epoch().saturating_add(span)),
         };
-        headers.insert(time, HeaderValue::from(seconds));
+        headers.insert(time, structured_field::number(seconds));
     }
 }
 

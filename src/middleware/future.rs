@@ -1,6 +1,5 @@
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,13 +8,11 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, word};
-use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies, Verdict};
-use super::response::report::reports;
-use super::response::{Rejection, Responder, StoreError};
-use crate::clock::Nanos;
-use crate::observe;
-use crate::store::{BoxError, Permit};
+use super::policy::outcome::limited;
+use super::policy::set::{PolicySet, Rejected, SettlePolicies, Verdict};
+use super::response::Responder;
+use super::shared::{Admitted, Shared};
+use crate::store::Permit;
 
 pin_project! {
     /// The response future of a rate-limited service.
@@ -56,135 +53,12 @@ pin_project! {
     }
 }
 
-/// An admitted call, until its response is made.
-struct Admitted<O> {
-    outcomes: O,
-    permit: Permit,
-    /// The time from which the response time counts, if a policy has a timeline.
-    started: Nanos,
-}
-
 pin_project! {
     /// A queued call: its wait, the instance of the service that is ready for it, and its request.
     struct Held<W, Svc, Req> {
         #[pin]
         wait: W,
         call: Option<(Svc, Req)>,
-    }
-}
-
-/// What the clones of a service share.
-pub(super) struct Shared<P, R> {
-    pub(super) policies: Arc<Policies<P>>,
-    pub(super) responder: R,
-    has_timeline: bool,
-    watches_keys: bool,
-}
-
-impl<P, R> Shared<P, R> {
-    pub(super) fn new(policies: Arc<Policies<P>>, responder: R) -> Self {
-        let has_timeline = policies.infos.iter().any(|info| info.timeline.is_some());
-        let watches_keys = policies.infos.iter().any(|info| info.watches_keys);
-        Self { policies, responder, has_timeline, watches_keys }
-    }
-
-    /// Prepares an admitted request for the inner service. Returns the time from which the response time counts.
-    #[inline(always)]
-    fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
-    where
-        P: PolicySet<Req>,
-        R: Responder<Req, Res, Err>,
-    {
-        let (infos, outcomes) = (&*self.policies.infos, outcomes.as_ref());
-        observe::record_decision(|| word(outcomes));
-        let started = match self.has_timeline {
-            true => record_decisions(infos, outcomes, true),
-            false => Nanos::ZERO,
-        };
-        if outcomes.iter().any(Option::is_some) {
-            self.responder.on_admit(request, &reports(infos, outcomes));
-        }
-        if let Some(denial) = shadow_denial(outcomes) {
-            if self.watches_keys {
-                self.policies.set.watch(infos, request, outcomes);
-            }
-            self.responder.on_shadow_deny(request, denial);
-        }
-        started
-    }
-
-    /// Returns whether a request is admitted that the store could not decide, and counts it.
-    fn admits_undecided(&self, error: &BoxError) -> bool {
-        // A store that fails is possible only if the layer has a single policy.
-        let info = &self.policies.infos[0];
-        info.record_store_error(error);
-        observe::record_decision(|| Some("store_error"));
-        info.admits_on_store_error()
-    }
-
-    /// Returns the response to a rejected request.
-    fn reject<Req, Res, Err>(
-        &self,
-        rejected: Rejected,
-        request: &Req,
-        outcomes: &P::Outcomes,
-    ) -> Result<R::Response, R::Error>
-    where
-        P: PolicySet<Req>,
-        R: Responder<Req, Res, Err>,
-    {
-        let (infos, outcomes) = (&*self.policies.infos, outcomes.as_ref());
-        match rejected {
-            Rejected::Denied => {
-                if self.watches_keys {
-                    self.policies.set.watch(infos, request, outcomes);
-                }
-                observe::record_decision(|| word(outcomes));
-                if self.has_timeline {
-                    record_decisions(infos, outcomes, false);
-                }
-                limited(infos, outcomes).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
-                self.responder.reject(request, Rejection::Limited(&reports(infos, outcomes)))
-            }
-            Rejected::KeyError(error) => {
-                observe::record_decision(|| Some(error.label()));
-                self.responder.reject(request, Rejection::Key(error))
-            }
-            Rejected::StoreError(error) => {
-                let info = &infos[0];
-                self.responder.reject(request, Rejection::Store(StoreError { info, error }))
-            }
-        }
-    }
-
-    /// Makes the response to an admitted call.
-    #[inline]
-    fn finish<Req, Res, Err>(
-        &self,
-        answered: Result<Res, Err>,
-        admitted: &mut Admitted<P::Outcomes>,
-    ) -> Result<R::Response, R::Error>
-    where
-        P: PolicySet<Req> + SettlePolicies<Res>,
-        R: Responder<Req, Res, Err>,
-    {
-        let (infos, outcomes) = (&*self.policies.infos, admitted.outcomes.as_mut());
-        // If the service failed, the permit is released here.
-        let permit = mem::take(&mut admitted.permit);
-        if self.has_timeline {
-            record_end(infos, outcomes, admitted.started, answered.is_ok());
-        }
-        match answered {
-            Ok(response) => {
-                self.policies.set.settle(outcomes, &response);
-                let response = self.responder.map_response(&reports(infos, outcomes), response);
-                Ok(match permit.is_empty() {
-                    true => response,
-                    false => self.responder.hold_permit(response, permit),
-                })
-            }
-            Err(error) => Err(self.responder.map_error(error)),
-        }
     }
 }
 

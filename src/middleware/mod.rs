@@ -40,6 +40,7 @@ mod layers;
 mod policy;
 mod response;
 mod service;
+mod shared;
 mod waits;
 
 pub use body::ResponseBody;

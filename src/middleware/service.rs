@@ -5,9 +5,10 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::future::{ResponseFuture, Shared};
+use super::future::ResponseFuture;
 use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
 use super::response::Responder;
+use super::shared::Shared;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///

@@ -83,6 +83,8 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
 /// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether all policies
 /// together admitted the request. Returns the reading of the first timeline's clock, from which the response time
 /// counts.
+// Inlined, so that the loop over a single policy disappears.
+#[inline(always)]
 pub(in crate::middleware) fn record_decisions(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
@@ -107,6 +109,7 @@ pub(in crate::middleware) fn record_decisions(
 
 /// Records the end of a request in the timelines of its policies. `started` is what
 /// [`record_decisions`] returned for the request.
+#[inline(always)]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],

@@ -31,6 +31,9 @@ use crate::store::{BoxError, Permit};
 ///
 /// [`HttpResponder`](super::HttpResponder) answers rejected HTTP requests and leaves the error type unchanged.
 /// [`ErrorResponder`](super::ErrorResponder) returns an error, for services that are not HTTP.
+///
+/// The clones of a service share its responder. So a service can be sent to another thread only if its responder is
+/// `Sync`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer requests of type `{Req}` with responses of type `{Res}`",
     note = "the default `HttpResponder` wants an HTTP service; for others add `.responder(ErrorResponder)` to the layer"

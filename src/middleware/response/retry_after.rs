@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::structured_field::seconds;
+use super::structured_field::{number, seconds};
 
 /// The maximum wait that recipients must be able to parse (RFC 9111, section 1.2.2), in seconds.
 pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
@@ -19,7 +19,7 @@ pub(in crate::middleware) fn retry_after(span: Duration) -> HeaderValue {
             let at = 3 * short as usize;
             HeaderValue::from_static(&THREE_DIGITS[at + leading_zeros..at + 3])
         }
-        long => HeaderValue::from(long),
+        long => number(long),
     }
 }
 
@@ -44,7 +44,7 @@ static THREE_DIGITS: &str = {
 /// Returns the value of `retry-after-ms`: milliseconds, rounded up.
 pub(in crate::middleware) fn retry_after_millis(span: Duration) -> HeaderValue {
     let millis = span.min(MAX_RETRY_AFTER).as_nanos().div_ceil(1_000_000);
-    HeaderValue::from(u64::try_from(millis).unwrap_or(u64::MAX))
+    number(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -59,6 +59,13 @@ pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Du
     value(text)
 }
 
+/// Returns a number as the value of a header field, with one allocation.
+pub(in crate::middleware) fn number(number: u64) -> HeaderValue {
+    let mut digits = [0; 20];
+    let at = write_digits(&mut digits, number);
+    value(digits[at..].to_vec())
+}
+
 pub(in crate::middleware) fn value(text: Vec<u8>) -> HeaderValue {
     match HeaderValue::from_maybe_shared(Bytes::from(text)) {
         Ok(value) => value,
@@ -95,11 +102,13 @@ fn write_digits(buffer: &mut [u8], mut number: u64) -> usize {
         at -= 2;
         buffer[at..at + 2].copy_from_slice(&TWO_DIGITS.as_bytes()[pair..pair + 2]);
     }
-    // One digit or two are left.
-    let first = 2 * number as usize + usize::from(number < 10);
-    let rest = &TWO_DIGITS.as_bytes()[first..2 * number as usize + 2];
-    at -= rest.len();
-    buffer[at..at + rest.len()].copy_from_slice(rest);
+    if number >= 10 {
+        at -= 1;
+        buffer[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    at -= 1;
+    buffer[at] = b'0' + number as u8;
     at
 }
 
@@ -127,6 +136,7 @@ mod tests {
             let at = write_digits(&mut buffer, number);
             assert_eq!(buffer[at..], *number.to_string().as_bytes());
             assert!(buffer[..at].iter().all(|byte| *byte == b'x'));
+            assert_eq!(super::number(number), number.to_string().as_str());
         }
     }
 }
