@@ -5,44 +5,69 @@
 //! lengths. The system's work to read the clock is not counted, because it is not part of the program.
 
 use std::env;
-use std::process::Command;
+use std::process::{Command, exit};
 
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
 
 use crate::check::{FEW, PLENTY, Quotas, governor, keys, ours, walk};
 use crate::{layer, table};
 
-const SUBJECTS: [&str; 5] = ["governor", "FixedWindow", "SlidingWindow", "TokenBucket", "LeakyBucket"];
+const SUBJECTS: [&str; 6] =
+    ["governor", "FixedWindow", "SlidingCounter", "SlidingWindow", "TokenBucket", "LeakyBucket"];
+/// The maximum numbers of instructions of an admitted check and of a refused one. A check has one locked operation.
+const BOUNDS: [(&str, [f64; 2]); 2] = [("TokenBucket", [260.0, 280.0]), ("FixedWindow", [260.0, 280.0])];
 const KEYS: usize = 100;
 /// The two lengths, in rounds over all keys.
 const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
-    count("one check, without reading the clock", &SUBJECTS);
+    let checks = count("one check, without reading the clock", &SUBJECTS);
+    let is_above = |(subject, bounds): &&(&str, [f64; 2])| {
+        let counted = checks.iter().find(|(name, _)| name == subject).map(|(_, counts)| *counts);
+        counted.is_some_and(|[admitted, locked, refused, refused_locked]| {
+            admitted > bounds[0] || refused > bounds[1] || locked.max(refused_locked) > 1.05
+        })
+    };
+    let above: Vec<_> = BOUNDS.iter().filter(is_above).collect();
     count("one request through the layer without header fields, without reading the clock", &layer::COUNTED);
+    if !above.is_empty() {
+        eprintln!("\ncount: above the bounds {above:?}");
+        exit(1);
+    }
 }
 
-fn count(what: &str, subjects: &[&str]) {
+/// Prints the counts of each subject, and returns them: instructions and locked operations of an admitted call, and of a
+/// refused one.
+fn count(what: &str, subjects: &[&'static str]) -> Vec<(&'static str, [f64; 4])> {
     let mut rows = Vec::new();
     for subject in subjects {
         let subject = *subject;
-        let mut row = vec![subject.to_owned()];
-        for quota in ["plenty", "few"] {
+        let mut counts = [0.0; 4];
+        for (half, quota) in ["plenty", "few"].into_iter().enumerate() {
             match LENGTHS.map(|length| counted(subject, quota, length)) {
                 [Some(short), Some(long)] => {
                     let checks = ((LENGTHS[1] - LENGTHS[0]) * KEYS) as f64;
-                    row.extend([0, 1].map(|at| format!("{:.1}", (long[at] - short[at]) / checks)));
+                    for at in 0..2 {
+                        counts[2 * half + at] = (long[at] - short[at]) / checks;
+                    }
                 }
-                _ => return eprintln!("\ncount: valgrind did not run; nothing is counted"),
+                _ => {
+                    eprintln!("\ncount: valgrind did not run; nothing is counted");
+                    return Vec::new();
+                }
             }
         }
-        rows.push(row);
+        rows.push((subject, counts));
     }
+    let cells = |(subject, counts): &(&str, [f64; 4])| {
+        [(*subject).to_owned()].into_iter().chain(counts.map(|count| format!("{count:.1}"))).collect()
+    };
     table::print(
         &format!("instructions and locked operations of {what}"),
         &["", "admitted", "locked", "refused", "locked"],
-        &rows,
+        &rows.iter().map(cells).collect::<Vec<_>>(),
     );
+    rows
 }
 
 /// Returns the total of instructions and of locked operations.
@@ -76,6 +101,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
     let admitted = match subject.as_str() {
         "governor" => walk(&governor(bucket), &keys, 0, calls),
         "FixedWindow" => walk(&ours(FixedWindow::new(window.ours)), &keys, 0, calls),
+        "SlidingCounter" => walk(&ours(SlidingCounter::new(window.ours)), &keys, 0, calls),
         "SlidingWindow" => walk(&ours(SlidingWindow::new(window.ours)), &keys, 0, calls),
         "TokenBucket" => walk(&ours(TokenBucket::new(bucket.ours)), &keys, 0, calls),
         "LeakyBucket" => walk(&ours(LeakyBucket::new(leaky.ours)), &keys, 0, calls),

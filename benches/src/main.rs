@@ -18,6 +18,7 @@ mod redis_connection;
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
 mod server;
+mod store;
 mod table;
 
 use std::env;
@@ -28,8 +29,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, count (instructions per check, exact; needs valgrind), and redis (limits in Redis, to PING; needs
-          redis-server). The first three if none is named.
+sections: check, layer, server, store (check by table size, threads, memory and part), count (instructions per check, exact; needs
+          valgrind), and redis (limits in Redis, to PING; needs redis-server). The first three if none is named.
     --quick    a tenth of the rounds
     --help     this text";
 
@@ -41,7 +42,7 @@ fn main() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "count" | "redis" => sections.push(argument),
+            "check" | "layer" | "server" | "store" | "count" | "redis" => sections.push(argument),
             // `count` starts this under valgrind, with a subject and the number of rounds.
             "loop" => return instructions::run(arguments),
             other => {
@@ -59,6 +60,7 @@ fn main() {
             "check" => check::run(10 * rounds),
             "layer" => layer::run(2 * rounds),
             "server" => server::run(rounds / 2),
+            "store" => store::run(rounds / 9),
             #[cfg(feature = "redis")]
             "redis" => redis::run(rounds / 5),
             #[cfg(not(feature = "redis"))]

@@ -24,19 +24,8 @@ use std::time::Duration;
 #[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
-    allowed: bool,
-    /// Set if the call was denied because the limiter was closed.
-    closed: bool,
-    /// Set if the call was denied because the key table had no room for the key.
-    table_full: bool,
-    /// Set if the call was denied and a wait helps, but the length of the wait is not known.
-    unknown: bool,
-    /// Set if `wait` is the window of the reported limit, in an admission by several limits. Such a `wait` may be 0.
-    is_window: bool,
-    /// Set if a lockout denied the call, so that it must not be queued.
-    barred: bool,
-    /// Set if the call would have waited, but the queue was full.
-    queue_full: bool,
+    /// The flags that are set. They are in one byte, because a decision is moved about.
+    flags: u8,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
@@ -57,15 +46,35 @@ pub struct Decision {
 /// The `wait` of a denial that has no `retry_after`.
 const NEVER: u64 = u64::MAX;
 
+/// Set if the call may pass.
+const ALLOWED: u8 = 1;
+/// Set if the call was denied because the limiter was closed.
+const CLOSED: u8 = 1 << 1;
+/// Set if the call was denied because the key table had no room for the key.
+const TABLE_FULL: u8 = 1 << 2;
+/// Set if the call was denied and a wait helps, but the length of the wait is not known.
+const UNKNOWN: u8 = 1 << 3;
+/// Set if `wait` is the window of the reported limit, in an admission by several limits. Such a `wait` may be 0.
+const WINDOW: u8 = 1 << 4;
+/// Set if a lockout denied the call, so that it must not be queued.
+const BARRED: u8 = 1 << 5;
+/// Set if the call would have waited, but the queue was full.
+const QUEUE_FULL: u8 = 1 << 6;
+
 impl Decision {
+    #[inline]
+    const fn has(&self, flag: u8) -> bool {
+        self.flags & flag > 0
+    }
+
     /// Returns whether the call was denied because the queue was full.
     pub(crate) const fn is_queue_full(&self) -> bool {
-        self.queue_full
+        self.has(QUEUE_FULL)
     }
 
     /// Returns whether a lockout denied the call, so that it must not be queued.
     pub(crate) const fn is_barred(&self) -> bool {
-        self.barred
+        self.has(BARRED)
     }
 
     /// Returns the index of the limit that this decision reports, in a tuple of limits on one key. The first has the
@@ -82,13 +91,13 @@ impl Decision {
     /// Returns whether the call may pass.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        self.allowed
+        self.has(ALLOWED)
     }
 
     /// Returns whether the call was denied because the limiter was [closed](crate::limiter::RateLimiter::close).
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        self.closed
+        self.has(CLOSED)
     }
 
     /// Returns whether the call was denied because the key table is full: the key has used nothing, but the table has
@@ -97,12 +106,12 @@ impl Decision {
     /// A layer rejects HTTP requests with 503, and gRPC calls with `UNAVAILABLE`. See [`OnFull`](crate::store::OnFull).
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
-        self.table_full
+        self.has(TABLE_FULL)
     }
 
     /// Returns whether the call was denied because the limiter was closed or had no room for the key.
     pub(crate) const fn is_unavailable(&self) -> bool {
-        self.closed || self.table_full
+        self.has(CLOSED) || self.has(TABLE_FULL)
     }
 
     /// Returns whether the call was denied because it costs more than the limit can ever admit, so that no wait helps.
@@ -111,7 +120,7 @@ impl Decision {
     /// end, the limiter is closed, or the key table is full.
     #[must_use]
     pub const fn never_fits(&self) -> bool {
-        !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
+        !self.has(ALLOWED) && self.wait == NEVER && !self.has(UNKNOWN) && !self.is_unavailable()
     }
 
     /// Returns the maximum number of units that can be admitted at one instant: a bucket's burst, a window's limit, the
@@ -142,7 +151,7 @@ impl Decision {
     /// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), the time may be longer than necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.allowed || self.wait == NEVER {
+        match self.has(ALLOWED) || self.wait == NEVER {
             true => None,
             false => Some(self.span(self.wait)),
         }
@@ -165,7 +174,7 @@ impl Decision {
     /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports
     /// that time. For a decision on several limits, returns the window of the reported limit instead.
     pub(crate) const fn next(&self) -> Option<u64> {
-        match self.allowed && (self.wait > 0 || self.is_window) {
+        match self.has(ALLOWED) && (self.wait > 0 || self.has(WINDOW)) {
             true => Some(self.nanos(self.wait)),
             false => None,
         }
