@@ -1,10 +1,69 @@
 //! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std, or those of a
-//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`).
+//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`). A [`SpinLock`] is a lock for work of less than
+//! a microsecond.
 
 #[cfg(not(shuttle))]
 mod real {
     pub(crate) use std::hash::RandomState;
     pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
+
+    use std::hint::spin_loop;
+    use std::thread;
+    use std::time::Duration;
+
+    use spin::mutex::{SpinMutex, SpinMutexGuard};
+
+    pub(crate) type SpinGuard<'a, T> = SpinMutexGuard<'a, T>;
+
+    /// The number of times that a waiting thread looks at the lock before it yields.
+    const SPINS: u32 = 64;
+    /// The number of times that a waiting thread yields before it sleeps.
+    const YIELDS: u32 = 256;
+    const SLEEP: Duration = Duration::from_micros(50);
+
+    /// A lock that is taken by one compare-exchange, and released by a plain store. A mutex of std is released by a
+    /// second locked instruction. A panic does not poison the lock.
+    ///
+    /// A thread that waits spins for a short time. If the lock is still taken, the thread that has it was probably
+    /// preempted, so the waiting thread yields its time slice. At last it sleeps, because a thread with a high priority
+    /// that only yields may never let one with a low priority run.
+    #[derive(Debug)]
+    pub(crate) struct SpinLock<T>(SpinMutex<T>);
+
+    impl<T> SpinLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(SpinMutex::new(value))
+        }
+
+        #[inline]
+        pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+            match self.0.try_lock() {
+                Some(guard) => guard,
+                None => self.wait(),
+            }
+        }
+
+        #[cold]
+        fn wait(&self) -> SpinGuard<'_, T> {
+            let mut yields = 0;
+            loop {
+                for _ in 0..SPINS {
+                    if !self.0.is_locked()
+                        && let Some(guard) = self.0.try_lock()
+                    {
+                        return guard;
+                    }
+                    spin_loop();
+                }
+                if yields < YIELDS {
+                    yields += 1;
+                    thread::yield_now();
+                } else {
+                    thread::sleep(SLEEP);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(shuttle)]
@@ -12,6 +71,22 @@ mod real {
     use std::hash::{BuildHasherDefault, DefaultHasher};
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
+
+    pub(crate) type SpinGuard<'a, T> = MutexGuard<'a, T>;
+
+    /// The scheduler's own lock in place of a [`SpinLock`](super::SpinLock): a thread that spins would make no progress.
+    #[derive(Debug)]
+    pub(crate) struct SpinLock<T>(Mutex<T>);
+
+    impl<T> SpinLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
 
     /// A state that is the same in each run, so that a failure can be reproduced.
     pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;

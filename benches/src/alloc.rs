@@ -11,6 +11,18 @@ static ALLOCATOR: Counting = Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Returns the bytes that this thread has allocated, less those that it has freed.
+pub fn live() -> i64 {
+    LIVE.get()
+}
+
+/// Counts an allocation of `new` bytes in place of one of `old` bytes.
+fn add(new: usize, old: usize) {
+    COUNT.set(COUNT.get() + u64::from(new > 0));
+    LIVE.set(LIVE.get() + new as i64 - old as i64);
 }
 
 /// Returns how often this thread has allocated or reallocated memory.
@@ -21,24 +33,25 @@ pub fn count() -> u64 {
 // SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
+        add(layout.size(), 0);
         // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
+        add(layout.size(), 0);
         // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.set(COUNT.get() + 1);
+        add(size, layout.size());
         // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(old, layout, size) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
+        add(0, layout.size());
         // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(old, layout) }
     }

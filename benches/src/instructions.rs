@@ -7,12 +7,13 @@
 use std::env;
 use std::process::Command;
 
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
 
 use crate::check::{FEW, PLENTY, Quotas, governor, keys, ours, walk};
 use crate::{layer, table};
 
-const SUBJECTS: [&str; 5] = ["governor", "FixedWindow", "SlidingWindow", "TokenBucket", "LeakyBucket"];
+const SUBJECTS: [&str; 6] =
+    ["governor", "FixedWindow", "SlidingCounter", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 const KEYS: usize = 100;
 /// The two lengths, in rounds over all keys.
 const LENGTHS: [usize; 2] = [10, 60];
@@ -22,32 +23,47 @@ pub fn all() {
     count("one request through the layer, without reading the clock", &layer::COUNTED);
 }
 
+/// The maximum numbers of instructions of a check that is admitted, and of one that is refused.
+const CHECKS: [(&str, [f64; 2]); 2] = [("TokenBucket", [260.0, 280.0]), ("FixedWindow", [260.0, 280.0])];
+/// The maximum number of locked operations of a check. The rest is the growth of the table.
+const LOCKED: f64 = 1.05;
 /// The maximum numbers of instructions that the layer may add to a request that is admitted, and to one that is refused.
-const BOUNDS: [(&str, [f64; 2]); 4] = [
+const REQUESTS: [(&str, [f64; 2]); 4] = [
     ("limited", [1_080.0, 1_240.0]),
     ("limited, with a timeline", [1_340.0, 1_370.0]),
     ("limited, header fields, no extension", [3_020.0, 4_820.0]),
     ("limited, default", [3_330.0, 4_820.0]),
 ];
 
-/// Verifies that the layer adds no more instructions to a request than [`BOUNDS`] allows.
+/// Verifies that a check and a request through the layer take no more instructions than [`CHECKS`] and [`REQUESTS`]
+/// allow, and that a check takes one locked operation.
 ///
 /// # Panics
 ///
-/// Panics if it adds more, or if valgrind does not run.
+/// Panics if they take more, or if valgrind does not run.
 pub fn verify() {
     let quotas = ["plenty", "few"];
-    let each = |subject| quotas.map(|quota| each(subject, quota).expect("valgrind runs")[0]);
-    let plain = each("plain");
-    for (subject, bounds) in BOUNDS {
-        for (at, count) in each(subject).into_iter().enumerate() {
-            let (quota, added, bound) = (quotas[at], count - plain[at], bounds[at]);
-            println!("{subject}, {quota}: {added:.0} of at most {bound:.0} instructions");
-            assert!(added <= bound, "{subject}, {quota}: {added:.0} instructions, above {bound:.0}");
+    let each = |subject| quotas.map(|quota| each(subject, quota).expect("valgrind runs"));
+    let within = |subject, counts: [f64; 2], bounds: [f64; 2]| {
+        for (quota, (count, bound)) in quotas.into_iter().zip(counts.into_iter().zip(bounds)) {
+            println!("{subject}, {quota}: {count:.2} of at most {bound:.2}");
+            assert!(count <= bound, "{subject}, {quota}: {count:.2}, above {bound:.2}");
         }
+    };
+    for (subject, bounds) in CHECKS {
+        let counts = each(subject);
+        within(&format!("{subject}, instructions"), counts.map(|count| count[0]), bounds);
+        within(&format!("{subject}, locked operations"), counts.map(|count| count[1]), [LOCKED; 2]);
+    }
+    let plain = each("plain");
+    for (subject, bounds) in REQUESTS {
+        let counts = each(subject);
+        let added = [0, 1].map(|at| counts[at][0] - plain[at][0]);
+        within(&format!("{subject}, instructions"), added, bounds);
     }
 }
 
+/// Prints the instructions and locked operations of an admitted call, and of a refused one, for each subject.
 fn count(what: &str, subjects: &[&str]) {
     let mut rows = Vec::new();
     for subject in subjects {
@@ -106,6 +122,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
     let admitted = match subject.as_str() {
         "governor" => walk(&governor(bucket), &keys, 0, calls),
         "FixedWindow" => walk(&ours(FixedWindow::new(window.ours)), &keys, 0, calls),
+        "SlidingCounter" => walk(&ours(SlidingCounter::new(window.ours)), &keys, 0, calls),
         "SlidingWindow" => walk(&ours(SlidingWindow::new(window.ours)), &keys, 0, calls),
         "TokenBucket" => walk(&ours(TokenBucket::new(bucket.ours)), &keys, 0, calls),
         "LeakyBucket" => walk(&ours(LeakyBucket::new(leaky.ours)), &keys, 0, calls),

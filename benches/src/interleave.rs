@@ -45,6 +45,10 @@ impl Rounds {
         &self.seconds[at.unwrap_or_else(|| panic!("no contestant is called {name}"))]
     }
 
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Returns the median of the times of `name`, in seconds.
     #[cfg(feature = "redis")]
     pub fn median(&self, name: &str) -> f64 {
@@ -54,6 +58,14 @@ impl Rounds {
     /// Returns the median, over the rounds, of the ratio of the times of `name` and `peer`.
     pub fn ratio(&self, name: &str, peer: &str) -> f64 {
         median(self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs))
+    }
+
+    /// Returns the quartiles, over the rounds, of the ratio of the times of `name` and `peer`.
+    pub fn quartiles(&self, name: &str, peer: &str) -> (f64, f64) {
+        let mut ratios: Vec<_> =
+            self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs).collect();
+        ratios.sort_by(f64::total_cmp);
+        (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4])
     }
 
     /// Returns the [`ratio`](Rounds::ratio) of the times after that of `base` is subtracted from both.

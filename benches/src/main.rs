@@ -19,6 +19,7 @@ mod redis_connection;
 mod redis_server;
 mod router;
 mod server;
+mod store;
 mod table;
 
 use std::env;
@@ -29,8 +30,9 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, count (instructions per check, exact; needs valgrind), verify (fails if a request takes more
-          instructions than it may), and redis (limits in Redis, to PING; needs redis-server). The first three if none is named.
+sections: check, layer, server, store (check by table size, threads, memory and part), count (instructions per check and request,
+          exact; needs valgrind), verify (fails if they are above their bounds), and redis (limits in Redis, to PING; needs
+          redis-server). The first three if none is named.
     --quick    a tenth of the rounds
     --help     this text";
 
@@ -42,7 +44,7 @@ fn main() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "count" | "verify" | "redis" => sections.push(argument),
+            "check" | "layer" | "server" | "store" | "count" | "verify" | "redis" => sections.push(argument),
             // `count` starts this under valgrind, with a subject and the number of rounds.
             "loop" => return instructions::run(arguments),
             other => {
@@ -63,6 +65,7 @@ fn main() {
                 router::run(2 * rounds);
             }
             "server" => server::run(rounds / 2),
+            "store" => store::run(rounds / 9),
             #[cfg(feature = "redis")]
             "redis" => redis::run(rounds / 5),
             #[cfg(not(feature = "redis"))]

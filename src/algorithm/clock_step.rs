@@ -47,7 +47,10 @@ impl ClockStep {
     /// Returns the key's time after this step.
     #[inline]
     pub(super) const fn last_update(&self, now: Nanos) -> Nanos {
-        now.saturating_add(self.behind)
+        match self.behind {
+            0 => now,
+            behind => now.saturating_add(behind),
+        }
     }
 }
 

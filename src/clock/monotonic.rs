@@ -11,28 +11,27 @@ use super::Nanos;
 #[derive(Clone, Debug)]
 pub(super) struct Monotonic {
     started: Instant,
-    /// The result of [`system`] when this clock was created, or 0 if there was none.
-    origin: u64,
     unix: u64,
+    /// The difference between the time and the system's reading. It may be negative, and wraps.
+    offset: u64,
 }
 
 impl Monotonic {
     pub(super) fn new() -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), origin: system().unwrap_or_default(), unix: Nanos::from(unix).0 }
+        let unix = Nanos::from(unix).0;
+        Self { started: Instant::now(), unix, offset: unix.wrapping_sub(system().unwrap_or_default()) }
     }
 
     #[inline]
     pub(super) fn now(&self) -> Nanos {
-        let elapsed = match system() {
-            Some(reading) => reading.saturating_sub(self.origin),
-            None => {
-                let elapsed = Instant::now().saturating_duration_since(self.started);
-                // This avoids `as_nanos`, which computes in u128: 584 years fit into a u64.
-                elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos())
-            }
-        };
-        Nanos(self.unix.saturating_add(elapsed))
+        if let Some(reading) = system() {
+            return Nanos(reading.wrapping_add(self.offset));
+        }
+        let elapsed = Instant::now().saturating_duration_since(self.started);
+        // This avoids `as_nanos`, which computes in u128: 584 years fit into a u64.
+        let nanos = elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos());
+        Nanos(self.unix.saturating_add(nanos))
     }
 
     pub(super) fn instant(&self, deadline: Nanos) -> Instant {
@@ -56,8 +55,8 @@ fn system() -> Option<u64> {
         return None;
     }
     let reading = clock_gettime(ClockId::Monotonic);
-    // This clock counts from the start of the machine, so both parts are at least 0.
-    Some((reading.tv_sec as u64).saturating_mul(SECOND).saturating_add(reading.tv_nsec as u64))
+    // This clock counts from the start of the machine, so both parts are at least 0, and 584 years fit.
+    Some((reading.tv_sec as u64).wrapping_mul(SECOND).wrapping_add(reading.tv_nsec as u64))
 }
 
 #[cfg(not(target_os = "linux"))]

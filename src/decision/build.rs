@@ -1,6 +1,6 @@
 //! How algorithms, queues and stores create decisions.
 
-use super::{Decision, NEVER};
+use super::{ALLOWED, BARRED, CLOSED, Decision, NEVER, QUEUE_FULL, TABLE_FULL, UNKNOWN, WINDOW};
 
 /// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, so that it differs from
 /// `NEVER`.
@@ -19,7 +19,7 @@ impl Decision {
     /// `reset_after` is in nanoseconds.
     #[inline]
     pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
-        Self::new(true, limit, remaining, 0, reset_after)
+        Self::new(ALLOWED, limit, remaining, 0, reset_after)
     }
 
     /// Creates the decision on a call that is denied. For authors of algorithms and stores.
@@ -27,27 +27,17 @@ impl Decision {
     /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
-        Self::new(false, limit, remaining, encode_wait(retry_after), reset_after)
+        Self::new(0, limit, remaining, encode_wait(retry_after), reset_after)
     }
 
     #[inline]
-    const fn new(allowed: bool, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
-        Self {
-            allowed,
-            closed: false,
-            table_full: false,
-            unknown: false,
-            is_window: false,
-            barred: false,
-            queue_full: false,
-            index: 0,
-            limit,
-            remaining,
-            wait,
-            reset,
-            grains: 1,
-            delay: 0,
-        }
+    const fn new(flags: u8, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
+        Self { flags, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
+    }
+
+    const fn with(mut self, flag: u8, is_set: bool) -> Self {
+        self.flags = if is_set { self.flags | flag } else { self.flags & !flag };
+        self
     }
 
     /// Returns this decision, for a call that was queued for `delay` nanoseconds.
@@ -58,42 +48,36 @@ impl Decision {
 
     /// Creates the denial of a limiter that is closed. For authors of stores.
     pub const fn closed(limit: u64) -> Self {
-        let mut decision = Self::deny(limit, 0, None, 0);
-        decision.closed = true;
-        decision
+        Self::deny(limit, 0, None, 0).with(CLOSED, true)
     }
 
     /// Creates a denial for a key that has used nothing, but for which the store has no room. For authors of stores.
     pub const fn table_full(limit: u64) -> Self {
-        let mut decision = Self::deny(limit, limit, None, 0);
-        decision.table_full = true;
-        decision
+        Self::deny(limit, limit, None, 0).with(TABLE_FULL, true)
     }
 
     /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
     /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. For
     /// authors of algorithms and stores.
-    pub const fn with_unknown_wait(mut self, unknown: bool) -> Self {
-        self.unknown = unknown;
-        self
+    pub const fn with_unknown_wait(self, unknown: bool) -> Self {
+        self.with(UNKNOWN, unknown)
     }
 
     /// Marks this denial as made by a lockout. The call must not be queued.
-    pub(crate) const fn with_barred(mut self) -> Self {
-        self.barred = true;
-        self
+    pub(crate) const fn with_barred(self) -> Self {
+        self.with(BARRED, true)
     }
 
     /// Marks this denial as made because the queue was full. Has no effect on an admission.
-    pub(crate) const fn with_queue_full(mut self) -> Self {
-        self.queue_full = !self.allowed;
-        self
+    pub(crate) const fn with_queue_full(self) -> Self {
+        let is_denied = !self.has(ALLOWED);
+        self.with(QUEUE_FULL, is_denied)
     }
 
     /// Returns this admission with the time until one more unit is available. The time is in nanoseconds or, if
     /// [`in_grains`](Decision::in_grains) is called, in grains.
     pub(crate) const fn with_next(mut self, next: u64) -> Self {
-        if self.allowed {
+        if self.has(ALLOWED) {
             self.wait = next;
         }
         self
@@ -102,8 +86,8 @@ impl Decision {
     /// Returns this admission by several limits with the [effective
     /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, in nanoseconds.
     pub(crate) const fn with_window(mut self, window: u64) -> Self {
-        (self.wait, self.is_window) = (window, true);
-        self
+        self.wait = window;
+        self.with(WINDOW, true)
     }
 
     /// Declares that the times of this decision are in grains, and that a nanosecond has `grains` grains.
@@ -138,7 +122,7 @@ impl Decision {
 
     /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help.
     pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
-        if !self.allowed {
+        if !self.has(ALLOWED) {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
         }
         self

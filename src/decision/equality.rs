@@ -4,7 +4,12 @@ impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let reported = |decision: &Self| {
             let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
-            let kind = (decision.allowed, decision.closed, decision.table_full, decision.never_fits());
+            let kind = (
+                decision.is_allowed(),
+                decision.is_closed(),
+                decision.is_table_full(),
+                decision.never_fits(),
+            );
             (kind, decision.index, decision.limit, decision.remaining, spans)
         };
         reported(self) == reported(other)

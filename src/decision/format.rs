@@ -7,9 +7,9 @@ use super::Decision;
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
-            .field("is_allowed", &self.allowed)
-            .field("is_closed", &self.closed)
-            .field("is_table_full", &self.table_full)
+            .field("is_allowed", &self.is_allowed())
+            .field("is_closed", &self.is_closed())
+            .field("is_table_full", &self.is_table_full())
             .field("index", &self.index)
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)
@@ -23,17 +23,17 @@ impl fmt::Debug for Decision {
 /// Writes one line for a log, without the key.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.closed {
+        if self.is_closed() {
             return f.write_str("denied, the limiter is closed");
         }
-        if self.table_full {
+        if self.is_table_full() {
             return f.write_str("denied, there is no room for the key");
         }
-        let verdict = if self.allowed { "allowed" } else { "denied" };
+        let verdict = if self.is_allowed() { "allowed" } else { "denied" };
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),
-            None if !self.allowed => f.write_str(", no wait is known to help"),
+            None if !self.is_allowed() => f.write_str(", no wait is known to help"),
             None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
             None => Ok(()),
         }

@@ -24,27 +24,15 @@ use std::time::Duration;
 #[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
-    allowed: bool,
-    /// `true` if the call was denied because the limiter was closed.
-    closed: bool,
-    /// `true` if the call was denied because the key table had no room for the key.
-    table_full: bool,
-    /// `true` if the call was denied and a wait helps, but the length of the wait is not known.
-    unknown: bool,
-    /// `true` for an admission by several limits. Its `wait` is the [effective
-    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
-    is_window: bool,
-    /// `true` if a lockout denied the call, so that it must not be queued.
-    barred: bool,
-    /// `true` if the call would have waited, but the queue was full.
-    queue_full: bool,
+    /// The flags that are set. They are in one byte, because a decision is moved about.
+    flags: u8,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
     remaining: u64,
     /// A time, in grains. For a denial: the time until the same call would be allowed, or `NEVER`. For an admission:
     /// the time until one more unit is available, or 0 if the algorithm does not report that time. For an admission by
-    /// several limits: see `is_window`.
+    /// several limits: see [`WINDOW`].
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
@@ -58,15 +46,36 @@ pub struct Decision {
 /// The `wait` of a denial that has no `retry_after`.
 const NEVER: u64 = u64::MAX;
 
+/// Set if the call may pass.
+const ALLOWED: u8 = 1;
+/// Set if the call was denied because the limiter was closed.
+const CLOSED: u8 = 1 << 1;
+/// Set if the call was denied because the key table had no room for the key.
+const TABLE_FULL: u8 = 1 << 2;
+/// Set if the call was denied and a wait helps, but the length of the wait is not known.
+const UNKNOWN: u8 = 1 << 3;
+/// Set for an admission by several limits. Its `wait` is the [effective
+/// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
+const WINDOW: u8 = 1 << 4;
+/// Set if a lockout denied the call, so that it must not be queued.
+const BARRED: u8 = 1 << 5;
+/// Set if the call would have waited, but the queue was full.
+const QUEUE_FULL: u8 = 1 << 6;
+
 impl Decision {
+    #[inline]
+    const fn has(&self, flag: u8) -> bool {
+        self.flags & flag > 0
+    }
+
     /// Returns whether the call was denied because the queue was full.
     pub(crate) const fn is_queue_full(&self) -> bool {
-        self.queue_full
+        self.has(QUEUE_FULL)
     }
 
     /// Returns whether a lockout denied the call, so that it must not be queued.
     pub(crate) const fn is_barred(&self) -> bool {
-        self.barred
+        self.has(BARRED)
     }
 
     /// For a tuple of limits on one key, returns the index of the limit that this decision reports. The first limit has
@@ -84,13 +93,13 @@ impl Decision {
     /// Returns whether the call may pass.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
-        self.allowed
+        self.has(ALLOWED)
     }
 
     /// Returns whether the call was denied because the limiter was [closed](crate::limiter::RateLimiter::close).
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        self.closed
+        self.has(CLOSED)
     }
 
     /// Returns whether the call was denied because the key table is full: the key has used nothing, but the table has
@@ -100,12 +109,12 @@ impl Decision {
     /// [`OnFull`](crate::store::OnFull).
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
-        self.table_full
+        self.has(TABLE_FULL)
     }
 
     /// Returns whether the call was denied because the limiter was closed or had no room for the key.
     pub(crate) const fn is_unavailable(&self) -> bool {
-        self.closed || self.table_full
+        self.has(CLOSED) || self.has(TABLE_FULL)
     }
 
     /// Returns whether the call was denied because it costs more than the limit can ever admit, so that no wait helps.
@@ -114,7 +123,7 @@ impl Decision {
     /// end, the limiter is closed, or the key table is full.
     #[must_use]
     pub const fn never_fits(&self) -> bool {
-        !self.allowed && self.wait == NEVER && !self.unknown && !self.is_unavailable()
+        !self.has(ALLOWED) && self.wait == NEVER && !self.has(UNKNOWN) && !self.is_unavailable()
     }
 
     /// Returns the maximum number of calls of cost 1 that an unused key can admit at one instant: the burst of a token
@@ -147,7 +156,7 @@ impl Decision {
     /// necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self.allowed || self.wait == NEVER {
+        match self.has(ALLOWED) || self.wait == NEVER {
             true => None,
             false => Some(self.span(self.wait)),
         }
@@ -172,7 +181,7 @@ impl Decision {
     /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit. Returns `None` in all other
     /// cases.
     pub(crate) const fn next(&self) -> Option<u64> {
-        match self.allowed && (self.wait > 0 || self.is_window) {
+        match self.has(ALLOWED) && (self.wait > 0 || self.has(WINDOW)) {
             true => Some(self.nanos(self.wait)),
             false => None,
         }

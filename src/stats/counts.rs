@@ -12,40 +12,35 @@ use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
 use crate::decision::Decision;
 
-/// The number of cells in which calls are counted under a lock: one for each shard of a store in memory.
-pub(crate) const CELLS: usize = 64;
-
 /// Counters on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
 /// The counters of one policy, or of the calls that are made to a limiter without a layer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CallCounts {
-    /// One cell for each shard.
-    by_shard: [Cell; CELLS],
+    /// One cell for each shard of a store in memory. Empty if the layer counts the calls, and not the store.
+    by_shard: Box<[Cell]>,
     rest: Cell,
-    /// `true` if the store counts the calls while a shard is locked. `false` if the layer counts them.
-    is_by_shard: bool,
 }
 
 impl CallCounts {
-    /// Creates counters in which a store counts calls while its shards are locked.
-    pub(crate) fn by_shard() -> Self {
-        Self { is_by_shard: true, ..Self::default() }
+    /// Creates counters in which a store counts calls while one of its `shards` is locked.
+    pub(crate) fn by_shard(shards: usize) -> Self {
+        Self { by_shard: (0..shards).map(|_| Cell::default()).collect(), ..Self::default() }
     }
 
     /// Returns whether the store counts the calls itself.
     #[inline]
     pub(crate) fn is_by_shard(&self) -> bool {
-        self.is_by_shard
+        !self.by_shard.is_empty()
     }
 
     /// Counts a call while its shard is locked, so that no other thread counts in the cell.
     #[inline]
     pub(crate) fn add_locked(&self, shard: usize, outcome: CallOutcome) {
-        let counter = &self.by_shard[shard % CELLS].0[outcome as usize];
+        let counter = &self.by_shard[shard].0[outcome as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -68,12 +63,6 @@ impl CallCounts {
 
     pub(crate) fn stats(&self) -> CallStats {
         stats(self.totals())
-    }
-}
-
-impl Default for CallCounts {
-    fn default() -> Self {
-        Self { by_shard: from_fn(|_| Cell::default()), rest: Cell::default(), is_by_shard: false }
     }
 }
 
@@ -115,19 +104,20 @@ impl Counted {
 /// uses the limiter.
 #[derive(Debug)]
 pub(crate) struct CallRegistry {
+    shards: usize,
     pub(crate) direct: Arc<CallCounts>,
     policies: Mutex<Vec<Arc<CallCounts>>>,
 }
 
 impl CallRegistry {
-    pub(crate) fn new() -> Self {
-        Self { direct: Arc::new(CallCounts::by_shard()), policies: Mutex::default() }
+    pub(crate) fn new(shards: usize) -> Self {
+        Self { shards, direct: Arc::new(CallCounts::by_shard(shards)), policies: Mutex::default() }
     }
 
     /// Creates the counters of a policy. Adds the counts of dropped policies to the counts of the calls that are made
     /// without a layer.
     pub(crate) fn register(&self) -> Arc<CallCounts> {
-        let counts = Arc::new(CallCounts::by_shard());
+        let counts = Arc::new(CallCounts::by_shard(self.shards));
         let mut policies = self.lock();
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
@@ -160,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {
-        let limiter = CallRegistry::new();
+        let limiter = CallRegistry::new(64);
         let first = limiter.register();
         first.add_locked(7, CallOutcome::Admitted);
         first.add(CallOutcome::Cancelled);
@@ -176,7 +166,7 @@ mod tests {
 
     #[test]
     fn each_outcome_but_queued_ends_a_call() {
-        let counts = CallCounts::by_shard();
+        let counts = CallCounts::by_shard(9);
         for (shard, outcome) in [
             CallOutcome::Admitted,
             CallOutcome::Denied,

@@ -148,12 +148,18 @@ impl LeakyBucket {
 
     /// Returns the grains from `now` until the next slot. `now` is not after the key's time.
     fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        state.next.until().saturating_add(self.rate.grains(state.last.saturating_since(now)))
+        match state.last.saturating_since(now) {
+            0 => state.next.until(),
+            behind => state.next.until().saturating_add(self.rate.grains(behind)),
+        }
     }
 
     /// Returns the slot at `instant`, which is not after the key's time.
     fn slot(&self, state: &LeakyBucketState, instant: Nanos) -> Slot {
-        Slot::NOW.sooner(self.rate.grains(state.last.saturating_since(instant)))
+        match state.last.saturating_since(instant) {
+            0 => Slot::NOW,
+            ago => Slot::NOW.sooner(self.rate.grains(ago)),
+        }
     }
 
     /// Returns the time of `slot`, rounded up to the nanosecond, or [`Nanos::MAX`] if the slot is beyond the range of

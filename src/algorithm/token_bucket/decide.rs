@@ -28,18 +28,20 @@ impl Algorithm for TokenBucket {
     #[inline(always)]
     fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        if cost > self.available(state) {
-            return self.deny(state, behind, cost);
+        match self.available(state).checked_sub(cost) {
+            Some(remaining) => {
+                state.used += cost;
+                self.allow(state, behind, remaining)
+            }
+            None => self.deny(state, behind, cost),
         }
-        state.used += cost;
-        self.allow(state, behind)
     }
 
     fn peek(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match cost <= self.available(state) {
-            true => self.allow(state, behind),
-            false => self.deny(state, behind, cost),
+        match self.available(state) {
+            remaining if cost <= remaining => self.allow(state, behind, remaining),
+            _ => self.deny(state, behind, cost),
         }
     }
 

@@ -99,7 +99,7 @@ impl StoredAlgorithm for TokenBucket {
         let decision = match (wait, excess) {
             (0, _) => {
                 state.used += cost;
-                self.allow(state, behind)
+                self.allow(state, behind, self.available(state))
             }
             (_, 0) => {
                 state.used += cost;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::charge::{Held, MemoryCharge};
 use super::fingerprint::Fingerprint;
-use super::table::SHARDS;
 use super::{KeyId, MemoryStore, QueuedAcquire};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -35,37 +34,37 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
 
     #[inline]
     fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let context = &self.context;
-        let mut charged_at = Nanos::ZERO;
-        let known = context.table.with_existing(key, &call, |algorithm, state, now| {
-            if A::NEEDS_RELEASE {
-                return None;
-            }
-            let queue = algorithm.queue_config();
-            let may_wait = call.may_wait || queue.is_some_and(|queue| queue.holds_requests());
-            let decision = match queue.filter(|_| may_wait) {
-                None => Some(algorithm.check(state, now, call.cost)),
-                Some(queue) => {
-                    let waiting = &context.table.config.waiting;
-                    let mut view = QueueView::empty(algorithm, queue, state, waiting);
-                    match view.decide(call.arrival(now, may_wait)) {
-                        Fate::Decided(decision) => Some(decision),
-                        Fate::Waits | Fate::Full => None,
+        let (context, table) = (&self.context, &self.context.table);
+        let now = table.clock.now();
+        let index = table.keys.index(key);
+        let mut shard = table.keys.lock_at(index);
+        let existing = if A::NEEDS_RELEASE { None } else { table.existing(&mut shard, key, &call, now) };
+        let Some((algorithm, state, now)) = existing else {
+            drop(shard);
+            return self.acquire_slow(key, call);
+        };
+        let queue = algorithm.queue_config();
+        let may_wait = call.may_wait || queue.is_some_and(|queue| queue.holds_requests());
+        let decision = match queue.filter(|_| may_wait) {
+            None => algorithm.check(state, now, call.cost),
+            Some(queue) => {
+                let mut view = QueueView::empty(algorithm, queue, state, &table.config.waiting);
+                match view.decide(call.arrival(now, may_wait)) {
+                    Fate::Decided(decision) => decision,
+                    Fate::Waits | Fate::Full => {
+                        drop(shard);
+                        return self.acquire_slow(key, call);
                     }
                 }
-            };
-            if call.reserves {
-                charged_at = algorithm.last_update(state);
             }
-            decision
-        });
-        match known {
-            Some(decision) if call.reserves && decision.is_allowed() => {
-                Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
-            }
-            Some(decision) => Acquired::Ready(decision, Reservation::default()),
-            None => self.acquire_slow(key, call),
+        };
+        table.count(index, &call, &decision);
+        if !call.reserves || !decision.is_allowed() {
+            return Acquired::Ready(decision, Reservation::default());
         }
+        let charged_at = algorithm.last_update(state);
+        drop(shard);
+        Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
     }
 }
 
@@ -73,14 +72,15 @@ impl<A: Algorithm> MemoryStore<A> {
     #[cold]
     fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
+        let index = context.table.keys.index(key);
         let outcome = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
-                Enqueued::Decided(decision) => context.table.count(key, &call, decision),
+                Enqueued::Decided(decision) => context.table.count(index, &call, decision),
                 Enqueued::Queued(_) => {
-                    context.table.counts(&call).add_locked(key.shard(SHARDS), CallOutcome::Queued);
+                    context.table.counts(&call).add_locked(index, CallOutcome::Queued);
                 }
             }
             // Calls that need a release give back their units when they end, and calls of a closed limiter are not

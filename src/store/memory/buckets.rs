@@ -1,6 +1,5 @@
 //! The buckets shared by keys that have no place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
 
-use std::collections::hash_map::Entry;
 use std::task::Waker;
 
 use super::entry::KeyEntry;
@@ -25,13 +24,13 @@ impl<A: Algorithm> Table<A> {
     ) -> R {
         self.counters.share();
         let bucket = self.config.bucket(key);
-        let mut shared = self.shared.lock(&bucket);
+        let mut shared = self.shared.lock(bucket);
         // The clock is read while the bucket is locked, because other keys use the bucket as well.
         let now = self.clock.now();
         self.open_bucket(&mut shared, bucket, algorithm, now);
-        let Shard { shard_config, states, .. } = &mut *shared;
-        let Some(state) = states.get_mut(&bucket) else { unreachable!("it was opened") };
-        change(self.entry(key, shard_config, algorithm, state, None, wake), now)
+        let Shard { config, slots, .. } = &mut *shared;
+        let Some(state) = slots.get_mut(bucket) else { unreachable!("it was opened") };
+        change(self.entry(key, config, algorithm, state, None, wake), now)
     }
 
     /// Gives a shared bucket a state, unless it has one. `shared` is its locked shard.
@@ -42,17 +41,17 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         now: Nanos,
     ) {
-        shared.make_slot();
-        let Shard { shard_config, states, .. } = shared;
-        if let Entry::Vacant(vacant) = states.entry(bucket) {
-            let mut state = self.new_state(shard_config, algorithm.unwrap_or(&shard_config.algorithm), now);
-            shard_config.algorithm.set_shared(&mut state, true);
-            vacant.insert(state);
+        let Shard { config, slots, .. } = shared;
+        if !slots.contains(bucket) {
+            let mut state = self.new_state(config, algorithm.unwrap_or(&config.algorithm), now);
+            config.algorithm.set_shared(&mut state, true);
+            slots.insert(bucket, state);
             self.buckets.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Examines the next few shared buckets, and drops the states that are fresh. The caller must not hold a lock.
+    /// Examines the next few shared buckets, and drops the states that are fresh. The caller must not hold the lock of a
+    /// shared bucket.
     pub(super) fn clean_shared(&self) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
@@ -61,11 +60,11 @@ impl<A: Algorithm> Table<A> {
         for number in first..first.saturating_add(SWEEP_PER_INSERT) {
             let number = number as u64 & ((1 << self.config.shared_bits) - 1);
             let bucket = Fingerprint::numbered(number);
-            let mut shared = self.shared.lock(&bucket);
+            let mut shared = self.shared.lock(bucket);
             let now = self.clock.now();
-            let Shard { shard_config: ShardConfig { algorithm, .. }, states, .. } = &mut *shared;
-            if states.get(&bucket).is_some_and(|state| algorithm.is_fresh(state, now)) {
-                states.remove(&bucket);
+            let Shard { config, slots, .. } = &mut *shared;
+            if slots.get(bucket).is_some_and(|state| config.algorithm.is_fresh(state, now)) {
+                slots.remove(bucket);
                 self.removed_at(now);
                 self.buckets.fetch_sub(1, Ordering::Relaxed);
             }
@@ -76,25 +75,25 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn initial_state(
         &self,
         key: Fingerprint,
-        shard_config: &ShardConfig<A>,
+        config: &ShardConfig<A>,
         algorithm: &A,
         now: Nanos,
     ) -> A::State {
         // No ordering is needed: the key's own shard is locked here and was locked when it shared the bucket.
         if self.buckets.load(Ordering::Relaxed) > 0 {
             let bucket = self.config.bucket(key);
-            let shared = self.shared.lock(&bucket);
-            if let Some(state) = shared.states.get(&bucket) {
+            let shared = self.shared.lock(bucket);
+            if let Some(state) = shared.slots.get(bucket) {
                 let mut state = state.clone();
-                shared.shard_config.algorithm.set_shared(&mut state, false);
-                if shared.shard_config.generation != shard_config.generation {
+                shared.config.algorithm.set_shared(&mut state, false);
+                if shared.config.generation != config.generation {
                     // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
-                    shard_config.algorithm.migrate(&mut state, &shared.shard_config.algorithm, now);
+                    config.algorithm.migrate(&mut state, &shared.config.algorithm, now);
                 }
                 return state;
             }
         }
-        self.new_state(shard_config, algorithm, now)
+        self.new_state(config, algorithm, now)
     }
 
     /// Returns whether a new key must share a bucket even if there is room: calls in progress hold units of the bucket,
@@ -104,7 +103,7 @@ impl<A: Algorithm> Table<A> {
             return false;
         }
         let bucket = self.config.bucket(key);
-        let shared = self.shared.lock(&bucket);
-        shared.states.get(&bucket).is_some_and(|state| shared.shard_config.algorithm.in_flight(state) > 0)
+        let shared = self.shared.lock(bucket);
+        shared.slots.get(bucket).is_some_and(|state| shared.config.algorithm.in_flight(state) > 0)
     }
 }

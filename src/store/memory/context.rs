@@ -3,7 +3,7 @@ use std::task::Waker;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, HashSeed};
-use super::table::{SHARDS, Table};
+use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -65,7 +65,7 @@ impl<A: Algorithm> MemoryContext<A> {
     pub(super) fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
         let checked = self.decide(key, call, |mut entry, now| {
             let decision = entry.check(now, call.cost);
-            self.table.count(key, &call, &decision);
+            self.table.count(self.table.keys.index(key), &call, &decision);
             decision
         });
         checked.unwrap_or_else(|| self.reject(call))
@@ -106,7 +106,7 @@ impl<A: Algorithm> MemoryContext<A> {
         let asked = self.table.with_used(key, None, |entry, now| {
             let asked = entry.ask(now, ticket, waker);
             if let (PollTurn::Ready(decision, _), Some(counted)) = (&asked.0, counted) {
-                counted.add_locked(key.shard(SHARDS), decision);
+                counted.add_locked(self.table.keys.index(key), decision);
             }
             asked
         });

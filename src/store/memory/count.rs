@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use super::fingerprint::Fingerprint;
-use super::table::{SHARDS, Table};
+use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store::Attempt;
 
 impl<A: Algorithm> Table<A> {
-    /// Counts a call that was decided. The shard of its key is locked.
+    /// Counts a call that was decided. `shard` is the index of the shard of its key, which is locked.
     #[inline]
-    pub(super) fn count(&self, key: Fingerprint, call: &Attempt<'_, A>, decision: &Decision) {
-        self.counts(call).add_locked(key.shard(SHARDS), CallOutcome::of(decision, call.in_shadow));
+    pub(super) fn count(&self, shard: usize, call: &Attempt<'_, A>, decision: &Decision) {
+        self.counts(call).add_locked(shard, CallOutcome::of(decision, call.in_shadow));
     }
 
     /// Returns the counters of a call: those of its policy, or of the calls that are made directly.

@@ -7,17 +7,21 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::num::NonZeroU64;
 
 use super::siphash::SipHasher;
 use crate::random::random_u64;
 
-/// The identity of a key within one limiter.
+/// The identity of a key within one limiter. It is not 0, so that an optional slot takes no more memory than a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fingerprint(u64);
+pub(super) struct Fingerprint(NonZeroU64);
 
-/// The bit that is set only for the missing key. Neither the index within a map nor the tag of a slot contains this
-/// bit.
-const KEYLESS: u64 = 1 << 56;
+/// The bit that every key has, and the missing key has not: the lowest of those that choose the shard, where it makes no
+/// difference.
+const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
+
+/// The missing key.
+const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
 
 /// A key of the in-memory store: any type that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may have no
 /// key. Implemented by this crate only.
@@ -45,21 +49,33 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 impl Fingerprint {
     /// Returns the identity of the shared bucket of this key, which is one of `2^bits`.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
-        // The number is taken from the bits below the bit that is the same for all keys.
-        Self::numbered(self.0.rotate_left(8) >> (u64::BITS - bits))
+        Self::numbered(self.0.get() >> (u64::BITS - bits))
     }
 
     /// Returns the identity of the shared bucket with that number.
     pub(super) fn numbered(number: u64) -> Self {
-        // The golden ratio spreads the number over the whole word, because hash tables use both ends of the word.
-        Self(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        // The golden ratio spreads the number over the whole word, because both ends of the word are used. The factor is
+        // odd, so the product is 0 only for 0.
+        let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self(NonZeroU64::new(spread).unwrap_or(HAS_KEY))
     }
 
-    /// Returns the index of the key's shard among `count` shards. `count` is a power of two. The index comes from bits
-    /// that the hash table of a shard does not use.
+    /// Returns the index of the key's shard among `count` shards, at most 2^32. It depends on the upper half of the
+    /// fingerprint.
     #[inline]
     pub(super) fn shard(self, count: usize) -> usize {
-        (self.0 >> 45) as usize & (count - 1)
+        ((self.0.get() >> 32).wrapping_mul(count as u64) >> 32) as usize
+    }
+
+    /// Returns a number whose lowest bits are the index of the key's slot.
+    #[inline]
+    pub(super) fn slot(self) -> usize {
+        self.0.get() as usize
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_slot(slot: u64, rest: u64) -> Self {
+        Self(HAS_KEY | rest << 33 | slot)
     }
 }
 
@@ -73,25 +89,27 @@ impl fmt::Debug for Fingerprint {
 impl Hash for Fingerprint {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u64(self.0);
+        hasher.write_u64(self.0.get());
     }
 }
 
-/// The hash seed of one limiter.
+/// The hash seed of one limiter: the initial state of its hashers.
 #[derive(Clone)]
-pub(super) struct HashSeed([u64; 2]);
+pub(super) struct HashSeed([u64; 4]);
 
 impl HashSeed {
     pub(super) fn random() -> Self {
-        Self([random_u64(), random_u64()])
+        Self(SipHasher::seeded([random_u64(), random_u64()]))
     }
 
-    #[inline]
+    // One function for each type of key: its hasher is inlined then, which saves a quarter of the instructions of a check.
+    // It is not if each algorithm has a copy.
+    #[inline(never)]
     pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
         let mut hasher = SipHasher::new(self.0);
         let has_key = key.hash_key(&mut hasher);
         let hash = hasher.finish();
-        Fingerprint(if has_key { hash & !KEYLESS } else { hash | KEYLESS })
+        Fingerprint(if has_key { HAS_KEY | hash } else { KEYLESS })
     }
 }
 
@@ -170,8 +188,8 @@ mod tests {
             let unknown = seed.fingerprint(&Keyless);
             assert_ne!(unknown, seed.fingerprint(&Nothing));
             assert_ne!(unknown, seed.fingerprint(&()));
-            assert_eq!(unknown.0 & KEYLESS, KEYLESS);
-            assert_eq!(seed.fingerprint("a").0 & KEYLESS, 0);
+            assert_eq!(unknown.0.get() & HAS_KEY.get(), 0);
+            assert_eq!(seed.fingerprint("a").0.get() & HAS_KEY.get(), HAS_KEY.get());
         }
     }
 

@@ -1,12 +1,12 @@
 //! Changes to keys from outside: the end of calls, resets, other algorithms, and closing.
 
-use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
-use super::shard::{Shard, ShardConfig, lock};
-use super::sweep::retention;
+use super::room::retention;
+use super::shard::{Shard, ShardConfig};
 use super::table::Table;
 use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
@@ -18,14 +18,14 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         {
             let (Location::Own(key) | Location::Shared(key)) = location;
-            let mut shard = lock(self.shard(location));
+            let mut shard = self.shard(location).lock();
             let now = self.clock.now();
-            let Shard { shard_config, states, queues, .. } = &mut *shard;
+            let Shard { config, slots, queues, .. } = &mut *shard;
             // A key with calls in progress is not evicted, unless the algorithm has panicked.
-            if let Some(state) = states.get_mut(&key) {
+            if let Some(state) = slots.get_mut(key) {
                 // The algorithm that admitted the call releases it. The current algorithm releases waiters.
                 algorithm.release(state, now, cost);
-                self.entry(key, shard_config, None, state, Some(queues), &mut wake).on_released(now);
+                self.entry(key, config, None, state, Some(queues), &mut wake).on_released(now);
             }
         }
     }
@@ -35,12 +35,12 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            let Shard { shard_config, states, queues, .. } = &mut *shard;
-            shard_config.closed = true;
+            let Shard { config, slots, queues, .. } = &mut *shard;
+            *config = Arc::new(ShardConfig { closed: true, ..ShardConfig::clone(config) });
             let queued_keys: Vec<_> = queues.keys().copied().collect();
             for key in queued_keys {
-                if let Some(state) = states.get_mut(&key) {
-                    self.entry(key, shard_config, None, state, Some(&mut *queues), &mut wake).close(now);
+                if let Some(state) = slots.get_mut(key) {
+                    self.entry(key, config, None, state, Some(&mut *queues), &mut wake).close(now);
                 }
             }
         }
@@ -51,26 +51,23 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {
-            let mut sweep_queue = self.sweep_queue();
-            let mut shard = self.keys.lock(&key);
+            let mut shard = self.keys.lock(key);
             let now = self.clock.now();
-            let Shard { shard_config, states, queues, .. } = &mut *shard;
-            let Entry::Occupied(mut known) = states.entry(key) else { return };
+            let Shard { config, slots, queues, .. } = &mut *shard;
+            let Some(state) = slots.get_mut(key) else { return };
             if queues.contains_key(&key) || A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) > 0 {
                 // The key keeps its place: for its waiters, for calls in progress, or because a new key may start with
                 // the state of a shared bucket.
                 if let Some(queue) = queues.get_mut(&key) {
                     queue.reset_schedule(now);
                 }
-                let state = known.get_mut();
-                let algorithm = &shard_config.algorithm;
-                let entry = self.entry(key, shard_config, None, state, Some(queues), &mut wake);
+                let algorithm = &config.algorithm;
+                let entry = self.entry(key, config, None, state, Some(queues), &mut wake);
                 entry.replace_state(now, |state| {
-                    algorithm.reset_state(state, self.new_state(shard_config, algorithm, now));
+                    algorithm.reset_state(state, self.new_state(config, algorithm, now));
                 });
             } else {
-                known.remove();
-                sweep_queue.mark_removed(key);
+                slots.remove(key);
                 self.record_removal(now);
             }
         }
@@ -81,18 +78,19 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            let Shard { shard_config, states, queues, .. } = &mut *shard;
-            for (key, state) in states {
+            let Shard { config, slots, queues, .. } = &mut *shard;
+            for (key, state) in slots.iter_mut() {
                 let wake = &mut wake;
-                self.entry(*key, shard_config, None, state, Some(&mut *queues), &mut *wake).release(now);
-                let entry = self.entry(*key, shard_config, None, state, Some(queues), wake);
+                self.entry(key, config, None, state, Some(&mut *queues), &mut *wake).release(now);
+                let entry = self.entry(key, config, None, state, Some(queues), wake);
                 KeyEntry { base: new, ..entry }
-                    .replace_state(now, |state| new.migrate(state, &shard_config.algorithm, now));
+                    .replace_state(now, |state| new.migrate(state, &config.algorithm, now));
             }
-            let mut first = self.new_state(shard_config, &shard_config.algorithm, now);
-            new.migrate(&mut first, &shard_config.algorithm, now);
-            let (generation, closed) = (shard_config.generation + 1, shard_config.closed);
-            *shard_config = ShardConfig { algorithm: new.clone(), generation, first: Some(first), closed };
+            let mut first = self.new_state(config, &config.algorithm, now);
+            new.migrate(&mut first, &config.algorithm, now);
+            let (generation, closed) = (config.generation + 1, config.closed);
+            let algorithm = new.clone();
+            *config = Arc::new(ShardConfig { algorithm, generation, first: Some(first), closed });
         }
         self.retention.store(retention(new), Ordering::Relaxed);
         wake

@@ -17,8 +17,8 @@ mod preview;
 mod room;
 mod shard;
 mod siphash;
+mod slots;
 mod stats;
-mod sweep;
 mod table;
 mod wait;
 mod wakers;
@@ -71,11 +71,13 @@ pub use wait::QueuedAcquire;
 /// # Memory
 ///
 /// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and the key cannot be read back. With a
-/// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes, the algorithm's
-/// state (24 for a [`TokenBucket`](crate::algorithm::TokenBucket)) and 8 in the list of keys to sweep. Tables grow by
-/// doubling: with a `TokenBucket`, count 45 to 90 bytes per key, so the default of 100,000 keys is 4.5 to 9 MB. The
-/// table has 64 parts. A call whose new key makes a part grow moves all keys of that part, and other calls for these
-/// keys wait for the part's lock. So the cost of growth is amortised. The memory of removed keys is reused, but not
+/// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes and the algorithm's
+/// state, 24 bytes for a [`TokenBucket`](crate::algorithm::TokenBucket), in a table of which 73 % are occupied when
+/// `max_keys` keys are kept. So with a `TokenBucket`, count 44 bytes per key: the default of 100,000 keys is 4.4 MB.
+///
+/// The table has one part for each 1,500 keys of `max_keys`, and begins with a few kilobytes. Each part grows by doubling.
+/// A call whose new key makes a part grow moves the keys of that part, less than a thousand unless `max_keys` is above
+/// 1.5 million, and other calls for these keys wait for a few microseconds. The memory of removed keys is reused, but not
 /// freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
@@ -148,14 +150,17 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
 
     #[inline]
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
-        let context = &*self.context;
-        let known = context
-            .table
-            .with_existing(key, &call, |algorithm, state, now| Some(algorithm.check(state, now, call.cost)));
-        match known {
-            Some(decision) => decision,
-            None => context.check_slow(key, call),
-        }
+        let table = &self.context.table;
+        let now = table.clock.now();
+        let index = table.keys.index(key);
+        let mut shard = table.keys.lock_at(index);
+        let Some((algorithm, state, now)) = table.existing(&mut shard, key, &call, now) else {
+            drop(shard);
+            return self.context.check_slow(key, call);
+        };
+        let decision = algorithm.check(state, now, call.cost);
+        table.count(index, &call, &decision);
+        decision
     }
 
     fn try_acquire_permit(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Result<Permit, Denied> {
@@ -163,7 +168,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let decided = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let decision = entry.check(now, call.cost);
-            context.table.count(key, &call, &decision);
+            context.table.count(context.table.keys.index(key), &call, &decision);
             (decision, location, holds)
         });
         let (decision, permit) = match decided {

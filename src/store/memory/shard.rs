@@ -1,45 +1,49 @@
-//! A map in parts, each under a lock of its own.
+//! The key table in parts, each under a lock of its own.
 //!
 //! A part has everything that is needed to decide a call on one of its keys: the state, the queue, and the algorithm
 //! itself. So a decision takes one lock. An algorithm is replaced one part at a time, never during a decision. Several
 //! keys can be locked together, in the order of the addresses of their locks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
+use super::slots::Slots;
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{SpinGuard, SpinLock};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
-#[derive(Debug)]
-pub(super) struct Shard<A: Algorithm> {
-    pub(super) shard_config: ShardConfig<A>,
-    pub(super) states: HashMap<Fingerprint, A::State, IdentityBuildHasher>,
-    pub(super) queues: Queues<A>,
-    /// The number of states for which the map has room without growing, if no slot is occupied by a removed key.
-    room: usize,
+/// The number of keys that a shard has when a key table of usual size is full, of 2,048 slots. So a shard with more keys
+/// than others still has vacant slots, and its growth moves a thousand keys at most.
+const FULL_SHARD: usize = 1_500;
+
+/// The maximum number of shards. The shards of a larger key table have more keys.
+const MAX_SHARDS: usize = 1_024;
+
+/// Returns the number of shards of a table of at most `max_keys` keys.
+pub(super) const fn shard_count(max_keys: usize) -> usize {
+    let mut full = FULL_SHARD;
+    while max_keys / full >= MAX_SHARDS {
+        full *= 2;
+    }
+    max_keys / full + 1
 }
 
-impl<A: Algorithm> Shard<A> {
-    /// Makes a slot for one more state. A removed key may still occupy a slot. If no slot is left because of removed
-    /// keys, the map is rebuilt at its current size, since the map would double otherwise.
-    pub(super) fn make_slot(&mut self) {
-        let Self { states, room, .. } = self;
-        if states.len() == states.capacity() && states.len() < *room {
-            let mut rebuilt = HashMap::with_capacity_and_hasher(*room, IdentityBuildHasher);
-            rebuilt.extend(states.drain());
-            *states = rebuilt;
-        }
-        states.reserve(1);
-        *room = states.capacity().max(*room);
-    }
+#[derive(Debug)]
+pub(super) struct Shard<A: Algorithm> {
+    /// Shared by the shards until the algorithm is replaced.
+    pub(super) config: Arc<ShardConfig<A>>,
+    pub(super) slots: Slots<A::State>,
+    pub(super) queues: Queues<A>,
+    /// The number of slots that are due to be examined.
+    pub(super) due: usize,
 }
 
 /// The configuration of the states of a shard.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
     /// The number of times that the algorithm was replaced.
@@ -52,7 +56,7 @@ pub(super) struct ShardConfig<A: Algorithm> {
 
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
-    shards: Box<[CachePadded<Mutex<Shard<A>>>]>,
+    shards: Box<[CachePadded<SpinLock<Shard<A>>>]>,
 }
 
 /// A value on cache lines of its own, so that locking one shard does not slow down the next.
@@ -61,43 +65,60 @@ pub(super) struct Shards<A: Algorithm> {
 struct CachePadded<T>(T);
 
 impl<A: Algorithm> Shards<A> {
-    /// Creates `count` shards, a power of two.
     pub(super) fn new(count: usize, algorithm: &A) -> Self {
+        let config = ShardConfig { algorithm: algorithm.clone(), generation: 0, first: None, closed: false };
+        let config = Arc::new(config);
         let shard = |_| {
-            CachePadded(Mutex::new(Shard {
-                shard_config: ShardConfig {
-                    algorithm: algorithm.clone(),
-                    generation: 0,
-                    first: None,
-                    closed: false,
-                },
-                states: HashMap::with_hasher(IdentityBuildHasher),
-                queues: HashMap::with_hasher(IdentityBuildHasher),
-                room: 0,
+            let queues = HashMap::with_hasher(IdentityBuildHasher);
+            CachePadded(SpinLock::new(Shard {
+                config: Arc::clone(&config),
+                slots: Slots::new(),
+                queues,
+                due: 0,
             }))
         };
         Self { shards: (0..count).map(shard).collect() }
     }
 
+    /// Returns the index of the key's shard.
+    #[inline]
+    pub(super) fn index(&self, key: Fingerprint) -> usize {
+        key.shard(self.shards.len())
+    }
+
     /// Returns the lock of the key's shard.
     #[inline]
-    pub(super) fn of(&self, key: &Fingerprint) -> &Mutex<Shard<A>> {
-        &self.shards[key.shard(self.shards.len())].0
+    pub(super) fn of(&self, key: Fingerprint) -> &SpinLock<Shard<A>> {
+        &self.shards[self.index(key)].0
+    }
+
+    /// Locks the shard at `index`.
+    #[inline]
+    pub(super) fn lock_at(&self, index: usize) -> SpinGuard<'_, Shard<A>> {
+        self.shards[index].0.lock()
     }
 
     #[inline]
-    pub(super) fn lock(&self, key: &Fingerprint) -> MutexGuard<'_, Shard<A>> {
-        lock(self.of(key))
+    pub(super) fn lock(&self, key: Fingerprint) -> SpinGuard<'_, Shard<A>> {
+        self.of(key).lock()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<A>>> {
-        self.shards.iter().map(|shard| lock(&shard.0))
+    pub(super) fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
+        self.shards.iter().map(|shard| shard.0.lock())
     }
 }
 
-/// Locks the mutex even if it is poisoned: an algorithm that panicked has changed at most one key, and other calls can
-/// continue.
-#[inline]
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_shard_has_about_a_thousand_keys() {
+        assert_eq!([0, 1, 1_000, 10_000, 100_000, 1_000_000].map(shard_count), [1, 1, 1, 7, 67, 667]);
+        for max_keys in [100_000, 1_000_000, 1_535_999, 1_536_000, 10_000_000, 1 << 40, usize::MAX] {
+            let shards = shard_count(max_keys);
+            let (keys, slots) = (max_keys / shards, (max_keys / shards).next_power_of_two());
+            assert!(shards <= MAX_SHARDS && keys <= slots / 8 * 6, "{max_keys}: {shards} of {keys}");
+        }
+    }
 }

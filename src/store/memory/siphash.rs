@@ -24,16 +24,20 @@ pub(super) struct SipHasher {
 }
 
 impl SipHasher {
+    /// Creates a hasher from a state that [`seeded`](SipHasher::seeded) has returned.
     #[inline(always)]
-    pub(super) fn new(key: [u64; 2]) -> Self {
-        let [low, high] = key;
-        let state = [
+    pub(super) fn new(state: [u64; 4]) -> Self {
+        Self { state, tail: 0, tail_len: 0, len: 0 }
+    }
+
+    /// Returns the initial state of hashers with this key.
+    pub(super) fn seeded([low, high]: [u64; 2]) -> [u64; 4] {
+        [
             low ^ 0x736f_6d65_7073_6575,
             high ^ 0x646f_7261_6e64_6f6d,
             low ^ 0x6c79_6765_6e65_7261,
             high ^ 0x7465_6462_7974_6573,
-        ];
-        Self { state, tail: 0, tail_len: 0, len: 0 }
+        ]
     }
 
     #[inline(always)]
@@ -167,7 +171,7 @@ mod tests {
             parts in prop::collection::vec((any::<u128>(), 0..7_u8, prop::collection::vec(any::<u8>(), 0..40)), 0..12),
         ) {
             let (mut ours, mut reference) =
-                (SipHasher::new(key), SipHasher13::new_with_keys(key[0], key[1]));
+                (SipHasher::new(SipHasher::seeded(key)), SipHasher13::new_with_keys(key[0], key[1]));
             for (number, kind, bytes) in &parts {
                 let both: [&mut dyn Hasher; 2] = [&mut ours, &mut reference];
                 for hasher in both {
@@ -190,7 +194,7 @@ mod tests {
         fn discriminants_and_lengths_are_as_short_as_they_can_be(key: [u64; 2], number: usize, before in 0..9_usize) {
             for number in [number, number % 255, 254, 255, 256, usize::MAX] {
                 let (mut ours, mut reference) =
-                    (SipHasher::new(key), SipHasher13::new_with_keys(key[0], key[1]));
+                    (SipHasher::new(SipHasher::seeded(key)), SipHasher13::new_with_keys(key[0], key[1]));
                 ours.write(&[7; 8][..before.min(8)]);
                 reference.write(&[7; 8][..before.min(8)]);
                 ours.write_usize(number);
@@ -208,7 +212,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_address_is_one_block() {
-        let mut hasher = SipHasher::new([3, 5]);
+        let mut hasher = SipHasher::new(SipHasher::seeded([3, 5]));
         IpAddr::from([192, 0, 2, 7]).hash(&mut hasher);
         assert!(hasher.len < 8, "{} bytes", hasher.len);
     }

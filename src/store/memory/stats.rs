@@ -10,17 +10,20 @@ pub(super) struct Counters {
     evicted_at_limit: AtomicU64,
     shared: AtomicU64,
     /// `true` once the table was found full.
-    full: AtomicBool,
+    is_full: AtomicBool,
+    /// `true` once a warning was logged.
+    has_warned: AtomicBool,
 }
 
 impl Counters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(shards: usize) -> Self {
         Self {
-            calls: CallRegistry::new(),
+            calls: CallRegistry::new(shards),
             evicted: AtomicU64::new(0),
             evicted_at_limit: AtomicU64::new(0),
             shared: AtomicU64::new(0),
-            full: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
         }
     }
 
@@ -35,10 +38,17 @@ impl Counters {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the table was found full. Logs a warning the first time, so the caller must hold no lock.
-    pub(super) fn full(&self, max_keys: usize) {
-        let known = self.full.load(Ordering::Relaxed) || self.full.swap(true, Ordering::Relaxed);
-        if !known {
+    /// Records that the table was found full.
+    pub(super) fn record_full(&self) {
+        self.is_full.store(true, Ordering::Relaxed);
+    }
+
+    /// Logs a warning the first time after the table was found full. The caller must hold no lock.
+    pub(super) fn warn_if_full(&self, max_keys: usize) {
+        let is_settled = !self.is_full.load(Ordering::Relaxed)
+            || self.has_warned.load(Ordering::Relaxed)
+            || self.has_warned.swap(true, Ordering::Relaxed);
+        if !is_settled {
             warn_full(max_keys);
         }
     }

@@ -1,85 +1,35 @@
 //! Locking of the keys of a joint call, with room for those that are new.
 
-use std::mem;
-use std::ptr;
-
 use super::few::Few;
-use super::locked::ErasedLimiter;
-use super::{JointRequest, LockedShards, Participant};
+use super::{LockedShards, Participant};
 use crate::store::memory::fingerprint::Fingerprint;
-use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
-
-/// The maximum number of attempts to give all keys a state, because other calls may use up the room in between.
-const ATTEMPTS: usize = 3;
-
-/// Room that is reserved for a key, and released when dropped.
-struct Reserved<'a>(&'a dyn ErasedLimiter);
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        self.0.unreserve();
-    }
-}
 
 /// Locks the shard of each call, and gives its key a state. If there is no room for a key, its shared bucket is used
 /// instead, if the table has shared buckets.
 pub(super) fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
-    for attempt in 1..=ATTEMPTS {
-        let reserved: Few<Option<Reserved<'a>>> = (0..calls.len()).map(|at| prepare(calls, at)).collect();
-        shards.hold(&mut calls.iter_mut().collect::<Few<_>>());
-        let mut full = false;
-        for (call, mut reserved) in calls.iter_mut().zip(reserved) {
-            match shards.of(call).insert_if_absent(call.location, reserved.is_some()) {
-                // If room was reserved, the new key uses it.
-                Settled::New => mem::forget(reserved.take()),
-                Settled::Known => {}
-                Settled::NoRoom => {
-                    call.overflowed = true;
-                    full = true;
-                }
-            }
-        }
-        if !full {
-            return;
-        }
-        if share(calls, shards) || attempt == ATTEMPTS {
-            return;
-        }
-        mem::take(shards).release();
-        for call in &mut *calls {
-            (call.location, call.overflowed) = (Location::Own(call.part.key), false);
-        }
+    // A key of another limiter does not matter here.
+    let keep: Few<Fingerprint> = calls.iter().map(|call| call.part.key).collect();
+    shards.hold(&mut calls.iter_mut().collect::<Few<_>>());
+    for call in &mut *calls {
+        call.overflowed = shards.of(call).insert_if_absent(call.location, &keep) == Settled::NoRoom;
     }
+    share(calls, shards);
 }
 
-/// Reserves room for the key of a call, if the key is new.
-fn prepare<'a>(calls: &[Participant<'_, 'a>], at: usize) -> Option<Reserved<'a>> {
-    let JointRequest { limiter, key, .. } = *calls[at].part;
-    let of_limiter = calls.iter().filter(|call| ptr::addr_eq(call.part.limiter.address(), limiter.address()));
-    let keep: Few<Fingerprint> = of_limiter.map(|call| call.part.key).collect();
-    limiter.ensure_space(key, &keep).then(|| Reserved(limiter))
-}
-
-/// Assigns shared buckets to the calls for whose keys there is no room. Returns whether each of these calls has
-/// a bucket.
-fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) -> bool {
+/// Assigns shared buckets to the calls for whose keys there is no room, if their tables have shared buckets.
+fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     let mut sharing = Few::new();
-    let mut all = true;
     for call in calls.iter_mut().filter(|call| call.overflowed) {
-        match call.part.limiter.overflow_location(call.part.key) {
-            Some(location) => {
-                (call.location, call.overflowed) = (location, false);
-                sharing.push(call);
-            }
-            None => all = false,
+        if let Some(location) = call.part.limiter.overflow_location(call.part.key) {
+            (call.location, call.overflowed) = (location, false);
+            sharing.push(call);
         }
     }
     shards.hold(&mut sharing);
     for call in sharing {
-        let _ = shards.of(call).insert_if_absent(call.location, false);
+        let _ = shards.of(call).insert_if_absent(call.location, &[]);
     }
-    all
 }
 
 /// Groups the calls that use the same state: either all calls of a group are admitted, each with its algorithm, or none

@@ -21,9 +21,9 @@ use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
 use crate::store::memory::preview::Preview;
-use crate::store::memory::shard::{Shard, lock};
+use crate::store::memory::shard::Shard;
 use crate::store::{Permit, Reservation};
-use crate::sync::MutexGuard;
+use crate::sync::SpinGuard;
 
 /// The algorithm that a call chose, with its type erased.
 pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
@@ -41,17 +41,15 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
-    /// Reserves room for a key, if the key is new and there is room or room can be made. Evicts none of the keys in
-    /// `keep`. Returns whether room was reserved.
-    fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool;
-    /// Releases room that was reserved and is not needed.
-    fn unreserve(&self);
+    /// Returns the index of the key's shard.
+    fn shard(&self, key: Fingerprint) -> usize;
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
-    fn add(&self, key: Fingerprint);
+    /// Logs a warning the first time after the table was found full. The caller must hold no lock.
+    fn warn_if_full(&self);
     fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo;
     fn try_reserve(
         &self,
@@ -84,21 +82,21 @@ pub(super) trait ErasedShard {
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Returns the future of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
-    /// Gives the key a state, unless the key has a state already or there is no room for the key. If `reserved` is
-    /// true, room was reserved before, and a new key uses it.
-    fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled;
+    /// Gives the key a state, unless the key has a state already or there is no room for the key. Evicts none of the
+    /// keys in `keep`.
+    fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled;
     /// Returns the preview of a call for whose key there is no room. If the call needs room, returns the algorithm's
     /// quota as the error. The caller then denies the call.
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;
-    /// Unlocks the shard. Returns the new keys that stay, and the wakers to wake.
-    fn release(self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>);
+    /// Unlocks the shard. Returns the wakers to wake.
+    fn release(self: Box<Self>) -> Vec<Waker>;
 }
 
 struct ShardGuard<'a, A: Algorithm> {
     context: &'a Arc<MemoryContext<A>>,
-    shard: MutexGuard<'a, Shard<A>>,
+    shard: SpinGuard<'a, Shard<A>>,
     now: Nanos,
     new: Vec<Fingerprint>,
     wake: Vec<Waker>,
@@ -108,7 +106,7 @@ struct ShardGuard<'a, A: Algorithm> {
 impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
-            self.shard.states.remove(&key);
+            self.shard.slots.remove(key);
             self.context.table.record_removal(self.now);
         }
     }
@@ -117,18 +115,16 @@ impl<A: Algorithm> Drop for ShardGuard<'_, A> {
 impl<A: Algorithm> ShardGuard<'_, A> {
     /// Returns the algorithm of a call.
     fn algorithm<'r>(&'r self, ask: Ask<'r>) -> &'r A {
-        ask.algorithm
-            .and_then(|algorithm| algorithm.downcast_ref())
-            .unwrap_or(&self.shard.shard_config.algorithm)
+        ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&self.shard.config.algorithm)
     }
 
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R) -> R {
         let (Location::Own(key) | Location::Shared(key)) = ask.location;
-        let Shard { shard_config, states, queues, .. } = &mut *self.shard;
+        let Shard { config, slots, queues, .. } = &mut *self.shard;
         let algorithm = ask.algorithm.and_then(|algorithm| algorithm.downcast_ref());
-        let Some(state) = states.get_mut(&key) else { unreachable!("it was settled") };
+        let Some(state) = slots.get_mut(key) else { unreachable!("it was settled") };
         let queues = matches!(ask.location, Location::Own(_)).then_some(queues);
-        let entry = self.context.table.entry(key, shard_config, algorithm, state, queues, &mut self.wake);
+        let entry = self.context.table.entry(key, config, algorithm, state, queues, &mut self.wake);
         let Ask { cost, priority, max_wait, .. } = ask;
         let may_wait = entry.holds_requests();
         let arrival = Arrival { priority, may_wait, max_wait, ..Arrival::new(self.now, cost) };
@@ -144,11 +140,11 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     /// Returns `false` for calls that need a release, which give back their units when they end, and for a closed
     /// limiter, which charges nothing.
     fn settles(&self) -> bool {
-        !A::NEEDS_RELEASE && !self.shard.shard_config.closed
+        !A::NEEDS_RELEASE && !self.shard.config.closed
     }
 
     fn needs_release(&self, ask: Ask<'_>) -> bool {
-        ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.shard_config.closed
+        ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.config.closed
     }
 
     fn permit(&self, ask: Ask<'_>) -> Option<Permit> {
@@ -171,9 +167,9 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         })
     }
 
-    fn insert_if_absent(&mut self, location: Location, reserved: bool) -> Settled {
+    fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled {
         let table = &self.context.table;
-        let settled = table.insert_if_absent(&mut self.shard, location, reserved, self.now);
+        let settled = table.insert_if_absent(&mut self.shard, location, keep, self.now);
         if let (Settled::New, Location::Own(key)) = (settled, location) {
             self.new.push(key);
         }
@@ -183,14 +179,14 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
         let (Location::Own(key) | Location::Shared(key)) = ask.location;
         let table = &self.context.table;
-        let shard_config = &self.shard.shard_config;
+        let config = &self.shard.config;
         let algorithm =
-            ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&shard_config.algorithm);
-        if ask.cost > 0 && !shard_config.closed {
+            ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&config.algorithm);
+        if ask.cost > 0 && !config.closed {
             return Err(algorithm.policy().quota);
         }
-        let mut state = table.new_state(shard_config, algorithm, self.now);
-        let mut entry = table.entry(key, shard_config, Some(algorithm), &mut state, None, &mut self.wake);
+        let mut state = table.new_state(config, algorithm, self.now);
+        let mut entry = table.entry(key, config, Some(algorithm), &mut state, None, &mut self.wake);
         Ok(entry.preview(Arrival::new(self.now, ask.cost)))
     }
 
@@ -202,10 +198,11 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         self.with(ask, |mut entry, arrival| entry.acquire(arrival))
     }
 
-    fn release(mut self: Box<Self>) -> (Vec<Fingerprint>, Vec<Waker>) {
-        let mut new = mem::take(&mut self.new);
-        new.retain(|key| self.context.table.retain_if_used(&mut self.shard, *key, self.now));
-        (new, mem::take(&mut self.wake))
+    fn release(mut self: Box<Self>) -> Vec<Waker> {
+        for key in mem::take(&mut self.new) {
+            self.context.table.remove_unless_used(&mut self.shard, key, self.now);
+        }
+        mem::take(&mut self.wake)
     }
 }
 
@@ -214,16 +211,12 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
         Arc::as_ptr(self).cast()
     }
 
-    fn ensure_space(&self, key: Fingerprint, keep: &[Fingerprint]) -> bool {
-        self.table.ensure_space(key, keep).map(mem::forget).is_some()
+    fn shard(&self, key: Fingerprint) -> usize {
+        self.table.keys.index(key)
     }
 
-    fn unreserve(&self) {
-        self.table.unreserve();
-    }
-
-    fn add(&self, key: Fingerprint) {
-        self.table.add(key);
+    fn warn_if_full(&self) {
+        self.table.counters.warn_if_full(self.table.max_keys);
     }
 
     fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
@@ -235,7 +228,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     }
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
-        let shard = lock(self.table.shard(location));
+        let shard = self.table.shard(location).lock();
         // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
         let now = self.table.clock.now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })

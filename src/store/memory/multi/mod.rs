@@ -24,7 +24,6 @@ use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::preview::Preview;
-use super::table::SHARDS;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome, Counted};
@@ -152,13 +151,13 @@ impl<'a> LockedShards<'a> {
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Unlocks all shards. Then adds new keys to the sweep queues and wakes waiters. Both must be done without a lock.
+    /// Unlocks all shards. Then logs and wakes waiters. Both must be done without a lock.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
         let mut woken = Vec::new();
-        for (limiter, (new, wake)) in released {
-            new.into_iter().for_each(|key| limiter.add(key));
+        for (limiter, wake) in released {
+            limiter.warn_if_full();
             woken.extend(wake);
         }
         wake_all(woken);
@@ -232,7 +231,7 @@ fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     };
     for (at, call) in calls.iter().enumerate() {
         if let Some(outcome) = outcome(at) {
-            call.part.counts.add_locked(call.part.key.shard(SHARDS), outcome);
+            call.part.counts.add_locked(call.part.limiter.shard(call.part.key), outcome);
         }
     }
 }

@@ -1,0 +1,279 @@
+//! The rows by which the store in memory is judged: `check` beside governor's `check_key`, a map with plain states, and a
+//! bare table. `benches/README.md` describes the method.
+
+mod parts;
+mod peers;
+
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
+};
+
+use self::parts::{parts, waits};
+use self::peers::{Bare, Map, fast_governor};
+use crate::check::{FEW, PLENTY, Quotas, Subject, governor, keys};
+use crate::interleave::{Contestant, Rounds};
+use crate::{alloc, table};
+
+const MILLION: usize = 1_000_000;
+const PEER: &str = "governor";
+
+/// Calls the keys in the order of `order`. If `apart`, the next key depends on the result of the call before, so that the
+/// processor cannot overlap the two.
+#[inline(never)]
+fn visit(subject: &impl Subject, keys: &[IpAddr], order: &[u32], apart: bool) -> (usize, Duration) {
+    let (mut admitted, mut carried) = (0, 0);
+    let started = Instant::now();
+    for at in order {
+        let result = usize::from(subject.check(&keys[*at as usize + carried]));
+        admitted += result;
+        if apart {
+            // Always 0, but the compiler does not know that.
+            carried = black_box(result) >> 1;
+        }
+    }
+    (admitted, started.elapsed())
+}
+
+/// A generator of numbers that are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Returns `calls` indexes of `keys` keys: each key as often as the others, in an order that is random and the same in
+/// each run.
+fn uniform(keys: usize, calls: usize) -> Vec<u32> {
+    let (mut random, mut order) = (Random(7), (0..keys as u32).collect::<Vec<_>>());
+    for at in (1..keys).rev() {
+        order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+    }
+    order.into_iter().cycle().take(calls).collect()
+}
+
+/// Returns `calls` indexes of `keys` keys, each with a probability inverse to its rank.
+fn zipf(keys: usize, calls: usize) -> Vec<u32> {
+    let mut random = Random(9);
+    let mut sum = 0.0;
+    let sums: Vec<f64> = (1..=keys)
+        .map(|rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        })
+        .collect();
+    let ranks = uniform(keys, keys);
+    let draw = |_| {
+        let at = random.next() as f64 / u64::MAX as f64 * sum;
+        ranks[sums.partition_point(|below| *below < at).min(keys - 1)]
+    };
+    (0..calls).map(draw).collect()
+}
+
+fn ours<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).max_keys(max_keys).build()
+}
+
+/// The quotas of a row: so high that nothing is refused, or used up before the row is measured.
+struct Row<'a> {
+    keys: &'a [IpAddr],
+    order: &'a [u32],
+    apart: bool,
+    admitted: bool,
+}
+
+impl Row<'_> {
+    fn contestant<'a>(&'a self, name: &str, subject: impl Subject + 'a) -> Contestant<'a> {
+        let calls = if self.admitted { 1 } else { FEW as usize + 1 };
+        for key in self.keys {
+            (0..calls).for_each(|_| _ = subject.check(key));
+        }
+        Contestant::new(name, move || {
+            let (passed, took) = visit(&subject, self.keys, self.order, self.apart);
+            assert_eq!(
+                passed,
+                if self.admitted { self.order.len() } else { 0 },
+                "all return the same results"
+            );
+            took
+        })
+    }
+
+    fn rounds(&self, rounds: usize) -> Rounds {
+        let (max, burst) = (self.keys.len(), if self.admitted { u64::from(PLENTY) } else { 0 });
+        let of = |plenty: fn() -> Quotas| if self.admitted { plenty() } else { Quotas::per_hour(FEW) };
+        let (window, deep, fast) = (of(|| Quotas::per_hour(PLENTY)), of(Quotas::deep), of(Quotas::fast));
+        let map = Map { started: Instant::now(), full_at: DashMap::default(), burst };
+        // Filled here, since a map without tokens has no first call either.
+        self.keys
+            .iter()
+            .for_each(|key| _ = map.full_at.insert(*key, u64::MAX / 2 * u64::from(!self.admitted)));
+        let mut contestants = vec![
+            self.contestant(PEER, governor(deep)),
+            self.contestant("governor, foldhash", fast_governor(deep)),
+            self.contestant("DashMap, foldhash, plain states", map),
+            self.contestant("bare table", Bare::new(max, burst)),
+            self.contestant("TokenBucket", ours(TokenBucket::new(deep.ours), max)),
+            self.contestant("FixedWindow", ours(FixedWindow::new(window.ours), max)),
+            self.contestant("SlidingCounter", ours(SlidingCounter::new(window.ours), max)),
+            self.contestant("SlidingWindow", ours(SlidingWindow::new(window.ours), max)),
+            self.contestant("LeakyBucket", ours(LeakyBucket::new(fast.ours), max)),
+        ];
+        if self.keys.len() == 1 {
+            let two = (TokenBucket::new(deep.ours), FixedWindow::new(window.ours));
+            contestants.push(self.contestant("tuple of two", ours(two, max)));
+        }
+        Rounds::of(contestants, rounds)
+    }
+}
+
+fn print(title: &str, rounds: &Rounds) {
+    let row = |name: &String| {
+        let (low, high) = rounds.quartiles(name, PEER);
+        vec![
+            name.clone(),
+            table::ratio(rounds.ratio(name, PEER)),
+            format!("{} to {}", table::ratio(low), table::ratio(high)),
+        ]
+    };
+    let rows: Vec<_> = rounds.names().iter().map(row).collect();
+    table::print(title, &["", "ratio to governor", "quartiles"], &rows);
+}
+
+pub fn run(rounds: usize) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    cores.first().map(|core| core_affinity::set_for_current(*core));
+    let rounds = rounds.max(3);
+    let keys = keys(MILLION);
+    for (name, count, calls, skewed) in [
+        ("one key", 1, 200_000, false),
+        ("100,000 keys", 100_000, 200_000, false),
+        ("1,000,000 keys, uniform", MILLION, MILLION, false),
+        ("1,000,000 keys, zipf", MILLION, MILLION, true),
+    ] {
+        let order = if skewed { zipf(count, calls) } else { uniform(count, calls) };
+        for (apart, admitted) in [(false, true), (true, true), (false, false), (true, false)] {
+            if count > 1 && (!apart || !admitted) {
+                continue;
+            }
+            let row = Row { keys: &keys[..count], order: &order, apart, admitted };
+            let kind = if apart { "one after another" } else { "tight" };
+            let result = if admitted { "admitted" } else { "refused" };
+            print(&format!("{name}, {kind}, {result}"), &row.rounds(rounds));
+        }
+    }
+    print("a million first-seen keys", &first_seen(&keys, rounds));
+    bytes(&keys);
+    if let [first, second, ..] = cores[..] {
+        for (count, admitted) in [(1, true), (1, false), (100_000, true)] {
+            let row = Row { keys: &keys[..count], order: &uniform(count, 200_000), apart: false, admitted };
+            let result = if admitted { "admitted" } else { "refused" };
+            print(
+                &format!("two threads, {count} keys, {result} (time)"),
+                &two_threads(&row, [first, second], rounds),
+            );
+        }
+    }
+    parts(rounds);
+    waits();
+}
+
+/// Inserts all keys into a new limiter, and into one that is full of other keys.
+fn first_seen(keys: &[IpAddr], rounds: usize) -> Rounds {
+    fn insert<S: Subject>(subject: &S, keys: &[IpAddr]) -> Duration {
+        let started = Instant::now();
+        keys.iter().for_each(|key| assert!(subject.check(key)));
+        started.elapsed()
+    }
+    let (deep, window) = (Quotas::deep(), Quotas::per_hour(PLENTY));
+    let full = ours(TokenBucket::new(deep.ours), 100_000);
+    let mut shift = 0;
+    let contestants = vec![
+        Contestant::new(PEER, move || insert(&governor(deep), keys)),
+        Contestant::new("governor, foldhash", move || insert(&fast_governor(deep), keys)),
+        Contestant::new("bare table", move || insert(&Bare::new(keys.len(), PLENTY.into()), keys)),
+        Contestant::new("TokenBucket", move || insert(&ours(TokenBucket::new(deep.ours), keys.len()), keys)),
+        Contestant::new("FixedWindow", move || {
+            insert(&ours(FixedWindow::new(window.ours), keys.len()), keys)
+        }),
+        Contestant::new("SlidingWindow", move || {
+            insert(&ours(SlidingWindow::new(window.ours), keys.len()), keys)
+        }),
+        Contestant::new("TokenBucket, full table of 100,000", move || {
+            // The keys of the round before are gone, but the last hundred thousand of them.
+            shift = (shift + 100_000) % keys.len();
+            insert(&full, &keys[shift..]) + insert(&full, &keys[..shift])
+        }),
+    ];
+    Rounds::of(contestants, rounds.min(9))
+}
+
+/// Prints the live bytes per key of a full table.
+fn bytes(keys: &[IpAddr]) {
+    let (deep, window, max) = (Quotas::deep(), Quotas::per_hour(PLENTY), keys.len());
+    fn held<S: Subject>(create: impl FnOnce() -> S, keys: &[IpAddr]) -> String {
+        let before = alloc::live();
+        let subject = create();
+        keys.iter().for_each(|key| assert!(subject.check(key)));
+        format!("{:.1}", (alloc::live() - before) as f64 / keys.len() as f64)
+    }
+    let rows = [
+        (PEER, held(|| governor(deep), keys)),
+        ("TokenBucket", held(|| ours(TokenBucket::new(deep.ours), max), keys)),
+        ("FixedWindow", held(|| ours(FixedWindow::new(window.ours), max), keys)),
+        ("SlidingCounter", held(|| ours(SlidingCounter::new(window.ours), max), keys)),
+        ("SlidingWindow", held(|| ours(SlidingWindow::new(window.ours), max), keys)),
+    ];
+    let rows = rows.map(|(name, bytes)| vec![name.to_owned(), bytes]);
+    table::print("live bytes per key, of a million keys in a table for a million", &["", "bytes"], &rows);
+}
+
+fn two_threads(row: &Row<'_>, cores: [core_affinity::CoreId; 2], rounds: usize) -> Rounds {
+    fn contestant<'a>(
+        row: &'a Row<'_>,
+        name: &str,
+        subject: impl Subject + Sync + 'a,
+        cores: [core_affinity::CoreId; 2],
+    ) -> Contestant<'a> {
+        for key in row.keys {
+            (0..if row.admitted { 1 } else { FEW + 1 }).for_each(|_| _ = subject.check(key));
+        }
+        Contestant::new(name, move || {
+            let ready = Barrier::new(2);
+            let call = |core| {
+                core_affinity::set_for_current(core);
+                ready.wait();
+                visit(&subject, row.keys, row.order, false).1
+            };
+            thread::scope(|scope| {
+                let other = scope.spawn(|| call(cores[1]));
+                let here = call(cores[0]);
+                here.max(other.join().expect("it does not panic"))
+            })
+        })
+    }
+    let max = row.keys.len();
+    let (deep, window) = match row.admitted {
+        true => (Quotas::deep(), Quotas::per_hour(PLENTY)),
+        false => (Quotas::per_hour(FEW), Quotas::per_hour(FEW)),
+    };
+    let contestants = vec![
+        contestant(row, PEER, governor(deep), cores),
+        contestant(row, "governor, foldhash", fast_governor(deep), cores),
+        contestant(row, "TokenBucket", ours(TokenBucket::new(deep.ours), max), cores),
+        contestant(row, "FixedWindow", ours(FixedWindow::new(window.ours), max), cores),
+    ];
+    Rounds::of(contestants, rounds.min(9))
+}

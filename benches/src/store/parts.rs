@@ -1,0 +1,117 @@
+//! The parts of a check, and its waits.
+
+use std::hash::BuildHasher;
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::clock::{AnyClock, Nanos};
+
+use super::{PEER, ours, print};
+use crate::check::{Quotas, Subject, governor, keys};
+use crate::interleave::{Contestant, Rounds};
+use crate::table;
+
+/// Prints what the parts of a check take.
+pub fn parts(rounds: usize) {
+    const CALLS: u64 = 200_000;
+    let timed = |name: &str, mut part: Box<dyn FnMut(u64) -> u64>| {
+        Contestant::new(name, move || {
+            let started = Instant::now();
+            (0..CALLS).for_each(|at| _ = black_box(part(at)));
+            started.elapsed()
+        })
+    };
+    let (clock, hash, key) = (AnyClock::default(), std::hash::RandomState::new(), keys(1)[0]);
+    let bucket = TokenBucket::new(Quotas::deep().ours);
+    let (mut state, mut now) = (bucket.new_state(Nanos::ZERO, Nanos::ZERO), 0);
+    let (spin, mutex) = (spin::mutex::SpinMutex::<_>::new(0), Mutex::new(0));
+    let (limiter, peer) = (ours(TokenBucket::new(Quotas::deep().ours), 100_000), governor(Quotas::deep()));
+    let rounds = Rounds::of(
+        vec![
+            timed(PEER, Box::new(move |_| Subject::check(&peer, &key).into())),
+            timed("a whole check", Box::new(move |_| Subject::check(&limiter, &key).into())),
+            timed("clock", Box::new(move |_| clock.now().0)),
+            timed("hash of std", Box::new(move |_| hash.hash_one(key))),
+            timed(
+                "lock",
+                Box::new(move |at| {
+                    *spin.lock() += at;
+                    at
+                }),
+            ),
+            timed(
+                "lock of std",
+                Box::new(move |at| {
+                    *mutex.lock().expect("no thread panics") += at;
+                    at
+                }),
+            ),
+            timed(
+                "arithmetic and decision",
+                Box::new(move |_| {
+                    now += 100;
+                    black_box(&bucket.check(&mut state, Nanos(now), 1)).remaining()
+                }),
+            ),
+        ],
+        rounds,
+    );
+    print("the parts of a check", &rounds);
+}
+
+/// Prints how long calls take when more threads than cores use one key.
+pub fn waits() {
+    const CALLS: usize = 400_000;
+    const THREADS: usize = 8;
+    fn row<S: Subject + Sync>(name: &str, subject: &S) -> Vec<String> {
+        let key = keys(1)[0];
+        let call = || {
+            let mut took = Vec::with_capacity(CALLS);
+            let mut before = Instant::now();
+            for _ in 0..CALLS {
+                black_box(subject.check(&key));
+                let now = Instant::now();
+                took.push((now - before).as_nanos() as u64);
+                before = now;
+            }
+            took
+        };
+        let mut took: Vec<u64> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(call)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        });
+        took.sort_unstable();
+        let at = |of: f64| took[(((took.len() - 1) as f64) * of) as usize].to_string();
+        [name.to_owned()].into_iter().chain([0.5, 0.99, 0.999, 0.9999, 1.0].map(at)).collect()
+    }
+    core_affinity::get_core_ids()
+        .unwrap_or_default()
+        .last()
+        .map(|core| core_affinity::set_for_current(*core));
+    let mutex = Mutexed(Mutex::new(0));
+    let rows = [
+        row(PEER, &governor(Quotas::deep())),
+        row("a mutex of std, and the clock", &mutex),
+        row("TokenBucket", &ours(TokenBucket::new(Quotas::deep().ours), 100_000)),
+    ];
+    table::print(
+        "eight threads, one key, nanoseconds",
+        &["", "median", "99 %", "99.9 %", "99.99 %", "longest"],
+        &rows,
+    );
+}
+
+/// A count under a lock, for the waits.
+struct Mutexed(Mutex<u64>);
+
+impl Subject for Mutexed {
+    fn check(&self, _: &IpAddr) -> bool {
+        let mut count = self.0.lock().expect("no thread panics");
+        *count += Instant::now().elapsed().as_nanos() as u64;
+        true
+    }
+}

@@ -1,0 +1,202 @@
+//! The keys of one shard and their states: a hash table with open addressing.
+//!
+//! A key and its state are in one slot, in most cases the slot at the key's own index. So a lookup reads one or two cache
+//! lines, and compares one word per slot. A map of std reads a table of tags first. A key whose slot is taken is in the
+//! next vacant slot. When a key is removed, the keys behind it move up, so no slot stays occupied by a removed key, and
+//! the table needs no rebuild.
+//!
+//! The table doubles when seven of eight slots are occupied. A shard of a full key table does not get that far: see
+//! [`shard_count`](super::shard::shard_count).
+
+use std::mem;
+
+use super::fingerprint::Fingerprint;
+
+/// The number of slots that the first key creates.
+const FIRST_SLOTS: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Slots<S> {
+    /// A power of two of slots, of which at least one is vacant, or no slot at all.
+    slots: Box<[Option<Slot<S>>]>,
+    len: usize,
+    /// The index of the slot that is examined next.
+    cursor: usize,
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    key: Fingerprint,
+    state: S,
+}
+
+impl<S> Slots<S> {
+    pub(super) fn new() -> Self {
+        Self { slots: Box::default(), len: 0, cursor: 0 }
+    }
+
+    /// Returns the number of slots, vacant or not.
+    pub(super) fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn contains(&self, key: Fingerprint) -> bool {
+        self.find(key).is_some()
+    }
+
+    pub(super) fn get(&self, key: Fingerprint) -> Option<&S> {
+        self.slots[self.find(key)?].as_ref().map(|slot| &slot.state)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: Fingerprint) -> Option<&mut S> {
+        self.slots[self.find(key)?].as_mut().map(|slot| &mut slot.state)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Fingerprint, &mut S)> {
+        self.slots.iter_mut().flatten().map(|slot| (slot.key, &mut slot.state))
+    }
+
+    /// Inserts a key that is not in the table.
+    pub(super) fn insert(&mut self, key: Fingerprint, state: S) {
+        if self.len >= self.slots.len() / 8 * 7 {
+            self.grow();
+        }
+        let mut at = self.home(key);
+        while self.slots[at].is_some() {
+            at = self.next(at);
+        }
+        self.slots[at] = Some(Slot { key, state });
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, key: Fingerprint) {
+        if let Some(at) = self.find(key) {
+            self.remove_at(at);
+        }
+    }
+
+    /// Returns the key in the slot that is examined next. There must be a slot.
+    pub(super) fn at_cursor(&mut self) -> Option<(Fingerprint, &mut S)> {
+        self.slots[self.cursor].as_mut().map(|slot| (slot.key, &mut slot.state))
+    }
+
+    /// Advances the cursor to the next slot. All slots are examined in turn. Since the order of keys is that of their
+    /// keyed hashes, callers cannot choose it.
+    pub(super) fn advance_cursor(&mut self) {
+        self.cursor = self.next(self.cursor);
+    }
+
+    /// Removes the key at the cursor. The cursor may be at another key afterwards.
+    pub(super) fn remove_at_cursor(&mut self) {
+        self.remove_at(self.cursor);
+    }
+
+    /// Returns the index at which the search for a key begins. No valid index if there is no slot.
+    #[inline]
+    fn home(&self, key: Fingerprint) -> usize {
+        key.slot() & self.slots.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & self.slots.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn find(&self, key: Fingerprint) -> Option<usize> {
+        let mut at = self.home(key);
+        while let Some(Some(slot)) = self.slots.get(at) {
+            if slot.key == key {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+        None
+    }
+
+    fn remove_at(&mut self, at: usize) {
+        let mut vacant = at;
+        self.slots[vacant] = None;
+        self.len -= 1;
+        let mut at = self.next(vacant);
+        while let Some(slot) = &self.slots[at] {
+            // A key moves up to the vacant slot, unless its search begins behind that slot.
+            let mask = self.slots.len() - 1;
+            let from_home = at.wrapping_sub(self.home(slot.key)) & mask;
+            if from_home >= at.wrapping_sub(vacant) & mask {
+                self.slots.swap(vacant, at);
+                vacant = at;
+            }
+            at = self.next(at);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let count = (2 * self.slots.len()).max(FIRST_SLOTS);
+        let slots = mem::replace(&mut self.slots, (0..count).map(|_| None).collect());
+        self.len = 0;
+        for Slot { key, state } in slots.into_iter().flatten() {
+            self.insert(key, state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        /// Few keys, so that there are long runs of slots, also across the end of the table.
+        #[test]
+        fn a_table_has_the_keys_that_a_map_has(changes in prop::collection::vec((0..60_u64, 0..4_u8), 0..400)) {
+            let (mut slots, mut map) = (Slots::new(), BTreeMap::new());
+            for (at, (number, kind)) in changes.into_iter().enumerate() {
+                let key = Fingerprint::of_slot(number / 3 + 50, number);
+                match kind {
+                    0 | 1 if !slots.contains(key) => {
+                        slots.insert(key, at);
+                        map.insert(number, at);
+                    }
+                    2 => {
+                        slots.remove(key);
+                        map.remove(&number);
+                    }
+                    3 if slots.slot_count() > 0 => {
+                        let removed = slots.at_cursor().map(|(key, _)| key);
+                        if let Some(key) = removed {
+                            slots.remove_at_cursor();
+                            map.retain(|number, _| Fingerprint::of_slot(number / 3 + 50, *number) != key);
+                        }
+                        slots.advance_cursor();
+                    }
+                    _ => {}
+                }
+                for number in 0..60 {
+                    let key = Fingerprint::of_slot(number / 3 + 50, number);
+                    prop_assert_eq!(slots.get(key), map.get(&number));
+                    prop_assert_eq!(slots.get_mut(key).map(|state| *state), map.get(&number).copied());
+                }
+                prop_assert_eq!(slots.iter_mut().count(), map.len());
+                prop_assert!(slots.slot_count() <= 128 && map.len() <= slots.slot_count() / 8 * 7);
+            }
+        }
+    }
+
+    #[test]
+    fn the_cursor_examines_every_key_once_per_round() {
+        let mut slots = Slots::new();
+        (0..700).for_each(|number| slots.insert(Fingerprint::of_slot(number, number), number));
+        assert_eq!(slots.slot_count(), 1_024);
+        let mut examined = Vec::new();
+        for _ in 0..slots.slot_count() {
+            examined.extend(slots.at_cursor().map(|(_, number)| *number));
+            slots.advance_cursor();
+        }
+        examined.sort_unstable();
+        assert_eq!(examined, (0..700).collect::<Vec<_>>());
+    }
+}
