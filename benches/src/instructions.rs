@@ -44,7 +44,7 @@ const REQUESTS: [(&str, [f64; 2]); 4] = [
 pub fn verify() {
     let quotas = ["plenty", "few"];
     let each = |subject| quotas.map(|quota| each(subject, quota).expect("valgrind runs"));
-    let within = |subject, counts: [f64; 2], bounds: [f64; 2]| {
+    let within = |subject: &str, counts: [f64; 2], bounds: [f64; 2]| {
         for (quota, (count, bound)) in quotas.into_iter().zip(counts.into_iter().zip(bounds)) {
             println!("{subject}, {quota}: {count:.2} of at most {bound:.2}");
             assert!(count <= bound, "{subject}, {quota}: {count:.2}, above {bound:.2}");
