@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,12 +9,12 @@ use dashmap::DashMap;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::asked::Asked;
 use super::denials::Denials;
 use super::error::{RedisError, RedisErrorKind};
-use super::link::Link;
 use super::links::Links;
 use super::names::Registered;
-use super::next_trip::{PolledFlight, Waiting};
+use super::next_trip::Waiting;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use super::stats::RedisStats;
@@ -106,52 +106,6 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             settles: attempt.wants_reservation(),
             may_wait: attempt.may_wait() || waits(),
             max_wait: attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0),
-        }
-    }
-}
-
-/// A call that awaits its reply. If the call is dropped after the reply was sent, and before the reply was received,
-/// the charge of the call is undone.
-struct Asked<'a, A: StoredAlgorithm> {
-    shared: &'a Arc<Shared<A>>,
-    key: &'a Arc<str>,
-    operation: Operation<A>,
-    answer: oneshot::Receiver<Result<Outcome, RedisError>>,
-    /// The flight of the call, if the call has begun one.
-    flight: Option<PolledFlight>,
-    runtime: &'a Handle,
-}
-
-impl<A: StoredAlgorithm> Asked<'_, A> {
-    /// Returns the answer, or `None` if there is none before the deadline. A flight that the call has begun ends by
-    /// itself at the deadline.
-    async fn answer(
-        &mut self,
-        link: &Link,
-        deadline: Nanos,
-    ) -> Option<Result<Result<Outcome, RedisError>, oneshot::error::RecvError>> {
-        let Self { flight: Some(flight), answer, .. } = self else {
-            return link.until(deadline, &mut self.answer).await;
-        };
-        let answered = poll_fn(|cx| {
-            flight.poll(cx);
-            Pin::new(&mut *answer).poll(cx)
-        });
-        Some(answered.await)
-    }
-}
-
-impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
-    fn drop(&mut self) {
-        // If no reply was sent yet, the trip detects from now on that the call was dropped.
-        self.answer.close();
-        if let Ok(Ok(outcome)) = self.answer.try_recv()
-            && let Some(undo) = self.operation.clone().undone(&outcome)
-        {
-            self.shared.tell(self.key, undo, self.runtime);
-        }
-        if let Some(flight) = &self.flight {
-            flight.spawn();
         }
     }
 }

@@ -52,6 +52,7 @@
 //!   empty](crate::algorithm::TokenBucket::start_empty) are full for a new key, since a new key counts as idle for
 //!   ever.
 
+mod asked;
 mod breaker;
 mod builder;
 mod calls;

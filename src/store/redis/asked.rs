@@ -1,0 +1,62 @@
+//! A call that awaits its reply.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::error::RedisError;
+use super::limit::Shared;
+use super::link::Link;
+use super::next_trip::PolledFlight;
+use super::operation::{Operation, Outcome};
+use crate::algorithm::StoredAlgorithm;
+use crate::clock::Nanos;
+
+/// A call that awaits its reply. If the call is dropped after the reply was sent, and before the reply was received,
+/// the charge of the call is undone.
+pub(super) struct Asked<'a, A: StoredAlgorithm> {
+    pub(super) shared: &'a Arc<Shared<A>>,
+    pub(super) key: &'a Arc<str>,
+    pub(super) operation: Operation<A>,
+    pub(super) answer: oneshot::Receiver<Result<Outcome, RedisError>>,
+    /// The flight of the call, if the call has begun one.
+    pub(super) flight: Option<PolledFlight>,
+    pub(super) runtime: &'a Handle,
+}
+
+impl<A: StoredAlgorithm> Asked<'_, A> {
+    /// Returns the answer, or `None` if there is none before the deadline. A flight that the call has begun ends by
+    /// itself at the deadline.
+    pub(super) async fn answer(
+        &mut self,
+        link: &Link,
+        deadline: Nanos,
+    ) -> Option<Result<Result<Outcome, RedisError>, oneshot::error::RecvError>> {
+        let Self { flight: Some(flight), answer, .. } = self else {
+            return link.until(deadline, &mut self.answer).await;
+        };
+        let answered = poll_fn(|cx| {
+            flight.poll(cx);
+            Pin::new(&mut *answer).poll(cx)
+        });
+        Some(answered.await)
+    }
+}
+
+impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
+    fn drop(&mut self) {
+        // If no reply was sent yet, the trip detects from now on that the call was dropped.
+        self.answer.close();
+        if let Ok(Ok(outcome)) = self.answer.try_recv()
+            && let Some(undo) = self.operation.clone().undone(&outcome)
+        {
+            self.shared.tell(self.key, undo, self.runtime);
+        }
+        if let Some(flight) = &self.flight {
+            flight.spawn();
+        }
+    }
+}
