@@ -15,7 +15,7 @@ use crate::{layer, table};
 const SUBJECTS: [&str; 6] =
     ["governor", "FixedWindow", "SlidingCounter", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 /// The maximum numbers of instructions of an admitted check and of a refused one. A check has one locked operation.
-const BOUNDS: [(&str, [f64; 2]); 2] = [("TokenBucket", [260.0, 280.0]), ("FixedWindow", [260.0, 280.0])];
+const BOUNDS: [(&str, [f64; 2]); 2] = [("TokenBucket", [320.0, 340.0]), ("FixedWindow", [320.0, 340.0])];
 const KEYS: usize = 100;
 /// The two lengths, in rounds over all keys.
 const LENGTHS: [usize; 2] = [10, 60];
