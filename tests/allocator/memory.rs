@@ -97,6 +97,7 @@ fn bytes_per_key<A: Algorithm>(algorithm: A) -> i64 {
 fn a_full_table_takes_few_bytes_per_key() {
     assert!(bytes_per_key(bucket()) < 48);
     assert!(bytes_per_key(FixedWindow::new(Quota::per_hour(5))) < 48);
+    assert!(bytes_per_key(SlidingWindow::new(Quota::per_hour(5))) <= 110);
 }
 
 #[test]

@@ -23,20 +23,20 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn check(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        if cost > self.quota.limit() - state.total {
+        if cost > self.quota.limit() - state.total() {
             return self.deny(state, behind, cost);
         }
-        if state.total == 0 {
+        if state.total() == 0 {
             state.into = self.width - 1;
         }
-        state.total += cost;
-        state.open += cost;
+        state.set_total(state.total() + cost);
+        state.set_open(state.open() + cost);
         self.allow(state, behind)
     }
 
     fn peek(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match cost <= self.quota.limit() - state.total {
+        match cost <= self.quota.limit() - state.total() {
             true => self.allow(state, behind),
             false => self.deny(state, behind, cost),
         }
@@ -64,7 +64,7 @@ impl Algorithm for SlidingWindow {
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
             self.reslice(state, from);
         }
-        self.remove_oldest(state, state.total.saturating_sub(self.quota.limit()));
+        self.remove_oldest(state, state.total().saturating_sub(self.quota.limit()));
     }
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
@@ -83,7 +83,7 @@ impl Algorithm for SlidingWindow {
 
     fn ready_at(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
         let behind = self.advance(state, now);
-        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total);
+        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total());
         Some(now.saturating_add(match deficit {
             0 => 0,
             _ => self.until(state, deficit).saturating_add(behind),

@@ -4,11 +4,13 @@ mod decide;
 mod ring;
 #[cfg(feature = "redis")]
 mod stored;
+mod units;
 
 use crate::algorithm::QueueConfig;
 use crate::algorithm::queue_config::queue_methods;
-use crate::clock::Nanos;
 use crate::quota::Quota;
+
+pub use units::SlidingWindowState;
 
 /// The maximum number of slices of a window.
 const MAX_SLICES: u64 = 1_000;
@@ -69,7 +71,8 @@ const MAX_SLICES: u64 = 1_000;
 /// period and not given back is in `total`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
-/// them one by one, at most `n` of them. A denial examines up to `n` slices. 56 bytes a key, and 8 for each slice.
+/// them one by one, at most `n` of them. A denial examines up to `n` slices. 72 bytes a key for up to ten slices, and 8
+/// more for each slice if there are more than ten.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -79,24 +82,6 @@ pub struct SlidingWindow {
     width: u64,
     /// The offset in the open slice at which the oldest slice expires.
     expiry_offset: u64,
-}
-
-/// The state of a key for a [`SlidingWindow`].
-#[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct SlidingWindowState {
-    last: Nanos,
-    /// The offset of `last` in the open slice, below the length of a slice.
-    into: u64,
-    /// The units in all slices.
-    total: u64,
-    /// The units in the open slice.
-    open: u64,
-    /// The index of the newest closed slice in `closed`, which is a ring buffer.
-    newest_index: u32,
-    /// An age, in slices, above which all closed slices are empty.
-    oldest_age: u32,
-    closed: Box<[u64]>,
 }
 
 impl SlidingWindow {
@@ -118,7 +103,8 @@ impl SlidingWindow {
         self.slices
     }
 
-    /// Sets the number of slices. With more slices, a unit is available again sooner. Each slice takes 8 bytes per key.
+    /// Sets the number of slices. With more slices, a unit is available again sooner. More than ten slices take 8 bytes
+    /// each per key.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
     /// that are not needed to cover the period are left out, so [`slice_count`](SlidingWindow::slice_count) may be less

@@ -4,7 +4,6 @@ use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::clock_step::step;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use std::mem;
 
 impl SlidingWindow {
     /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
@@ -12,7 +11,7 @@ impl SlidingWindow {
     pub(super) fn advance(&self, state: &mut SlidingWindowState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
         state.last = step.last_update(now);
-        if state.total == 0 {
+        if state.total() == 0 {
             return step.behind;
         }
         state.into = state.into.saturating_add(step.elapsed);
@@ -21,8 +20,8 @@ impl SlidingWindow {
         }
         if state.into >= self.expiry_offset {
             let oldest_age = self.slot(state, self.slices);
-            state.total -= state.closed[oldest_age];
-            state.closed[oldest_age] = 0;
+            let expired = state.take_closed(oldest_age, u64::MAX);
+            state.set_total(state.total() - expired);
         }
         step.behind
     }
@@ -32,24 +31,26 @@ impl SlidingWindow {
         let passed = state.into / self.width;
         state.into %= self.width;
         if passed > u64::from(self.slices) {
-            state.closed.fill(0);
-            (state.total, state.open, state.oldest_age) = (0, 0, 0);
+            state.clear();
             return;
         }
-        if state.oldest_age > 0 || state.open > 0 {
-            state.oldest_age = (state.oldest_age + passed as u32).min(self.slices);
+        if state.oldest_age() > 0 || state.open() > 0 {
+            state.set_oldest_age((state.oldest_age() + passed as u32).min(self.slices));
         }
         for _ in 0..passed {
-            state.newest_index = (state.newest_index + 1) % self.slices;
-            state.total -= mem::replace(&mut state.closed[state.newest_index as usize], state.open);
-            state.open = 0;
+            let newest_index = (state.newest_index() + 1) % self.slices;
+            state.set_newest_index(newest_index);
+            let expired = state.take_closed(newest_index as usize, u64::MAX);
+            state.set_total(state.total() - expired);
+            state.set_closed(newest_index as usize, state.open());
+            state.set_open(0);
         }
     }
 
     /// Returns the index of the slice that is `age` slices (1 to `slices`) older than the open slice.
     #[inline]
     pub(super) fn slot(&self, state: &SlidingWindowState, age: u32) -> usize {
-        let back = state.newest_index + self.slices - (age - 1);
+        let back = state.newest_index() + self.slices - (age - 1);
         (if back >= self.slices { back - self.slices } else { back }) as usize
     }
 
@@ -65,19 +66,19 @@ impl SlidingWindow {
     /// Returns the time until `deficit` units are available again.
     pub(super) fn until(&self, state: &mut SlidingWindowState, deficit: u64) -> u64 {
         let (until, oldest_age) = self.free_after(state, deficit);
-        state.oldest_age = oldest_age;
+        state.set_oldest_age(oldest_age);
         until
     }
 
     /// Returns the time until `deficit` units are available again, and an age above which all closed slices are empty.
     pub(super) fn free_after(&self, state: &SlidingWindowState, deficit: u64) -> (u64, u32) {
-        let mut oldest_age = state.oldest_age;
-        if state.total - state.open < deficit {
+        let mut oldest_age = state.oldest_age();
+        if state.total() - state.open() < deficit {
             return (self.expires_in(state, 0), oldest_age);
         }
         let mut freed = 0;
         for age in (1..=oldest_age).rev() {
-            let units = state.closed[self.slot(state, age)];
+            let units = state.closed(self.slot(state, age));
             if freed + units == 0 {
                 oldest_age = age - 1;
             }
@@ -91,26 +92,23 @@ impl SlidingWindow {
 
     /// Returns the time until every unit is available again.
     pub(super) fn reset(&self, state: &SlidingWindowState) -> u64 {
-        match (state.total, state.open) {
+        match (state.total(), state.open()) {
             (0, _) => 0,
             (_, 1..) => self.expires_in(state, 0),
-            (_, 0) => (1..=state.oldest_age)
-                .find(|age| state.closed[self.slot(state, *age)] > 0)
+            (_, 0) => (1..=state.oldest_age())
+                .find(|age| state.closed(self.slot(state, *age)) > 0)
                 .map_or(0, |newest_index| self.expires_in(state, newest_index)),
         }
     }
 
     /// Removes `units` from the oldest slices, or all units if there are fewer.
     pub(super) fn remove_oldest(&self, state: &mut SlidingWindowState, units: u64) {
-        let mut left = units.min(state.total);
-        state.total -= left;
+        let mut left = units.min(state.total());
+        state.set_total(state.total() - left);
         for age in (1..=self.slices).rev() {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            left -= given;
+            left -= state.take_closed(self.slot(state, age), left);
         }
-        state.open -= left;
+        state.set_open(state.open() - left);
     }
 
     /// Removes `units` from the slice that was open `ago` nanoseconds ago, and from older slices if that slice has
@@ -120,19 +118,17 @@ impl SlidingWindow {
         let mut age = 0;
         match ago.checked_sub(state.into + 1) {
             None => {
-                let given = left.min(state.open);
-                state.open -= given;
-                state.total -= given;
+                let given = left.min(state.open());
+                state.set_open(state.open() - given);
+                state.set_total(state.total() - given);
                 left -= given;
             }
             // `ago` is below a period, so this age is at most that of the oldest slice.
             Some(before) => age = (before / self.width) as u32,
         }
         for age in age + 1..=self.slices {
-            let slot = self.slot(state, age);
-            let given = left.min(state.closed[slot]);
-            state.closed[slot] -= given;
-            state.total -= given;
+            let given = state.take_closed(self.slot(state, age), left);
+            state.set_total(state.total() - given);
             left -= given;
         }
     }
@@ -141,21 +137,23 @@ impl SlidingWindow {
     /// instant of the open slice.
     pub(super) fn reslice(&self, state: &mut SlidingWindowState, from: &Self) {
         let mut new = self.empty(state.last);
-        (new.into, new.open, new.total) = (self.width - 1, state.open, state.open);
+        new.into = self.width - 1;
+        new.set_open(state.open());
+        new.set_total(state.open());
         for age in 1..=from.slices {
-            let units = state.closed[from.slot(state, age)];
+            let units = state.closed(from.slot(state, age));
             // The time since the last instant of that slice. It is at most two periods of at most 2^63 ns each.
             let past = state.into + 1 + u64::from(age - 1) * from.width;
             if units == 0 || past >= self.quota.period_nanos() {
                 continue;
             }
-            new.total += units;
+            new.set_total(new.total() + units);
             match (past / self.width) as u32 {
-                0 => new.open += units,
+                0 => new.set_open(new.open() + units),
                 age => {
                     let slot = self.slot(&new, age);
-                    new.closed[slot] += units;
-                    new.oldest_age = new.oldest_age.max(age);
+                    new.set_closed(slot, new.closed(slot) + units);
+                    new.set_oldest_age(new.oldest_age().max(age));
                 }
             }
         }
@@ -163,22 +161,21 @@ impl SlidingWindow {
     }
 
     pub(super) fn empty(&self, now: Nanos) -> SlidingWindowState {
-        let closed = vec![0; self.slices as usize].into_boxed_slice();
-        SlidingWindowState { last: now, into: 0, total: 0, open: 0, newest_index: 0, oldest_age: 0, closed }
+        SlidingWindowState::new(now, self.slices)
     }
 
     pub(super) fn deny(&self, state: &mut SlidingWindowState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| {
-            let deficit = state.total - (limit - cost);
+            let deficit = state.total() - (limit - cost);
             self.until(state, deficit).saturating_add(behind)
         });
-        Decision::deny(limit, limit - state.total, retry, self.reset(state).saturating_add(behind))
+        Decision::deny(limit, limit - state.total(), retry, self.reset(state).saturating_add(behind))
     }
 
     #[inline]
     pub(super) fn allow(&self, state: &SlidingWindowState, behind: u64) -> Decision {
         let limit = self.quota.limit();
-        Decision::allow(limit, limit - state.total, self.reset(state).saturating_add(behind))
+        Decision::allow(limit, limit - state.total(), self.reset(state).saturating_add(behind))
     }
 }

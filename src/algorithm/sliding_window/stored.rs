@@ -24,14 +24,14 @@ impl StoredAlgorithm for SlidingWindow {
 
     fn write_state(&self, state: &SlidingWindowState, numbers: &mut StateWriter) {
         numbers.instant(state.last);
-        if state.total == 0 {
+        if state.total() == 0 {
             (0..3).for_each(|_| numbers.number(0));
             return;
         }
         numbers.number(state.into);
-        numbers.number(state.open);
+        numbers.number(state.open());
         let closed = || {
-            let slices = (1..=self.slices).map(|age| (age, state.closed[self.slot(state, age)]));
+            let slices = (1..=self.slices).map(|age| (age, state.closed(self.slot(state, age))));
             slices.filter(|(_, units)| *units > 0)
         };
         numbers.number(closed().count() as u64);
@@ -44,18 +44,18 @@ impl StoredAlgorithm for SlidingWindow {
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SlidingWindowState> {
         let mut state = self.empty(numbers.instant()?);
         state.into = numbers.at_most(self.width - 1)?;
-        state.open = numbers.at_most(self.quota.limit())?;
-        state.total = state.open;
+        state.set_open(numbers.at_most(self.quota.limit())?);
+        state.set_total(state.open());
         for _ in 0..numbers.at_most(self.slices.into())? {
             let age = numbers.at_most(self.slices.into())? as u32;
-            let units = numbers.at_most(self.quota.limit() - state.total).filter(|units| *units > 0)?;
-            if age <= state.oldest_age {
+            let units = numbers.at_most(self.quota.limit() - state.total()).filter(|units| *units > 0)?;
+            if age <= state.oldest_age() {
                 return None;
             }
             let slot = self.slot(&state, age);
-            state.closed[slot] = units;
-            state.oldest_age = age;
-            state.total += units;
+            state.set_closed(slot, units);
+            state.set_oldest_age(age);
+            state.set_total(state.total() + units);
         }
         Some(state)
     }

@@ -102,9 +102,7 @@ impl HashSeed {
         Self(SipHasher::seeded([random_u64(), random_u64()]))
     }
 
-    // One function for each type of key: its hasher is inlined then, which saves a quarter of the instructions of a check.
-    // It is not if each algorithm has a copy.
-    #[inline(never)]
+    #[inline]
     pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
         let mut hasher = SipHasher::new(self.0);
         let has_key = key.hash_key(&mut hasher);
