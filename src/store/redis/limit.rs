@@ -33,7 +33,7 @@ pub struct RedisLimit<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
 }
 
-/// The key of a [`RedisLimit`]: its text in Redis.
+/// The key of a [`RedisLimit`]: the name of the key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RedisKey(pub(super) Arc<str>);
 
@@ -110,8 +110,8 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 }
 
-/// A call that awaits its reply. If the call is dropped after the reply was sent, and before the reply was received,
-/// the charge of the call is undone.
+/// A call that awaits its result. If the call is dropped when its flight has already sent the result, and the call has
+/// not received it, the charge of the call is undone.
 struct Asked<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,
     key: &'a Arc<str>,
@@ -123,7 +123,7 @@ struct Asked<'a, A: StoredAlgorithm> {
 }
 
 impl<A: StoredAlgorithm> Asked<'_, A> {
-    /// Returns the answer, or `None` if there is none before the deadline. A flight that the call has begun ends by
+    /// Returns the result, or `None` if there is none before the deadline. A flight that the call has begun ends by
     /// itself at the deadline.
     async fn answer(
         &mut self,
@@ -143,7 +143,7 @@ impl<A: StoredAlgorithm> Asked<'_, A> {
 
 impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
     fn drop(&mut self) {
-        // If no reply was sent yet, the trip detects from now on that the call was dropped.
+        // If the flight has not sent the result yet, it detects from now on that the call was dropped.
         self.answer.close();
         if let Ok(Ok(outcome)) = self.answer.try_recv()
             && let Some(undo) = self.operation.clone().undone(&outcome)
@@ -181,7 +181,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
-                // The call may have been decided at the same instant.
+                // The call may have been decided just at the deadline.
                 asked.answer.close();
                 asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
             }
