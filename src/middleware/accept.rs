@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use http::header::ACCEPT;
 
-/// Returns whether the client prefers `text/html` to problem details and to JSON. Returns `false` if the header is
-/// missing or invalid.
+/// Returns whether the client prefers `text/html` to problem details and to JSON. Invalid ranges of `Accept` are
+/// ignored. If `Accept` is missing or has no valid range, returns `false`.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     if !headers.contains_key(ACCEPT) {
         return false;
@@ -14,7 +14,7 @@ pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)
     };
     let weight = |kind: &str, subtype: &str| {
-        // Of the ranges that match, the most specific one decides.
+        // The weight is that of the most specific range that matches.
         let matching = ranges().filter_map(|range| Some((range.precision(kind, subtype)?, range.weight)));
         matching.max().map_or(0, |(_, weight)| weight)
     };
@@ -27,7 +27,7 @@ pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
 struct Range<'a> {
     kind: &'a str,
     subtype: &'a str,
-    /// The weight in thousandths.
+    /// The weight (`q`) in thousandths.
     weight: u32,
 }
 
@@ -40,7 +40,8 @@ impl<'a> Range<'a> {
         Some(Self { kind, subtype, weight })
     }
 
-    /// Returns how specifically the range matches the media type, or `None` if it does not match.
+    /// Returns how specifically the range matches the media type `kind/subtype`: 0 to 2. Returns `None` if the range
+    /// does not match.
     fn precision(&self, kind: &str, subtype: &str) -> Option<u8> {
         match (self.kind, self.subtype) {
             ("*", "*") => Some(0),
@@ -51,7 +52,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Parses a weight, from 0 to 1 with at most three decimals, to thousandths.
+/// Parses a weight from 0 to 1 with at most three decimals. Returns the weight in thousandths.
 fn thousandths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let whole: u32 = if matches!(whole, "0" | "1") { whole.parse().ok()? } else { return None };

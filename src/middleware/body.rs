@@ -8,10 +8,11 @@ use pin_project_lite::pin_project;
 use crate::store::Permit;
 
 pin_project! {
-    /// The response body of a rate-limited HTTP service: the body of the inner service, or the body of a rejection.
+    /// The response body of a rate-limited HTTP service: the body that the inner service returned, or the body of a
+    /// rejection.
     ///
-    /// The body passes on the trailers and errors of the inner body. `Default` creates an empty body for any type of
-    /// inner body. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
+    /// The trailers and errors of the inner service's body are passed on. `Default` creates an empty body for any type
+    /// `B`. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -49,8 +50,8 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// The body of the limited service's responses, if the inner service's body is of type `B`. Only this crate implements
-/// the trait.
+/// Determines the response body of the limited service, for an inner service with the body type `B`. Only this crate
+/// implements the trait.
 #[diagnostic::on_unimplemented(
     message = "a service with the body type `{B}` cannot be limited with the body `{Self}`",
     note = "`same_body` is for services whose body is axum's `Body`, such as a `Router` or a handler"
@@ -59,15 +60,15 @@ pub trait OuterBody<B> {
     #[doc(hidden)]
     type Body;
 
-    /// Returns the body of an admitted call.
+    /// Converts the response body of an admitted call.
     #[doc(hidden)]
     fn admitted(body: B) -> Self::Body;
 
-    /// Returns the body of a rejection.
+    /// Converts the body of a rejection.
     #[doc(hidden)]
     fn rejected(body: ResponseBody<B>) -> Self::Body;
 
-    /// Returns a body that holds a permit until it has ended.
+    /// Returns a body that holds `permit` until the body ends, fails or is dropped.
     #[doc(hidden)]
     fn holding(body: Self::Body, permit: Permit) -> Self::Body;
 }
@@ -94,7 +95,7 @@ impl<B> OuterBody<B> for WrapBody {
     }
 }
 
-/// The body type of the inner service stays that of the limited service. Created by
+/// The limited service has the body type of the inner service. Created by
 /// [`HttpResponder::same_body`](super::HttpResponder::same_body).
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default)]

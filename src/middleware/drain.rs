@@ -1,9 +1,9 @@
 //! Unread bodies of rejected requests, over HTTP/1.x.
 //!
-//! A connection with an unread body cannot be used again, because the rest of the body would be read as the next
-//! request. So the server closes the connection, and announces this to the client by `Connection: close`. A client that
-//! does not expect this loses the response, or the response to its next request. If the body is read to its end, the
-//! connection can be used again.
+//! A connection with an unread body cannot be used again, because the server would read the rest of the body as the
+//! next request. So the server closes the connection, and announces the close to the client by `Connection: close`. A
+//! client that ignores the announcement can lose this response, or the response to its next request. If the body is
+//! read to its end, the connection can be used again.
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,8 @@ const MAX_DRAINS: usize = 1_024;
 /// The number of frames that are read before the task yields to the runtime.
 const FRAMES_AT_ONCE: usize = 64;
 
-/// The handling of the body of a rejected request: the body is of type `B`. Only this crate implements the trait.
+/// Reads the unread body of a rejected request, or leaves it unread. `B` is the type of the body. Only this crate
+/// implements the trait.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot read request bodies of type `{B}`",
     note = "with `drain`, the request's body must be an `http_body::Body` that is `Send` and `'static`"
@@ -36,7 +37,7 @@ pub trait UnreadBody<B> {
     #[doc(hidden)]
     const IS_READ: bool;
 
-    /// Starts to read the body. Returns `None` if the body is left unread.
+    /// Returns a future that reads the body, or `None` if the body is left unread.
     #[doc(hidden)]
     fn drain(&self, request: Request<B>) -> Option<Drain>;
 }
@@ -98,13 +99,14 @@ pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
             || content_length(headers).is_some_and(|length| length > 0))
 }
 
-/// Returns the value of `Content-Length`. A value that is not a number counts as `u64::MAX`.
+/// Returns the value of `Content-Length`. For a value that is not a number, returns `u64::MAX`.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(CONTENT_LENGTH)?;
     Some(length.to_str().ok().and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
 }
 
-/// An extension that marks a response that has `Connection: close` only because the body is unread.
+/// An extension of a response. It marks that the response has `Connection: close` only because the request's body is
+/// unread.
 #[derive(Clone, Copy, Debug)]
 struct ClosedByUs;
 
@@ -119,7 +121,7 @@ pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     answer.headers_mut().append(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Undoes [`close`]. Called when the body has been read to its end.
+/// Undoes [`close`]. This function is called when the body has been read to its end.
 pub(super) fn keep_open<B>(answer: &mut Response<B>) {
     if answer.extensions_mut().remove::<ClosedByUs>().is_none() {
         return;
@@ -143,12 +145,12 @@ fn is_closing(headers: &HeaderMap) -> bool {
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, no more of the body is read, and the server closes the connection.
+/// If the future is dropped, the rest of the body is left unread, and the server closes the connection.
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {
-    /// Creates a drain from a future that completes with `true` when the request has been read to its end. It is for
-    /// responders of your own.
+    /// Creates a drain from a future whose output is `true` if the request was read to its end. Use this function to
+    /// implement [`Responder::drain`](super::Responder::drain) for a responder of your own.
     #[must_use]
     pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
         Self(Box::pin(reading))
@@ -207,7 +209,7 @@ impl<B: Body> Future for Reading<B> {
     }
 }
 
-/// The right to read one body: one of the [`MAX_DRAINS`] that exist.
+/// The right to read one body. At most [`MAX_DRAINS`] slots exist for a responder and its clones.
 struct Slot(Arc<AtomicUsize>);
 
 impl Slot {

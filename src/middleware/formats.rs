@@ -14,16 +14,16 @@ use crate::clock::since_epoch;
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The format of the time in `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the
-/// field has the time at which the budget is full again. On a rejection, it has the time at which to retry, as in
-/// `Retry-After`.
+/// The format of `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the field says when
+/// the budget is full again. On a rejection, the field says when the client can retry. The field is absent if this time
+/// is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
-    /// A Unix time, by this machine's wall clock. Clients compare it with the `Date` field, which servers add. This is
-    /// the default, because GitHub sends this format, and clients that know GitHub's API expect it.
+    /// A Unix time, read from this machine's wall clock. Clients compare this time with the `Date` field, which servers
+    /// add. This format is the default, because GitHub sends it, and clients that know GitHub's API expect it.
     #[default]
     EpochSeconds,
-    /// The seconds from now. Clients that know GitHub's API take this number for a Unix time of the distant past, and
+    /// The number of seconds from now. Clients that know GitHub's API read this number as a Unix time long ago, and
     /// retry at once.
     DeltaSeconds,
 }
@@ -36,7 +36,8 @@ pub(super) enum Draft {
     V11,
 }
 
-/// The names of three header fields: of the limit, of the remaining units, and of a time.
+/// The names of three header fields: for the limit, for the remaining units, and for the time of a retry or of a full
+/// budget. The names come with the format of this time.
 ///
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
@@ -52,7 +53,7 @@ pub struct FieldNames {
 }
 
 impl FieldNames {
-    /// Creates the names from lower-case text, with the format of the time.
+    /// Creates the names from lower-case strings. `reset` is the format of the field `time`.
     ///
     /// # Panics
     ///
@@ -69,7 +70,7 @@ impl FieldNames {
         let mut at = 0;
         while at < names.len() {
             // `from_static` panics if the name is not valid. A `const fn` cannot drop its result; `forget` leaks
-            // nothing, since the result only refers to static text.
+            // nothing, since the result only refers to a static string.
             std::mem::forget(HeaderName::from_static(names[at]));
             at += 1;
         }
@@ -94,19 +95,20 @@ const DRAFT_06: FieldNames = FieldNames {
     reset: ResetFormat::DeltaSeconds,
 };
 
-/// The values of the policy that matters most: the denial with the longest wait, or, if no policy denied the request,
-/// the policy with the fewest remaining units.
+/// The values of the policy that matters most. On a denial, this is the policy that denied with the longest wait; an
+/// unknown wait is treated as the longest. If no policy denied the request, it is the policy with the fewest remaining
+/// units.
 struct Summary {
     limit: u64,
     remaining: u64,
-    /// The time until the budget is full again, or, on a rejection, until the caller can retry. `None` if it is
-    /// unknown.
+    /// On a rejection, the time until the caller can retry. On an admission, the time until the budget is full again.
+    /// `None` if this time is unknown.
     time: Option<Duration>,
 }
 
 impl Summary {
-    /// Selects the policy that matters most. On a rejection, `wait` is `Some` of the time to wait, or `Some(None)` if
-    /// that time is unknown. On an admission, `wait` is `None`.
+    /// Selects the policy that matters most. On a rejection, `wait` is `Some(Some(time))`, or `Some(None)` if the time
+    /// to wait is unknown. On an admission, `wait` is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()
@@ -124,7 +126,8 @@ impl Summary {
     }
 }
 
-/// Adds three fields with these names, unless one of the fields is already set.
+/// Adds the three fields with these names. The field of the time is left out if the time is unknown. If one of the
+/// fields is already present, adds no field.
 pub(super) fn add_three(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],
@@ -147,7 +150,8 @@ pub(super) fn add_three(
     }
 }
 
-/// Adds the four fields of draft 6.
+/// Adds the four fields of draft 6. If `RateLimit-Policy` is already present, adds no field. If only other fields of
+/// the four are present, adds `RateLimit-Policy` alone.
 pub(super) fn add_draft_06(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],
@@ -160,7 +164,7 @@ pub(super) fn add_draft_06(
     add_nameless_policies(headers, reports);
 }
 
-/// Adds the two fields of draft 7.
+/// Adds the two fields of draft 7, unless one of them is already present.
 pub(super) fn add_draft_07(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],

@@ -19,12 +19,17 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the call is queued, the calls behind it move up, and the inner service is not
-    /// called. With state in memory, the limit that queues the call charges nothing, and a
-    /// [joined](crate::RateLimitLayer::and) policy that has charged the call already refunds the part of the charge
-    /// that still counts. If the future is dropped after the call's release but before its next poll, the charge is
-    /// undone, unless another call for the key was admitted meanwhile. Once the inner service was called, the charge
-    /// stays. A permit of the call is released in any case.
+    /// If the future is dropped while its call is queued, the calls behind this call move up, and the inner service is
+    /// not called. With state in memory, the limit that queues the call has charged nothing. A
+    /// [joined](crate::RateLimitLayer::and) policy that has already charged the call refunds as much of the charge as
+    /// still counts. A store that replies later may already have charged the call.
+    ///
+    /// The future may also be dropped after the queue has released the call, but before the next poll of the future.
+    /// With state in memory, the charge is then undone. The charge stays only if, since the release, another call for
+    /// the key was admitted, or the key's state was changed in another way, such as by a refund.
+    ///
+    /// Once the inner service was called, the charge stays. If the future is dropped before its response is ready, a
+    /// permit of the call is released.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<Svc, Req, P, R>
     where
@@ -34,7 +39,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if the future only has a rejection left to return, or has returned its response.
+        // `None` if the future only has to return a rejection, or has already returned its response.
         shared: Option<Arc<Shared<P, R>>>,
     }
 }
@@ -42,7 +47,7 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     enum Stage<H, F, O, T> {
-        // Boxed, so that the future of a call that is not queued stays small.
+        // This field is boxed, so that the future of a call that is not queued stays small.
         Waiting { held: Pin<Box<H>> },
         Calling {
             #[pin]
@@ -54,7 +59,7 @@ pin_project! {
 }
 
 pin_project! {
-    /// A queued call: its wait, the instance of the service that is ready for it, and its request.
+    /// A queued call: its wait, its request, and the instance of the service that is ready for the request.
     struct Held<W, Svc, Req> {
         #[pin]
         wait: W,
@@ -68,8 +73,8 @@ where
     P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
-    /// Creates the future of a call that was decided. `service` is called if the request is admitted.
-    // Inlined, because outcomes and requests are large to copy.
+    /// Creates the future of a call that was decided. If the request is admitted, calls `service`.
+    // This function is inlined, because outcomes and requests are large to copy.
     #[inline(always)]
     pub(super) fn decided(
         verdict: Verdict,
@@ -102,7 +107,7 @@ where
         future
     }
 
-    /// Creates the future of a call that is queued. `ready` is the instance of the service that will be called.
+    /// Creates the future of a call that is queued. If the call is admitted, the future calls `ready`.
     pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
         let held = Box::pin(Held { wait, call: Some((ready, request)) });
         Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
@@ -119,8 +124,9 @@ where
 
     /// # Panics
     ///
-    /// Panics if the future is polled after it has returned `Poll::Ready`. Panics if the call is queued, the limiter
-    /// has the default clock, and the future is polled outside a tokio runtime with a timer.
+    /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
+    /// the default clock, the future must be polled within a tokio runtime whose timer is enabled. Otherwise, the
+    /// method panics.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();

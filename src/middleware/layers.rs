@@ -16,7 +16,8 @@ use crate::metrics;
 use crate::stats::PolicyStats;
 use crate::store::Store;
 
-/// A layer with several policies: a call is charged by all of them or by none. Created by [`and`](RateLimitLayer::and).
+/// A layer with several policies. If one policy denies a call, no policy charges the call. Created by
+/// [`and`](RateLimitLayer::and).
 pub struct Layers<P, R> {
     policies: Arc<Policies<P>>,
     responder: R,
@@ -55,21 +56,21 @@ impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Joins two layers: a request must be allowed by both layers. If one layer denies the request, neither layer
-    /// charges it.
+    /// Joins two layers: a request is admitted only if both layers allow the request. If one layer denies the request,
+    /// neither layer charges it.
     ///
-    /// Both policies are decided together while both keys are locked, so no other call for these keys is decided in
-    /// between. The responder of this layer makes the responses. A policy whose name is already used is numbered:
-    /// `default`, `default-2`.
+    /// Both policies decide the request while both keys are locked, so no other call for these keys is decided in
+    /// between. The responder of this layer makes the responses. If both policies have the same name, the name of the
+    /// second gets a number: `default`, `default-2`.
     ///
-    /// If one policy queues the request, the other policy charges the request as soon as it joins the queue. If the
-    /// request is cancelled while it is queued, the part of that charge that still counts is refunded; with
+    /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
+    /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
     /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
-    /// the request, the request is admitted when it is due in both queues. Over time, the inner service then receives
-    /// at most what each queue releases, but at less even intervals than from a single queue.
+    /// the request, the request is admitted when it is due in both queues. On average, the inner service then receives
+    /// no more requests than either queue alone releases, but at less even intervals than from a single queue.
     ///
     /// The state of both layers must be in memory. Call [`unless`](RateLimitLayer::unless) and
-    /// [`missing_key`](RateLimitLayer::missing_key) on each layer before joining.
+    /// [`missing_key`](RateLimitLayer::missing_key) on each layer before you join the layers.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;
@@ -88,7 +89,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 }
 
 impl<P: Clone, R> Layers<P, R> {
-    /// Joins another layer: all policies must allow a request. See [`RateLimitLayer::and`].
+    /// Joins another layer: a request is admitted only if all policies allow the request. See [`RateLimitLayer::and`].
     #[must_use]
     pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
         let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
@@ -97,8 +98,8 @@ impl<P: Clone, R> Layers<P, R> {
 }
 
 impl<P: PolicyCount, R> Layers<P, R> {
-    /// Returns what each policy has counted, in the order in which the policies were joined. A policy that was joined
-    /// from a clone of a layer shares the counters of that layer.
+    /// Returns the counts of each policy, in the order in which the policies were joined. If a clone of a layer was
+    /// joined, the joined policy and the original layer share their counters.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;
@@ -116,7 +117,7 @@ impl<P: PolicyCount, R> Layers<P, R> {
         self.policies.stats()
     }
 
-    /// Gives what each policy has counted to the recorder of the `metrics` facade. See
+    /// Passes the counts of each policy to the recorder of the `metrics` facade. See
     /// [`RateLimitLayer::record_metrics`].
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
@@ -131,7 +132,7 @@ impl<P, R> Layers<P, R> {
         Layers { policies: self.policies, responder }
     }
 
-    /// Sets a function that is called with each rejection and its request. See [`RateLimitLayer::on_reject`].
+    /// Sets a function that is called with each rejection and the rejected request. See [`RateLimitLayer::on_reject`].
     #[must_use]
     pub fn on_reject<F, Req>(self, observe: F) -> Layers<P, OnReject<R, F>>
     where

@@ -12,23 +12,24 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! With state in memory, each call is decided in `call`. Other stores decide later, while the response future is
-//! polled. The body of the request is not read before the decision. An admitted call is passed to the instance of the
-//! service that was polled by `poll_ready`.
+//! With state in memory, a call that is not queued is decided in `call`. Queued calls, and calls decided by other
+//! stores, are decided later, while the response future is polled. The body of the request is not read before the
+//! decision. An admitted call is passed to the instance of the inner service that `poll_ready` has polled.
 //!
 //! If the algorithm queues calls, a queued request is kept together with an instance of the service that is ready for
-//! the request, and is passed to that instance when the request is admitted. The request waits no longer than its
-//! `grpc-timeout`, and its body is not read meanwhile. If the algorithm limits calls in progress
+//! the request, and is passed to that instance when the request is admitted. A gRPC request waits no longer than its
+//! `grpc-timeout`. The body of a queued request is not read. If the algorithm limits calls in progress
 //! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends. A
 //! handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; an axum handler can
-//! take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all queued calls
-//! get a response at once.
+//! take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all calls in its
+//! queues are rejected at once.
 //!
 //! If the cost of a call is known only from its response, use [`settle`](RateLimitLayer::settle). To see what a limit
 //! would do before it is enforced, use [`shadow`](RateLimitLayer::shadow).
 //!
-//! A [`Responder`] makes the responses. [`HttpResponder`], the default, rejects calls with a response, whose form can
-//! be configured; it never changes the service's error type. [`ErrorResponder`] is for services that are not HTTP.
+//! A [`Responder`] makes the responses. The default, [`HttpResponder`], answers a rejected call with an HTTP or gRPC
+//! response, and keeps the error type of the service. The form of the responses can be configured. [`ErrorResponder`]
+//! is for services that are not HTTP.
 
 mod accept;
 mod body;
@@ -68,7 +69,7 @@ pub use service::RateLimit;
 #[cfg(feature = "axum")]
 #[doc(hidden)]
 pub use self::body::SameBody;
-// Parts of the types of layers and responders. They are public so that users can write such a type.
+// These items occur in the types of layers and responders. They are public so that users can write such a type.
 #[doc(hidden)]
 pub use self::{
     body::{OuterBody, WrapBody},

@@ -12,9 +12,11 @@ use super::shared::Shared;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
-/// The decision begins in `call`, since the key is extracted from the request; `poll_ready` only polls the inner
-/// service. If a call is rejected, everything that the inner service reserved in `poll_ready` stays reserved for the
-/// next call of this clone.
+/// `poll_ready` only polls the inner service. The decision begins in `call`, because the key is extracted from the
+/// request. If the call is rejected in `call`, everything that the inner service reserved in `poll_ready` stays
+/// reserved for the next call of this clone. If the call waits for its decision, because it is queued or because the
+/// store replies later, the response future takes over the inner service with its reservation, and this clone continues
+/// with a new clone of the inner service.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     shared: Arc<Shared<P, R>>,
@@ -64,7 +66,8 @@ where
                 ResponseFuture::decided(verdict, outcomes, request, &mut self.inner, shared)
             }
             Progress::Pending(wait) => {
-                // The instance that is ready must be called, so its clone stays here for the next call.
+                // Only the instance that is ready may be called, so it moves into the future. Its clone stays here for
+                // the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
                 ResponseFuture::waiting(wait, ready, request, shared)

@@ -1,4 +1,4 @@
-//! What the clones of a service share, and what they do with a request before and after the inner service.
+//! The part that the clones of a service share, and the steps before and after the call of the inner service.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::clock::Nanos;
 use crate::observe;
 use crate::store::{BoxError, Permit};
 
-/// What the clones of a service share.
+/// The part that the clones of a service share.
 pub(super) struct Shared<P, R> {
     pub(super) policies: Arc<Policies<P>>,
     pub(super) responder: R,
@@ -26,7 +26,8 @@ impl<P, R> Shared<P, R> {
         Self { policies, responder, has_timeline, watches_keys }
     }
 
-    /// Prepares an admitted request for the inner service. Returns the time from which the response time counts.
+    /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
+    /// measured, or zero if no policy has a timeline.
     #[inline(always)]
     pub(super) fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
     where
@@ -51,9 +52,9 @@ impl<P, R> Shared<P, R> {
         started
     }
 
-    /// Returns whether a request is admitted that the store could not decide, and counts it.
+    /// Counts a request that the store could not decide. Returns whether the request is admitted.
     pub(super) fn admits_undecided(&self, error: &BoxError) -> bool {
-        // A store that fails is possible only if the layer has a single policy.
+        // Only the store of a single policy can fail: joined policies have their state in memory.
         let info = &self.policies.infos[0];
         info.record_store_error(error);
         observe::record_decision(|| Some("store_error"));
@@ -95,7 +96,7 @@ impl<P, R> Shared<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call.
+    /// Makes the response to an admitted call from the result of the inner service.
     #[inline]
     pub(super) fn finish<Req, Res, Err>(
         &self,
@@ -107,7 +108,7 @@ impl<P, R> Shared<P, R> {
         R: Responder<Req, Res, Err>,
     {
         let (infos, outcomes) = (&*self.policies.infos, admitted.outcomes.as_mut());
-        // If the service failed, the permit is released here.
+        // If the inner service returned an error, the permit is released when this function returns.
         let permit = mem::take(&mut admitted.permit);
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, answered.is_ok());
@@ -126,10 +127,10 @@ impl<P, R> Shared<P, R> {
     }
 }
 
-/// An admitted call, until its response is made.
+/// An admitted call whose response has not been made yet.
 pub(super) struct Admitted<O> {
     pub(super) outcomes: O,
     pub(super) permit: Permit,
-    /// The time from which the response time counts, if a policy has a timeline.
+    /// The clock reading from which the response time is measured, if a policy has a timeline.
     pub(super) started: Nanos,
 }

@@ -13,23 +13,23 @@ use super::response::jitter::jitter;
 use super::response::options::{BodyFormat, Options, Shape};
 
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown: because of calls in progress,
-    /// a limiter that was closed or whose key table is full, or a store that failed. The default is one second. With
-    /// `None` there is no `Retry-After`, and many clients then retry at once.
+    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown. The wait is unknown if it
+    /// depends on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. The
+    /// default is one second. With `None`, such a rejection has no `Retry-After`, and many clients then retry at once.
     ///
-    /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If the wait of some of the policies
-    /// that denied the call is known, the hint is raised to the longest of these waits. The [jitter](Self::jitter) is
-    /// added, and the [maximum reported wait](Self::max_reported_wait) caps the sum. There is no hint for a request
-    /// without a key, nor for a request that costs more than a limit can ever admit. A gRPC response has no hint, since
-    /// it uses other fields.
+    /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If several policies denied the call,
+    /// and the wait of some of them is known, the hint is raised to the longest known wait. The [jitter](Self::jitter)
+    /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. There is no hint in
+    /// three cases: for a request without a valid key or from a forbidden caller, for a request that costs more than a
+    /// limit can ever admit, and in a gRPC response, because gRPC clients read other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
         self
     }
 
-    /// Sets the maximum wait that a rejection reports, in any of its fields. If the true wait is longer, a client
-    /// retries after `max`, and may be rejected again. By default there is no maximum.
+    /// Sets the maximum wait that a rejection reports in its header fields and in its gRPC details. If the true wait is
+    /// longer than `max`, a client retries after `max`, and may be rejected again. By default there is no maximum.
     #[must_use]
     pub const fn max_reported_wait(mut self, max: Duration) -> Self {
         self.options.max_reported_wait = max;
@@ -38,31 +38,35 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
     /// Sets the status of a rejection where waiting does not help, because the request costs more than a limit can ever
     /// admit. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
-    /// responses and custom responses. The function of a custom response can call [`Rejection::unsatisfiable_cost`].
+    /// responses and [custom responses](Self::rejection_response). The function that makes a custom response can call
+    /// [`Rejection::unsatisfiable_cost`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
         self
     }
 
-    /// Sets the format of the body of a rejection where waiting does not help. The default is the format of [other
-    /// rejections](Self::body).
+    /// Sets the format of the body of a rejection where waiting does not help. The default is the [format](Self::body)
+    /// of all other rejections.
     #[must_use]
     pub const fn never_fits_body(mut self, format: BodyFormat) -> Self {
         self.options.never_fits_body = Some(format);
         self
     }
 
-    /// Reads and discards the body of a rejected HTTP/1.x request before the response is returned: at most `max_bytes`
-    /// of the body, for at most `max_time`. By default the body is not read, and the response has `Connection: close`.
+    /// Lets the responder read and discard the body of a rejected HTTP/1.x request before the response is returned. At
+    /// most `max_bytes` of the body are read, for at most `max_time`. By default the body is not read, and the response
+    /// has `Connection: close`.
     ///
-    /// A client that is still sending when the server closes the connection may lose the response, and a proxy then
-    /// returns 502. If the body is read to its end, the client gets the response, and the connection can be used again.
+    /// A client that is still sending its body when the server closes the connection may lose the response. A proxy in
+    /// this situation may return 502 to its own client. If the body is read to its end, the client gets the response,
+    /// and the connection can be used again.
     ///
     /// If the announced length is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the
-    /// response is returned at once, with `Connection: close`. If a body turns out to be too long, too slow or broken,
-    /// the response is returned at that time, also with `Connection: close`. At most 1,024 bodies are read at the same
-    /// time, by this responder and its clones; further bodies are left unread. HTTP/2 requests are not affected.
+    /// response is returned at once, with `Connection: close`. If reading shows that the body is too long, takes too
+    /// much time or fails, the response is returned at that point, also with `Connection: close`. This responder and
+    /// its clones together read at most 1,024 bodies at the same time. Further bodies are left unread. HTTP/2 requests
+    /// are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
@@ -78,8 +82,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///
     /// # Panics
     ///
-    /// The method itself does not panic. The limited service panics if it rejects a request with a body, to be read,
-    /// outside a tokio runtime with a timer.
+    /// The method itself does not panic. But the limited service panics if it has to read the body of a rejected
+    /// request outside of a tokio runtime whose timer is enabled.
     #[must_use]
     pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody, B> {
         let unread = DrainBody::new(max_bytes, max_time);
@@ -96,8 +100,9 @@ impl Options {
         Waits { wait, extra, max: self.max_reported_wait }
     }
 
-    /// Returns the `Retry-After` of an unknown wait. Returns `None` if waiting does not help, or if the call has no
-    /// valid key.
+    /// Returns the `Retry-After` of a rejection whose wait is unknown: the configured hint or, if that is longer, the
+    /// longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if the call has
+    /// no valid key, or if the caller is forbidden.
     pub(super) fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;

@@ -51,27 +51,28 @@ use crate::store::{MemoryStore, Store};
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
-/// | the last minute, second by second | [`timeline`](RateLimitLayer::timeline) |
-/// | who is denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
+/// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
+/// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
-/// | the number of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
+/// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle` and `priority`; call `top_keys` before `tier`; and call `responder` before
-/// `on_reject`. Call `and` after all methods that configure one of the joined layers: only `and`, `responder`,
-/// `on_reject` and the methods that read counts can follow `and`. The other methods can be called in any order.
+/// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` before `tier`, and call `responder` before
+/// `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods can be called: `and`,
+/// `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be called in any order
+/// before `and`.
 ///
 /// # Shared state
 ///
-/// A layer contains the state of its keys. The layer's clones share this state, and so do all services to which the
-/// layer is applied. axum applies a layer once per route, and all these routes share one budget per key. For a budget
-/// per route, apply a separate layer to each route.
+/// A layer contains the state of its keys. The layer's clones share this state, as do all services to which the layer
+/// is applied. axum applies a layer once per route, and all these routes share one budget per key. For a budget per
+/// route, apply a separate layer to each route.
 ///
 /// # Type parameters
 ///
-/// The type can be named: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
+/// The type can be written out: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
 /// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
 /// [responses](RateLimitLayer::responder), and `S` stores the state.
 pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
@@ -88,7 +89,7 @@ impl RateLimitLayer<PeerIp, TokenBucket> {
 }
 
 impl<K, A: Algorithm> RateLimitLayer<K, A> {
-    /// Creates a layer that limits each `key` with `algorithm`, with state in memory.
+    /// Creates a layer with state in memory. `key` extracts the key of a request, and `algorithm` limits each key.
     #[must_use]
     pub fn new(key: K, algorithm: A) -> Self {
         Self::with_limiter(key, RateLimiter::new(algorithm))
@@ -96,8 +97,8 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
 }
 
 impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
-    /// Creates a layer from `key` and a limiter. Other layers, and code that calls the limiter directly, can share the
-    /// limiter.
+    /// Creates a layer from the key extractor `key` and a limiter. Other layers, and code that calls the limiter
+    /// directly, can share the limiter.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -129,18 +130,18 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         Self { policies: Arc::new(policies), responder: self.responder }
     }
 
-    /// Hides this policy from callers: the policy is in no header fields, and is not named in bodies and gRPC details.
+    /// Hides this policy from callers: no header field reports the policy, and no body and no gRPC details name it.
     ///
-    /// Use this for limits whose state callers must not see, such as one limit for all callers together. The time to
-    /// wait is still reported.
+    /// Use this method for limits whose state callers must not see, such as one limit for all callers together. A
+    /// rejection still reports the time to wait.
     #[must_use]
     pub fn hidden(self) -> Self {
         self.with_info(|info| info.names.hide())
     }
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
-    /// [reject](MissingKey::Reject) them. A request in which the client made the key
-    /// [invalid](crate::key::KeyError::invalid) is always rejected with 400.
+    /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
+    /// [invalid](crate::key::KeyError::invalid). They are rejected: HTTP 400, gRPC `INVALID_ARGUMENT`.
     ///
     /// ```
     /// use tower_throttle::key::MissingKey;
@@ -153,12 +154,13 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.missing = missing)
     }
 
-    /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject) them.
+    /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject)
+    /// them.
     ///
-    /// The first such request is logged (feature `tracing`). When the store decides requests again, this is logged
-    /// once. If a store keeps changing between failing and deciding, ever fewer of the changes are logged. The option
-    /// has no effect with state in memory, which never fails. Layers joined with [`and`](RateLimitLayer::and) have
-    /// their state in memory, so they do not need it.
+    /// With the feature `tracing`, the first such request is logged. When the store has then decided enough requests in
+    /// a row, its recovery is logged, and so is the next failure. The number that is enough doubles with each logged
+    /// failure, up to 1,024. So a store that fails again and again does not fill the log. The option has no effect with
+    /// state in memory, which never fails, and so no effect on layers joined by [`and`](RateLimitLayer::and).
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)
@@ -168,8 +170,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// # Panics
     ///
-    /// Panics if `name` is not 1 to 256 printable ASCII characters, because header fields contain the name. For a name
-    /// from outside the program, use [`try_name`](RateLimitLayer::try_name).
+    /// Panics if `name` does not consist of 1 to 256 printable ASCII characters, because header fields contain the
+    /// name. For a name from outside the program, use [`try_name`](RateLimitLayer::try_name).
     ///
     /// # Examples
     ///
@@ -191,7 +193,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not 1 to 256 printable ASCII characters.
+    /// Returns an error if `name` does not consist of 1 to 256 printable ASCII characters.
     pub fn try_name(self, name: &str) -> Result<Self, PolicyNameError> {
         let mut renamed = Ok(());
         let layer = self.with_info(|info| renamed = info.names.rename(name));
@@ -215,7 +217,7 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder }
     }
 
-    /// Returns the limiter of this layer, to call it directly.
+    /// Returns the limiter of this layer. Code without a layer can call the limiter directly.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter<A, S> {
         &self.policies.set.limiter

@@ -1,4 +1,4 @@
-//! What an operator sees of a layer: its counts, its rejections, and what it would deny in shadow mode.
+//! The methods for the operator of a service: counts, rejections and shadow mode.
 
 use super::RateLimitLayer;
 use crate::algorithm::Algorithm;
@@ -11,15 +11,18 @@ use crate::stats::{PolicyStats, Timeline};
 use crate::store::Store;
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Decides and counts, but admits every call, to show what the limit would do. nginx calls this mode dry run.
+    /// Sets shadow mode. While `shadow` is on, this limit decides and counts calls, but neither denies nor delays any
+    /// call. The counts show what the limit would do. nginx calls this mode dry run.
     ///
-    /// A call that would be denied or queued is admitted at once. It is [counted](Shadow::denied), its request has the
-    /// extension [`ShadowDenied`](crate::middleware::ShadowDenied), and an event of level `debug` is emitted (feature
-    /// `tracing`). Such a call charges nothing, like a denied call. Nothing is reported to callers. When shadow mode is
-    /// turned [off](Shadow::set), the limit is enforced, and the units used until then count. If the layer is joined
-    /// with others, this layer neither denies nor delays a call, and decides after the others have admitted the call.
-    /// Requests without a valid key, and requests of forbidden callers, are still rejected. If the store fails, the
-    /// call is admitted.
+    /// A call that would be denied or queued is admitted at once, and charges nothing. Such a call is
+    /// [counted](Shadow::denied), and an event of level `debug` is emitted (feature `tracing`). An
+    /// [`HttpResponder`](crate::middleware::HttpResponder) adds the extension
+    /// [`ShadowDenied`](crate::middleware::ShadowDenied) to the request. Callers see nothing of this limit. When shadow
+    /// mode is turned [off](Shadow::set), the limit is enforced, and the units that were charged in shadow mode count.
+    ///
+    /// If the layer is joined with others, it decides only the calls that the other layers have admitted. Shadow mode
+    /// does not change how requests without a valid key and requests of forbidden callers are treated: by default, they
+    /// are rejected. If the store fails, the call is admitted.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
@@ -37,8 +40,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.shadow = Some(shadow.clone()))
     }
 
-    /// Counts what this policy does, second by second, in `timeline`, including the response times of the inner
-    /// service. One timeline may be given to several policies, whose counts are then added up.
+    /// Sets a timeline. For each of the last seconds, the timeline counts what this policy does, and records the
+    /// response times of the inner service. If several policies have the same timeline, their counts are added up.
     ///
     /// ```
     /// use tower_throttle::stats::Timeline;
@@ -58,9 +61,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 }
 
 impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Sets a function that is called with each rejection and its request, before the response is made. The function
-    /// cannot change the response: use it for a counter, a log line or an alert of your own. It works for HTTP, gRPC
-    /// and all other services. Call `on_reject` after [`responder`](RateLimitLayer::responder).
+    /// Sets a function that is called with each rejection and the rejected request, before the response is made. The
+    /// function cannot change the response: use it for a counter, a log line or an alert of your own. The function is
+    /// called for HTTP, gRPC and all other services. Call `on_reject` after [`responder`](RateLimitLayer::responder).
     ///
     /// The function runs in the task that calls the service, so it must not block.
     ///
@@ -86,11 +89,11 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
     }
 
-    /// Returns what this policy has counted, over all clones of this layer: its requests by outcome, its requests
-    /// without a valid key, and the events of its store. Reading the counts blocks no request.
+    /// Returns the counts of this policy, to which all clones of this layer add: the requests by outcome, the requests
+    /// without a valid key, and the events of the store. Reading the counts blocks no request.
     ///
     /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
-    /// policies, and shares these counts with the layers from which it was made.
+    /// policies. Clones of the layers that were joined share these counts.
     ///
     /// ```
     /// use tower_throttle::{Quota, RateLimitLayer};
@@ -106,13 +109,14 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         self.policies.infos[0].stats(self.limiter().store().stats())
     }
 
-    /// Gives what this policy has counted to the recorder of the `metrics` facade, if a recorder is installed. Call
-    /// this before each scrape, or every few seconds. [In production](crate::guide::production) lists the names and the
-    /// labels.
+    /// Passes the counts of this policy to the recorder of the `metrics` facade, if a recorder is installed. Call this
+    /// method before each scrape, or every few seconds. [In production](crate::guide::production) lists the names and
+    /// the labels of the metrics.
     ///
-    /// The recorder's counters are set to the counts of the layer, and not added to. So call this for one clone of a
-    /// layer only, and give each policy a [name](RateLimitLayer::name) of its own. The wait of a queued request is
-    /// recorded in a histogram when the request is admitted; for all other requests, the service records nothing.
+    /// The method sets the recorder's counters to the counts of the layer. The method does not add to the recorder's
+    /// counters. So call this method for one clone of a layer only, and give each policy a [name](RateLimitLayer::name)
+    /// of its own. When a queued request is admitted, the service records its wait in a histogram. For all other
+    /// requests, the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         metrics::record(&self.stats());

@@ -1,4 +1,4 @@
-//! The methods of a layer that set functions of the request or of its response.
+//! The methods of a layer for costs, tiers, settlement, exemptions, denied keys and priority.
 
 use super::RateLimitLayer;
 use crate::algorithm::{Algorithm, HasPriority, Tiered};
@@ -9,8 +9,8 @@ use crate::stats::TopKeys;
 use crate::store::{SettleStore, Store};
 
 impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S> {
-    /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. A request with
-    /// a cost of 0 is always allowed.
+    /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. With state in
+    /// memory, this limit never denies a request with a cost of 0.
     ///
     /// ```
     /// use http::Request;
@@ -31,12 +31,12 @@ impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S
 impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     RateLimitLayer<K, Tiered<A>, C, R, S>
 {
-    /// Sets the function that returns the algorithm for a request: for example one limit for free users and another for
-    /// paying users, or one for logins and another for searches.
+    /// Sets the function that returns the algorithm for a request. For example, the function can return one limit for
+    /// free users and another for paying users, or one for logins and another for searches.
     ///
     /// Units that a key uses in one tier count in all tiers: if a user moves to another tier, the usage is not reset.
-    /// See [`Tiered`]. The quota that is reported to clients is that of the chosen algorithm. If you also set a
-    /// [`cost`](RateLimitLayer::cost), set the cost first.
+    /// See [`Tiered`]. Clients see the quota of the chosen algorithm. If you also set a [`cost`](RateLimitLayer::cost),
+    /// set the cost first.
     ///
     /// ```
     /// use http::Request;
@@ -72,21 +72,21 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Sets the function that returns the actual cost of a call from its response, in units of the quota. `None` leaves
-    /// the charge unchanged.
+    /// Sets the function that returns the actual cost of a call, in units of the quota. Its argument is the response to
+    /// the call. If the function returns `None`, the charge of the call stays as it is.
     ///
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
-    /// difference is refunded to the window in which it was charged, as far as the charge still counts. A bucket
-    /// refunds the difference less the units that have been refilled since, and `Smooth::warming_up` refunds it at the
-    /// rate of a warm limiter. If the actual cost is higher, the difference is charged as far as units are available;
-    /// the remaining units never become negative. If the inner service returns an error, or the client disconnects
-    /// before there is a response, the call keeps its charge. Do not use this method with limits of calls in progress,
-    /// which release their units when calls end.
+    /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
+    /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged or, if
+    /// fewer units are available, these units are charged. So the remaining units never become negative. If the inner
+    /// service returns an error, or the client disconnects before there is a response, the charge stays as it is. Do
+    /// not use this method with limits of calls in progress, which release their units when calls end.
     ///
-    /// The header fields of a settled response describe the state after settling, if the store settles at once, as
-    /// [`MemoryStore`](crate::store::MemoryStore) does. If a call is not settled, because the function returned `None`
-    /// or the call was rejected, the header fields describe the state at the decision. The
-    /// [`Decision`](crate::Decision) in the request's extensions always describes the state at the decision.
+    /// If the store settles a call at once, as [`MemoryStore`](crate::store::MemoryStore) does, the header fields of
+    /// the response describe the state after the settlement. In all other cases, for example if the function returned
+    /// `None` or the call was rejected, the header fields describe the state at the decision. The
+    /// [`Decision`](crate::Decision) in the request's extensions describes the state at the decision, too.
     ///
     /// ```
     /// use axum::response::Response;
@@ -100,8 +100,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// # let _: axum::Router = axum::Router::new().layer(logins);
     /// ```
     ///
-    /// Until its response is ready, each call counts with its whole charge, so callers cannot exceed the limit with
-    /// many calls at once.
+    /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
+    /// charged, callers cannot exceed the limit by many calls at once.
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
     where
@@ -119,11 +119,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Exempts requests that match `condition` from this limit.
     ///
-    /// The condition is a closure that names its argument's type, or [`Paths`](crate::key::Paths),
+    /// The condition is a closure that states the type of its argument, or [`Paths`](crate::key::Paths),
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) or
     /// [`GrpcReflection`](crate::key::GrpcReflection). If `unless` is called twice, requests that match either
-    /// condition are exempt. Exempt requests need no key, but a caller that is [on a deny
-    /// list](crate::key::PeerIp::deny) is still rejected. To switch a limit off by configuration, use
+    /// condition are exempt. Exempt requests need no key. But an exempt request is still rejected if its caller is [on
+    /// a deny list](crate::key::PeerIp::deny). To switch a limit off by configuration, use
     /// [`shadow`](RateLimitLayer::shadow).
     ///
     /// ```
@@ -150,18 +150,19 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Counts the keys that this policy denies most often in `top`, each labelled by a hash with a random seed. See
-    /// [`TopKeys`].
+    /// Sets a list of the keys that this policy denies most often: each denial is counted in `top`. The list shows a
+    /// hash of each key, with a random seed. See [`TopKeys`].
     ///
-    /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode count.
+    /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
     #[must_use]
     pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, S> {
         self.watched(top, HashLabel)
     }
 
-    /// Counts the keys that this policy denies most often in `top`, each with the label that the function returns.
+    /// Sets a list of the keys that this policy denies most often: each denial is counted in `top`. The list shows each
+    /// key by the string that the function `label` returns.
     ///
-    /// A label is shown as it is: leave out what readers of the list must not see, such as an API key.
+    /// The string is shown as it is. So it must not contain what readers of the list must not see, such as an API key.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -191,8 +192,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Sets the function that returns whether a request has priority. If the algorithm is a [window with
-    /// priority](crate::algorithm::Priority), such requests can wait for the next window instead of being rejected. If you also set a [`cost`](RateLimitLayer::cost), set the cost first.
+    /// Sets the function that returns whether a request has priority. The algorithm must be a [window with
+    /// priority](crate::algorithm::Priority), alone or within [`Tiered`] or [`Lockout`](crate::algorithm::Lockout).
+    /// Requests with priority can wait for the next window instead of being rejected. If you also set a
+    /// [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
     /// use http::Request;

@@ -1,4 +1,4 @@
-//! Several policies, each with its own key: a request is charged by all of them or by none.
+//! Several policies that decide together, each with its own key.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, Joint
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
-/// A request is admitted if both policies allow it, and is then charged by both. If one policy denies the request,
-/// neither policy charges it.
+/// A request is admitted if both policies allow it. Then both policies charge the request. If one policy denies the
+/// request, neither policy charges it.
 #[derive(Clone, Debug)]
 pub struct And<P, Q>(P, Q);
 
@@ -53,8 +53,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second policy always runs: its error for a forbidden caller takes precedence over a missing key of the
-        // first.
+        // The second policy runs even if the first has no key. If the second finds that the caller is forbidden, this
+        // error is returned instead of the error of the first.
         match self.1.gather(others, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
@@ -89,7 +89,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, 
 }
 
 impl<P, Q> And<P, Q> {
-    /// Returns the verdict on a request that was admitted by all policies that are not in shadow mode.
+    /// Returns the verdict on a request that all policies have admitted, apart from those in shadow mode. Lets the
+    /// policies in shadow mode decide the request.
     fn admitted<Req>(
         &self,
         infos: &[PolicyInfo],

@@ -1,4 +1,4 @@
-//! The part of a policy that has the same type for all policies: its name, its switches and its counters.
+//! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use crate::observe::Observer;
 use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats, Timeline};
 use crate::store::BoxError;
 
-/// The name, the switches and the counters of one policy.
+/// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     pub(in crate::middleware) names: PolicyNames,
     pub(in crate::middleware) missing: MissingKey,
     pub(in crate::middleware) on_store_error: OnStoreError,
     pub(in crate::middleware) shadow: Option<Shadow>,
-    /// `true` if the algorithm is chosen for each request, so that it can differ from the limiter's own.
+    /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
+    /// own.
     pub(in crate::middleware) is_tiered: bool,
-    /// The counters, shared by all clones of the layer: of calls, of keys, and of errors of the store.
+    /// The counters of calls. All clones of the layer share these counters, `keys` and `store_errors`.
     pub(in crate::middleware) calls: Arc<CallCounts>,
     keys: Arc<KeyCounters>,
     store_errors: Arc<AtomicU64>,
@@ -60,13 +61,14 @@ impl PolicyInfo {
         self.shadow.as_ref().is_some_and(Shadow::is_on)
     }
 
-    /// Returns whether a request is admitted if the store cannot decide it.
+    /// Returns whether requests that the store cannot decide are admitted.
     pub(in crate::middleware) fn admits_on_store_error(&self) -> bool {
         self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
     }
 
-    /// Counts and logs a request without a valid key. Returns the shared key if the request is charged to it, `None` if
-    /// the request is not limited, or the error if the request is rejected.
+    /// Counts a request without a valid key or of a forbidden caller. Unless the caller is forbidden, the observer may
+    /// log the error. Returns the shared key if the request is charged to this key, `None` if the request is not
+    /// limited, or the error if the request is rejected.
     #[cold]
     pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
@@ -94,7 +96,7 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Counts a call that was decided, unless the store counts the calls itself.
+    /// Counts a call by its decision, unless the store counts the calls.
     #[inline]
     pub(super) fn count(&self, decision: &Decision, in_shadow: bool) {
         if !self.calls.is_by_shard() {
@@ -102,7 +104,8 @@ impl PolicyInfo {
         }
     }
 
-    /// Counts a call whose decision was awaited, unless the store counts the calls itself.
+    /// Counts a call that had to wait for its decision, unless the store counts the calls. A call that was delayed is
+    /// also counted as queued.
     pub(super) fn count_wait(&self, decision: &Decision) {
         if !self.calls.is_by_shard() && !decision.delay().is_zero() {
             self.calls.add(CallOutcome::Queued);
@@ -110,7 +113,7 @@ impl PolicyInfo {
         self.count(decision, self.is_in_shadow());
     }
 
-    /// Returns what this policy has counted. `store` has the counts of its store.
+    /// Returns the counts of this policy. `store` contains the counts of its store.
     pub(in crate::middleware) fn stats(&self, store: StoreStats) -> PolicyStats {
         PolicyStats {
             name: self.name().to_owned(),
@@ -121,7 +124,8 @@ impl PolicyInfo {
         }
     }
 
-    /// Logs the decision of a rejected request, if it is a denial.
+    /// Logs the decision of this policy on a rejected request, if the decision is a denial. If the request costs more
+    /// than the limit can ever admit, logs this fact once.
     pub(in crate::middleware) fn log_denial(&self, decision: &Decision) {
         if !decision.is_allowed() {
             self.observer.denied(self.name(), decision);
@@ -145,14 +149,15 @@ impl PolicyInfo {
         self.observer.store_error(self.name(), error, self.admits_on_store_error());
     }
 
-    /// Logs that the store decides again, if it failed before.
+    /// Tells the observer that the store has decided a request. If a failure was logged before, the observer may log
+    /// that the store decides again.
     #[inline]
     pub(super) fn log_store_decided(&self) {
         self.observer.store_decided(self.name());
     }
 }
 
-/// A clone has an observer of its own, so it logs each kind of mistake again.
+/// A clone has its own observer, so the clone logs each kind of mistake again.
 impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The part that a single policy has in a joint decision.
+//! The part of a single policy in a joint decision.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
 use crate::store::{Decided, Few, JointRequest, Permit};
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
-    /// If the extractor watches keys, lets it count the key of a denied request.
+    /// Lets the extractor count the key of a request that this policy denied, if the extractor counts denied keys.
     pub(super) fn watch_key<Req>(&self, info: &PolicyInfo, request: &Req, outcome: Option<&Outcome>)
     where
         K: KeyExtractor<Req>,
@@ -25,7 +25,8 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
         }
     }
 
-    /// Returns the key that [`key`](Self::key) returns, without counting and logging an error a second time.
+    /// Returns the key of the request, as [`key`](Self::key) does, but neither counts nor logs an error, because `key`
+    /// has already done so. For an error, returns `None`, unless the request is charged to the shared key.
     pub(super) fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,

@@ -1,4 +1,4 @@
-//! The counters of requests without a valid key.
+//! The counters of requests without a valid key and of requests from forbidden callers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

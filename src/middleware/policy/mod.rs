@@ -1,5 +1,6 @@
-//! The policies of a layer. Each policy has a key, a limiter and options, whose types are generic, and a
-//! [`PolicyInfo`](info), whose type is the same for all policies, with what is reported, logged and counted.
+//! The policies of a layer. Each policy has a key, a limiter and options, whose types are generic. It also has a
+//! [`PolicyInfo`](info), whose type is the same for all policies. The `PolicyInfo` contains the name, the settings and
+//! the counters of the policy.
 
 pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
@@ -28,7 +29,8 @@ use crate::limiter::RateLimiter;
 use crate::stats::StoreStats;
 use crate::store::{Attempt, MemoryStore, Store};
 
-/// One policy: the key, the limiter, and the options of a request, such as its cost.
+/// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
+/// its cost.
 pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
     pub(super) key: K,
     pub(super) limiter: RateLimiter<A, S>,
@@ -43,7 +45,7 @@ impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
 }
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
-    /// Returns the key that the request is charged to, or `None` if the request is not limited.
+    /// Returns the key to which the request is charged, or `None` if the request is not limited.
     #[inline]
     fn key<Req>(&self, info: &PolicyInfo, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
@@ -55,7 +57,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         }
     }
 
-    /// Returns the attempt of a request. If the algorithm queues the request, it waits at most `max_wait`.
+    /// Returns the [`Attempt`] that is passed to the store for a request. If the algorithm queues the request, the
+    /// request waits at most `max_wait`.
     #[inline]
     fn attempt<'a>(
         &self,
@@ -73,8 +76,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if options.is_settled { attempt.with_reservation() } else { attempt }
     }
 
-    /// Returns what is kept of a decision that `algorithm` made, beside the decision itself. If `algorithm` is `None`,
-    /// the limiter's own algorithm made the decision, and there is nothing to keep unless that algorithm was replaced.
+    /// Returns the details that are kept with a decision that `algorithm` made. If `algorithm` is `None`, the limiter's
+    /// own algorithm made the decision. Then the result is `None`, unless the limiter's algorithm was replaced.
     #[inline(always)]
     fn details(&self, algorithm: Option<&A>) -> Option<Box<OutcomeDetails>> {
         match (algorithm, self.limiter.algorithm()) {

@@ -1,7 +1,9 @@
-/// The treatment of requests that the store could not decide, because it failed or did not answer in time.
+/// The treatment of requests that the store could not decide, because the store failed or did not answer in time.
 ///
 /// A store in memory never fails. A store in Redis can have a [fallback](crate::guide::many_machines), a limiter in
-/// memory that decides while Redis fails. Requests that the fallback decides are not affected by this setting.
+/// memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In [shadow
+/// mode](crate::middleware::RateLimitLayer::shadow), a request that the store could not decide is admitted with either
+/// setting.
 ///
 /// ```no_run
 /// use tower_throttle::middleware::OnStoreError;
@@ -13,7 +15,7 @@
 /// # use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 /// let redis = RedisStore::connect("redis://127.0.0.1").await?;
 /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100))).name("api").store(redis).build()?;
-/// // while Redis is gone, the service goes on without its limit
+/// // while Redis fails, requests are not limited
 /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter).on_store_error(OnStoreError::Allow);
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// # Ok(())
@@ -21,11 +23,11 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default: while the store fails, no request is
-    /// admitted that the limit would have denied.
+    /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default, so that no request above the limit is
+    /// admitted while the store fails.
     #[default]
     Reject,
-    /// Admits the request without a limit, and reports no limit to the caller. Use this only if the service can do
-    /// without the limit for a while.
+    /// Admits the request without a limit, and reports no limit to the caller. Use this setting only if the service can
+    /// do without the limit for a while.
     Allow,
 }

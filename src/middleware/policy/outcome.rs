@@ -1,4 +1,4 @@
-//! The outcomes of the policies for a request, which are kept until the response is made.
+//! The outcomes of a request: one for each policy that decided it. They are kept until the response is made.
 
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
@@ -7,31 +7,33 @@ use crate::decision::Decision;
 use crate::stats::{CallOutcome, Event};
 use crate::store::Reservation;
 
-/// The decision of one policy, as it is kept until the response is made.
+/// The decision of one policy, with what is needed until the response is made.
 #[derive(Debug)]
 pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
-    /// The charge to settle. Empty unless the request's cost is settled.
+    /// The charge that is to be settled when the response is known. Empty if there is no such charge, for example if
+    /// the layer does not settle costs.
     pub(in crate::middleware) reservation: Reservation,
-    /// What few requests have. Boxed, so that the outcome of all others stays small.
+    /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     pub(in crate::middleware) details: Option<Box<OutcomeDetails>>,
 }
 
 /// The part of an [`Outcome`] that few requests have.
 #[derive(Debug, Default)]
 pub(in crate::middleware) struct OutcomeDetails {
-    /// The quotas of the algorithm that decided. Empty if these are the quotas that the policy was created with.
+    /// The quotas of the algorithm that decided the request. Empty if these are the quotas with which the policy was
+    /// created.
     pub(in crate::middleware) quotas: Vec<QuotaPolicy>,
-    /// `true` if the algorithm was chosen for the request.
+    /// `true` if a function chose the algorithm for the request.
     pub(in crate::middleware) is_tiered: bool,
     /// The units that the call has borrowed from the next window.
     pub(in crate::middleware) borrowed: u64,
 }
 
 impl OutcomeDetails {
-    /// Creates the details of a decision that `algorithm` made. A tuple of algorithms has several quotas.
+    /// Creates the details of a decision that `algorithm` made.
     pub(super) fn boxed(algorithm: &impl Algorithm, is_tiered: bool) -> Box<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
@@ -40,8 +42,8 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
-    /// Returns the quotas of the algorithm that decided. Empty if these are the quotas that the policy was created
-    /// with.
+    /// Returns the quotas of the algorithm that decided the request. Empty if these are the quotas with which the
+    /// policy was created.
     #[inline]
     pub(in crate::middleware) fn quotas(&self) -> &[QuotaPolicy] {
         self.details.as_ref().map_or(&[], |details| &details.quotas)
@@ -64,7 +66,8 @@ impl Outcome {
     }
 }
 
-/// Returns the policies that limited a request, each with its outcome.
+/// Returns the policies that have an outcome for a request, each with its outcome. A policy from which the request is
+/// exempt has none.
 #[inline]
 pub(in crate::middleware) fn limited<'a>(
     infos: &'a [PolicyInfo],
@@ -80,10 +83,10 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
 }
 
-/// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether all policies
-/// together admitted the request. Returns the reading of the first timeline's clock, from which the response time
-/// counts.
-// Inlined, so that the loop over a single policy disappears.
+/// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether the request was
+/// admitted. Returns the clock reading from which the response time is measured: the first timeline's. Returns zero if
+/// no policy with an outcome has a timeline.
+// This function is inlined, so that the loop over a single policy disappears.
 #[inline(always)]
 pub(in crate::middleware) fn record_decisions(
     infos: &[PolicyInfo],
@@ -107,8 +110,8 @@ pub(in crate::middleware) fn record_decisions(
     started.unwrap_or(Nanos::ZERO)
 }
 
-/// Records the end of a request in the timelines of its policies. `started` is what
-/// [`record_decisions`] returned for the request.
+/// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is
+/// what [`record_decisions`] returned for the request.
 #[inline(always)]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],
@@ -128,8 +131,9 @@ pub(in crate::middleware) fn record_end(
     }
 }
 
-/// Returns a word for the outcome of a request: the denial, if a policy denied it; or else whether it was denied in
-/// shadow mode, queued or admitted. Returns `None` if no policy limited the request.
+/// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial.
+/// Otherwise, the word says whether the request was denied in shadow mode, queued or admitted, in this order of
+/// precedence. Returns `None` if no policy has an outcome.
 pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
         decision if decision.is_allowed() && !decision.delay().is_zero() => CallOutcome::Queued,

@@ -1,4 +1,5 @@
-//! The name of a policy, and the parts of responses that contain the name. They are built once and sent many times.
+//! The name of a policy, and the parts of responses that contain the name. These parts are built once and sent many
+//! times.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::middleware::response::structured_field;
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
 
-/// The labels of a policy: one label for each of its limits, in the order of the limits.
+/// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`Algorithm::for_each_policy`].
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyNames {
     names: Box<[PolicyName]>,
@@ -31,7 +32,8 @@ impl PolicyNames {
         names
     }
 
-    /// Gives the name `name` to all labels; the second label and all further labels are numbered.
+    /// Gives the name `name` to all limits. A number is appended to the name of the second limit and of all further
+    /// limits.
     pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
@@ -48,7 +50,8 @@ impl PolicyNames {
         self.hidden
     }
 
-    /// Numbers the labels whose name is in `taken`: `default`, `default-2`, `default-3`. Adds all names to `taken`.
+    /// Appends a number to each name that is already in `taken`: `default`, `default-2`, `default-3`. Adds all names to
+    /// `taken`.
     pub(in crate::middleware) fn deduplicate(&mut self, taken: &mut HashSet<String>) {
         for label in &mut self.names {
             let mut name = label.given.clone();
@@ -74,20 +77,21 @@ impl PolicyNames {
     }
 }
 
-/// The label of one limit: its name, and the parts of responses that depend only on the name and the quota.
+/// The name and the quota of one limit, and the parts of responses that depend on nothing else.
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: Arc<str>,
-    /// The name that was set, without the number that makes the label's name unique.
+    /// The name that was set. It lacks the number that makes `name` unique.
     given: String,
     policy: QuotaPolicy,
-    /// The value of `RateLimit-Policy`.
+    /// The item of `RateLimit-Policy`.
     pub(in crate::middleware) policy_field: HeaderValue,
-    /// The item of `RateLimit`, up to the number of remaining units.
+    /// The start of the item of `RateLimit`, up to the place of the remaining units.
     pub(in crate::middleware) item: String,
-    /// The body of a rejection with status 429.
+    /// The body of a rejection with status 429, if no other policy that is visible to callers denied the request.
     pub(in crate::middleware) exceeded: Bytes,
-    /// The body of a rejection with status 503, sent if the limiter is closed or its key table is full.
+    /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
+    /// its store failed.
     pub(in crate::middleware) reduced: Bytes,
 }
 
@@ -121,7 +125,8 @@ impl PolicyName {
         self.item.strip_suffix(";r=").unwrap_or(&self.item)
     }
 
-    /// Returns the name with a number, cut to the maximum length.
+    /// Returns the name that was set, with `number` appended. The name is cut so that the result does not exceed the
+    /// maximum length.
     fn numbered(&self, number: u32) -> String {
         let number = format!("-{number}");
         // Names are ASCII, so each index is a character boundary.

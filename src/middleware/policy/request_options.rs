@@ -1,7 +1,7 @@
 use crate::algorithm::{Algorithm, Tiered};
 
-/// Returns the options of each request. [`UnitCost`] is the default; methods of the layer wrap it, such as `cost` and
-/// `tier`.
+/// Returns the options of each request. [`UnitCost`] is the default. The layer's method `cost` replaces the default,
+/// and `tier`, `settle` and `priority` wrap the options that are already set.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot choose the cost, the tier or the priority of a request of type `{Req}`",
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
@@ -14,18 +14,18 @@ pub trait RequestOptions<Req, Key, A> {
 /// The options of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<A> {
-    /// The cost, in units of the quota. A cost of 0 is always allowed.
+    /// The cost, in units of the quota.
     pub(super) cost: u64,
     /// The algorithm, if it is not the limiter's own.
     pub(super) algorithm: Option<A>,
     pub(super) has_priority: bool,
-    /// `true` if the cost is settled by the response.
+    /// `true` if the cost is settled when the response is known.
     pub(super) is_settled: bool,
 }
 
 /// Options that can determine the actual cost of a request from its response.
 pub trait SettleResponse<Res> {
-    /// Returns the actual cost of the request, in units of the quota, or `None` to leave its charge unchanged.
+    /// Returns the actual cost of the request, in units of the quota. With `None`, the charge stays as it is.
     #[inline]
     fn actual(&self, _response: &Res) -> Option<u64> {
         None
@@ -45,7 +45,7 @@ impl<Req, Key, A> RequestOptions<Req, Key, A> for UnitCost {
 
 impl<Res> SettleResponse<Res> for UnitCost {}
 
-/// A cost that a function returns. Created by [`cost`](crate::middleware::RateLimitLayer::cost).
+/// The cost that a function returns for each request. Created by [`cost`](crate::middleware::RateLimitLayer::cost).
 #[derive(Clone, Copy, Debug)]
 pub struct CostFn<F>(F);
 
@@ -83,7 +83,7 @@ macro_rules! options {
 }
 
 options! {
-    /// An algorithm that a function chooses for each request. Created by
+    /// The algorithm that a function chooses for each request with a key of its own. Created by
     /// [`tier`](crate::middleware::RateLimitLayer::tier).
     TierFn
 }

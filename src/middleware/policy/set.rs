@@ -1,4 +1,4 @@
-//! The policies of a layer, and how they decide a request.
+//! The policies of a layer, and the traits by which they decide a request.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -12,8 +12,8 @@ use crate::key::KeyError;
 use crate::stats::{PolicyStats, StoreStats};
 use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
 
-/// The policies of a layer. `infos` has the part of each policy whose type is the same for all policies, in order.
-/// `set` has the keys, the limiters and the options, and decides.
+/// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
+/// contains the keys, the limiters and the options, and decides the requests.
 #[derive(Clone, Debug)]
 pub struct Policies<P> {
     pub(in crate::middleware) infos: Box<[PolicyInfo]>,
@@ -21,7 +21,7 @@ pub struct Policies<P> {
 }
 
 impl<P: PolicyCount> Policies<P> {
-    /// Returns what each policy has counted.
+    /// Returns the counts of each policy.
     pub(in crate::middleware) fn stats(&self) -> Vec<PolicyStats> {
         let mut stores = Vec::new();
         self.set.store_stats(&mut stores);
@@ -34,7 +34,7 @@ impl<P> Policies<P> {
         Self { infos: Box::new([info]), set: policy }
     }
 
-    /// Joins two lists of policies. A name that is already used is numbered.
+    /// Joins two lists of policies. If several limits have the same name, a number is appended to all but the first.
     pub(in crate::middleware) fn joined<Q, T>(
         self,
         other: Policies<Q>,
@@ -49,28 +49,29 @@ impl<P> Policies<P> {
     }
 }
 
-/// Policies whose number is a constant.
+/// One policy or several policies. Their number is the constant `COUNT`.
 pub trait PolicyCount {
     const COUNT: usize;
 
-    /// Returns whether a request can be queued, so that its maximum wait matters.
+    /// Returns whether a request can be queued. Only then is `max_wait` needed.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
-    /// Appends the counts of the store of each policy.
+    /// Appends, for each policy, the counts of its store.
     fn store_stats(&self, all: &mut Vec<StoreStats>);
 }
 
 /// Policies that decide requests of type `Req`. Only this crate implements the trait.
 ///
-/// `infos` has the [`PolicyInfo`] of each policy, in order.
+/// `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies.
 pub trait PolicySet<Req>: PolicyCount {
-    /// The outcome of each policy: `None` for a policy that did not limit the request. The default contains no outcome.
+    /// The outcome of each policy. `None` if the policy has not decided the request, for example because the request is
+    /// exempt. The default contains no outcome.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
 
     type Wait: Future;
 
-    /// Decides a request. If the request is queued, it waits at most `max_wait`. Otherwise, the outcomes are written to
-    /// `outcomes`, which is the default before.
+    /// Decides a request. If the request is queued, it waits at most `max_wait`. If the decision is made at once, the
+    /// outcomes are written to `outcomes`. The caller passes the default as `outcomes`.
     fn decide(
         &self,
         infos: &[PolicyInfo],
@@ -79,8 +80,8 @@ pub trait PolicySet<Req>: PolicyCount {
         outcomes: &mut Self::Outcomes,
     ) -> Progress<Self::Wait>;
 
-    /// Returns the verdict on a request that was queued, from the result of its wait. The outcomes are written to
-    /// `outcomes`, which is the default before.
+    /// Returns the verdict on a request that had to wait, from the result of its wait. The outcomes are written to
+    /// `outcomes`. The caller passes the default as `outcomes`.
     fn waited(
         &self,
         infos: &[PolicyInfo],
@@ -89,30 +90,31 @@ pub trait PolicySet<Req>: PolicyCount {
         outcomes: &mut Self::Outcomes,
     ) -> Verdict;
 
-    /// Lets the extractors that watch keys count the keys that were denied.
+    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
-/// Policies that can settle the cost of a request by its response, of type `Res`. Only this crate implements the trait.
+/// Policies that can settle the cost of a request when its response, of type `Res`, is known. Only this crate
+/// implements the trait.
 #[diagnostic::on_unimplemented(
     message = "a call limited by `{Self}` cannot be settled by a response of type `{Res}`",
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
 )]
 pub trait SettlePolicies<Res>: PolicyCount {
-    /// Settles the outcomes that have a reservation. `outcomes` has one element for each policy.
+    /// Settles each outcome that has a reservation. `outcomes` has one element for each policy.
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// Policies that can be decided together with others. Only this crate implements the trait, for policies with state in
-/// memory.
+/// Policies that can decide a request together with others. Only this crate implements the trait, and only for policies
+/// with state in memory.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
     note = "the key extractor must know the requests, and the limiter must have its state in memory; in Redis, several limits on one \
             key are a tuple of algorithms"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
-    /// Appends each policy's part of the joint decision: `None` if the policy does not limit the request or is in
-    /// shadow mode.
+    /// Appends one element to `parts` for each policy: its part of the joint decision. `None` if the request is exempt
+    /// from the policy, or if the policy is in shadow mode.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
@@ -121,11 +123,11 @@ pub trait JointPolicy<Req>: PolicyCount {
         parts: &mut Few<Option<JointRequest<'a>>>,
     ) -> Result<(), KeyError>;
 
-    /// Appends the outcome of each policy, made from its decision.
+    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
 
-    /// Lets each policy in shadow mode decide a request that the other policies have admitted. Each policy decides
-    /// alone.
+    /// Lets each policy in shadow mode decide a request that the policies outside of shadow mode have admitted. The
+    /// policies in shadow mode decide one after another, and not together.
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
@@ -134,14 +136,14 @@ pub trait JointPolicy<Req>: PolicyCount {
         permit: &mut Permit,
     );
 
-    /// Lets the extractors that watch keys count the keys that were denied.
+    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
-/// The outcomes of policies that were decided together. Those of two policies need no allocation.
+/// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
 pub(in crate::middleware) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
 
-/// A verdict, or the wait for it.
+/// A verdict, or the wait for a verdict.
 #[derive(Debug)]
 pub enum Progress<W> {
     Ready(Verdict),
@@ -151,8 +153,8 @@ pub enum Progress<W> {
 /// The result of a decision about a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// All policies admitted the request. The permit is that of a call that is in progress until its response has
-    /// ended.
+    /// All policies admitted the request. If a policy limits calls in progress, the permit is held until the response
+    /// has ended. Otherwise, the permit is empty.
     Admitted(Permit),
     Rejected(Rejected),
 }

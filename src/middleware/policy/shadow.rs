@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::decision::Decision;
 
-/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow). It counts the calls that would have been
-/// denied or queued.
+/// A switch for [shadow mode](crate::middleware::RateLimitLayer::shadow), and a counter of the calls that would have
+/// been denied or queued.
 ///
 /// Clones share the switch and the count. Keep a clone to turn shadow mode off while the server runs.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ impl Shadow {
         Self { inner: Arc::new(Inner { on: AtomicBool::new(true), denied: AtomicU64::new(0) }) }
     }
 
-    /// Turns shadow mode on or off. While it is off, the limit is enforced.
+    /// Turns shadow mode on or off. While shadow mode is off, the limit is enforced.
     pub fn set(&self, on: bool) {
         self.inner.on.store(on, Ordering::Relaxed);
     }

@@ -15,7 +15,8 @@ use crate::key::{KeyExtractor, StoreKey};
 use crate::store::{Acquired, BoxError, KeyedStore, Permit, Store};
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
-    /// Decides a request whose key is known, and sets its outcome, unless the request is queued.
+    /// Decides a request whose key is known. If the decision is made at once, sets `outcome`. Otherwise, returns the
+    /// wait for the decision.
     #[inline(always)]
     pub(super) fn decide_alone<Req>(
         &self,
@@ -32,7 +33,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     {
         let options = self.options.options(request, key.key());
         let in_shadow = info.is_in_shadow();
-        // In shadow mode every request is admitted at once, so a request must not wait.
+        // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
@@ -50,8 +51,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     }
 }
 
-/// Returns the verdict on a request, and takes the permit out of its outcome. In shadow mode, a denial is counted, and
-/// the request is admitted.
+/// Returns the verdict on a request, and moves the permit from the outcome to the verdict. If the request is denied in
+/// shadow mode, counts the denial and admits the request.
 #[inline]
 fn verdict(info: &PolicyInfo, outcome: &mut Outcome) -> Verdict {
     let is_allowed = outcome.decision.is_allowed();
@@ -61,8 +62,8 @@ fn verdict(info: &PolicyInfo, outcome: &mut Outcome) -> Verdict {
     if !is_allowed {
         info.record_shadow_denial(&outcome.decision);
     }
-    // A permit is kept with the response. Any other reservation stays with the outcome, until the response settles the
-    // cost.
+    // A permit is kept until the response has ended. Any other reservation stays in the outcome until the cost is
+    // settled.
     let permit = match outcome.reservation.is_permit() {
         true => Permit::new(mem::take(&mut outcome.reservation)),
         false => Permit::default(),

@@ -1,4 +1,4 @@
-//! The wait of a queued call.
+//! The wait for a decision that is not made at once: the call is queued, or the store replies later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,18 +11,19 @@ use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store::{BoxError, Reservation};
 
-/// The decision on a queued call.
+/// The result of a wait: the decision on the call, and what the call needs afterwards.
 #[derive(Debug)]
 pub struct WaitResult<A> {
     pub(super) decision: Decision,
     pub(super) algorithm: Option<A>,
     pub(super) reservation: Reservation,
-    /// The units that the call has borrowed, if it has waited.
+    /// The units that the call has borrowed from the next window if it was delayed: its cost, or 0 if it has no
+    /// priority.
     pub(super) borrows: u64,
 }
 
 pin_project! {
-    /// A pending decision of the store, with the call's algorithm.
+    /// A wait for the decision of the store, with the call's algorithm.
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]
@@ -34,15 +35,15 @@ pin_project! {
 }
 
 impl<W, A> PolicyWait<W, A> {
-    /// Creates the wait of a call that borrows that number of units if it waits.
+    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units.
     pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: &Arc<CallCounts>) -> Self {
         let undecided = Undecided(Some(calls).filter(|calls| !calls.is_by_shard()).cloned());
         Self { wait, algorithm, borrows, undecided }
     }
 }
 
-/// A call that is not decided yet. If the store does not count calls itself, the call is counted as cancelled when it
-/// is dropped before its decision.
+/// A call that is not decided yet. If this value is dropped before the decision, the call is counted as cancelled.
+/// `None` if the store counts the call, or if the decision has been made.
 #[derive(Debug)]
 struct Undecided(Option<Arc<CallCounts>>);
 

@@ -22,7 +22,7 @@ use crate::store::BoxError;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorResponder;
 
-/// The error of a service that is limited with [`ErrorResponder`].
+/// The error of a service whose layer has the responder [`ErrorResponder`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E> {
@@ -32,9 +32,9 @@ pub enum Error<E> {
     /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
     /// or the caller is [forbidden](KeyError::is_forbidden).
     Key(KeyError),
-    /// The store failed to decide.
+    /// The store could not decide the call.
     Store(BoxError),
-    /// The inner service failed.
+    /// The inner service returned an error.
     Inner(E),
 }
 
@@ -53,8 +53,8 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     }
 }
 
-/// The inner error is displayed in place of this error, and is not returned as its source. So the inner error need not
-/// implement [`std::error::Error`]: the boxed errors of tower's own middleware do not.
+/// [`Error::Inner`] is displayed as the inner error itself, and has no source. So the inner error need not implement
+/// [`std::error::Error`]. For example, the boxed errors of tower's own middleware do not implement it.
 impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -82,8 +82,8 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
             Rejection::Limited(reports) => {
                 let denials =
                     reports.iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed());
-                // `None` means that waiting does not help or that the wait is unknown, and counts as the longest wait.
-                // A denial by a closed limiter takes precedence.
+                // `None` means that waiting does not help or that the wait is unknown. It is treated as the longest
+                // wait. A denial by a closed limiter takes precedence, and then a denial because of a full key table.
                 let wait =
                     |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
                 let denial =

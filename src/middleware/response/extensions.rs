@@ -1,4 +1,4 @@
-//! Extensions of a request for handlers, and of a response for outer layers.
+//! The extension of a request for handlers, and the extension of a response for outer layers.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use super::report::PolicyReport;
 use crate::decision::Decision;
 
-/// The decisions of all policies that admitted a request, by name: an extension of the request, if
-/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
+/// The decisions of all policies that admitted a request, by name. If
+/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on, this is an extension of the request.
 ///
 /// If several layers limit a request, the decisions of the outer layers come first. In axum, a handler takes
 /// `Extension<Decisions>` as an argument. The decisions of policies that are hidden from callers are included.
@@ -16,7 +16,7 @@ use crate::decision::Decision;
 pub struct Decisions(SmallVec<[(Arc<str>, Decision); 2]>);
 
 impl Decisions {
-    /// Returns the decision of the first policy with that name.
+    /// Returns the decision of the first policy with the name `policy`.
     #[must_use]
     pub fn get(&self, policy: &str) -> Option<&Decision> {
         self.iter().find(|(name, _)| *name == policy).map(|(_, decision)| decision)
@@ -32,12 +32,12 @@ impl Decisions {
     }
 }
 
-/// The policy that denied a request: an extension of the response, if
-/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on.
+/// The policy that denied a request, and its decision. If
+/// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on, this is an extension of the response.
 ///
-/// The extension is for outer layers, such as a layer that records metrics. It is not sent to the caller, and it also
-/// names policies that are hidden from callers. If several policies denied the request, the extension has the one with
-/// the longest wait; an unknown wait counts as the longest.
+/// The extension is for outer layers, such as a layer that records metrics. It is not sent to the caller, and can
+/// contain a policy that is hidden from callers. If several policies denied the request, the extension contains the
+/// policy with the longest wait. A wait that is unknown or does not help is treated as the longest.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     policy: Arc<str>,
@@ -59,7 +59,7 @@ impl Rejected {
         &self.policy
     }
 
-    /// Returns the decision of that policy, which is a denial.
+    /// Returns the decision of the policy. It is a denial.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }

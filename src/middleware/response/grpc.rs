@@ -1,5 +1,5 @@
-//! Rejections for gRPC: HTTP 200, no body, the status in the header block ("Trailers-Only" in the gRPC over HTTP/2
-//! protocol).
+//! Rejections for gRPC: HTTP 200 without a body, with the gRPC status in the header block ("Trailers-Only" in the gRPC
+//! over HTTP/2 protocol).
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,8 +21,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The maximum wait after which clients are asked to retry automatically. Such a client waits for exactly the time in
-/// the response (gRFC A6).
+/// The maximum wait that is sent to clients as a pushback. A client that retries automatically waits for exactly this
+/// time (gRFC A6).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderV
     let kind = requested.as_bytes().to_ascii_lowercase();
     let rest = kind.strip_prefix(b"application/grpc")?;
     match rest {
-        // gRPC-Web clients require the content type of their request.
+        // gRPC-Web clients require that the response has the content type of their request.
         [b'-', b'w', b'e', b'b', ..] => Some(requested.clone()),
         [] | [b'+' | b';', ..] => Some(PLAIN),
         _ => None,
@@ -79,7 +79,7 @@ pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Returns the response to a rejected call, which reports `wait`.
+/// Returns the response to a rejected call. If a policy denied the call, the response reports `wait`.
 pub(in crate::middleware) fn rejection(
     content_type: HeaderValue,
     rejection: &Rejection<'_>,
@@ -121,8 +121,9 @@ fn key_code(error: &KeyError) -> Code {
 }
 
 /// Returns the value of `grpc-retry-pushback-ms`: the time after which a client retries automatically, in milliseconds,
-/// or -1 if the client must not retry. Without the field, a client retries after the backoff of its own retry policy,
-/// which may be much shorter than the wait.
+/// or -1 if the client must not retry automatically. Without this field, a client retries after the backoff of its own
+/// retry policy, and this backoff may be much shorter than the wait. Returns `None` if waiting helps but the wait is
+/// unknown.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
         Some(wait) if wait <= MAX_PUSHBACK => {
@@ -134,7 +135,8 @@ fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     }
 }
 
-/// Percent-encodes a `grpc-message`, as the protocol requires: `%`, and all bytes that are not printable ASCII.
+/// Percent-encodes a `grpc-message`, as the protocol requires. The encoded bytes are `%` and all bytes that are not
+/// printable ASCII.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -11,8 +11,8 @@ const QUOTA_FAILURE: &str = "type.googleapis.com/google.rpc.QuotaFailure";
 /// The maximum of `google.protobuf.Duration`: 10,000 years.
 const MAX_DURATION: Duration = Duration::new(315_576_000_000, 999_999_999);
 
-/// Returns the value of `grpc-status-details-bin`: a status with that code and message. The status has a `RetryInfo` if
-/// the wait is known, and a `QuotaFailure` if `limits` names any.
+/// Returns the value of `grpc-status-details-bin`: a status with the code `code` and the message `message`. The status
+/// has a `RetryInfo` if the wait is known, and a `QuotaFailure` if `limits` is not empty.
 pub(in crate::middleware) fn details(
     code: u16,
     message: &str,
@@ -37,8 +37,8 @@ fn retry_info(wait: Duration) -> Vec<u8> {
     number(&mut duration, 1, wait.as_secs());
     number(&mut duration, 2, wait.subsec_nanos().into());
     let mut info = Vec::new();
-    // The field is written even if it is empty: an empty field is a duration of zero, and an absent field is no
-    // duration.
+    // The field is written even if `duration` is empty, because an empty field means a duration of zero, and an absent
+    // field means that there is no duration.
     bytes(&mut info, 1, &duration);
     info
 }
@@ -47,7 +47,7 @@ fn quota_failure(limits: &[&str]) -> Vec<u8> {
     let mut failure = Vec::new();
     for limit in limits {
         let mut violation = Vec::new();
-        // The field `subject` is left out, since it would contain the caller's key.
+        // The field `subject` is left out, because its value would be the caller's key.
         text(&mut violation, 2, limit.as_bytes());
         bytes(&mut failure, 1, &violation);
     }

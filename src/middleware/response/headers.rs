@@ -1,5 +1,5 @@
-//! Adds `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11), or calls `formats` for the older
-//! and custom fields that were chosen.
+//! Adds `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11). Calls `formats` for the older and
+//! custom fields, if these are configured.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::middleware::policy::policy_name::PolicyName;
 /// The waits that a rejection reports.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::middleware) struct Waits {
-    /// The time until the caller can retry, as in `Retry-After`. `None` if the time is unknown or waiting does not
+    /// The time until the caller can retry, as in `Retry-After`. `None` if this time is unknown, or if waiting does not
     /// help.
     pub(in crate::middleware) wait: Option<Duration>,
-    /// The jitter that is added to the wait of each policy.
+    /// The jitter. It is added to the wait of each policy that denied the request.
     pub(in crate::middleware) extra: Duration,
     /// The maximum wait that is reported.
     pub(in crate::middleware) max: Duration,
 }
 
-/// Adds the configured fields for each report whose policy is not hidden. Fields that the inner service or an inner
-/// layer has set are kept.
+/// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has set
+/// are kept.
 ///
-/// `refused` has the waits to report if the response is a rejection, and is `None` otherwise.
+/// If the response is a rejection, `refused` contains the waits to report. Otherwise, `refused` is `None`.
 #[inline]
 pub(in crate::middleware) fn add_fields(
     headers: &mut HeaderMap,
@@ -50,7 +50,7 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // The existing fields are collected before this function adds any.
+    // The fields that are already present, collected before this function adds any field.
     let others: Vec<HeaderValue> =
         match headers.contains_key(&RATELIMIT_POLICY) || headers.contains_key(&RATELIMIT) {
             true => {
@@ -85,8 +85,8 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
     }
 }
 
-/// Returns whether a field value has an item with the serialized name `name_item`, since a field must not contain a
-/// name twice.
+/// Returns whether a field value has an item with the serialized name `name_item`. A field must not contain two items
+/// of the same name.
 fn has_item(line: &[u8], name_item: &[u8]) -> bool {
     let (mut begins, mut inside, mut escaped) = (true, false, false);
     for (at, byte) in line.iter().enumerate() {

@@ -19,8 +19,8 @@ pub(in crate::middleware) fn jitter(max: Duration) -> Duration {
     Duration::from_nanos(u64::try_from(spread).unwrap_or(nanos))
 }
 
-/// Returns a random number, computed by xorshift64* (Vigna, 2016). It is uniform, but can be predicted: use it for no
-/// secrets.
+/// Returns a random number, computed by xorshift64* (Vigna, 2016). The numbers are uniform, but they can be predicted,
+/// so they must not be used for secrets.
 fn random() -> u64 {
     STATE.with(|state| {
         let mut word = state.get();

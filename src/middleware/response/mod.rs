@@ -29,11 +29,11 @@ use crate::store::{BoxError, Permit};
 
 /// Makes the responses, both to admitted and to rejected calls.
 ///
-/// [`HttpResponder`](super::HttpResponder) answers rejected HTTP requests and leaves the error type unchanged.
-/// [`ErrorResponder`](super::ErrorResponder) returns an error, for services that are not HTTP.
+/// [`HttpResponder`](super::HttpResponder) answers rejected HTTP and gRPC requests, and keeps the error type of the
+/// service. [`ErrorResponder`](super::ErrorResponder) rejects calls with an error, for services that are not HTTP.
 ///
-/// The clones of a service share its responder. So a service can be sent to another thread only if its responder is
-/// `Sync`.
+/// All clones of a service share one responder. So a service can be sent to another thread only if its responder is
+/// `Send` and `Sync`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot answer requests of type `{Req}` with responses of type `{Res}`",
     note = "the default `HttpResponder` wants an HTTP service; for others add `.responder(ErrorResponder)` to the layer"
@@ -44,7 +44,7 @@ pub trait Responder<Req, Res, Err> {
     /// The error type of the limited service.
     type Error;
 
-    /// Returns the maximum time that the call may be queued. `None` means that only the algorithm's own maximum
+    /// Returns the maximum time for which the call may be queued. With `None`, only the maximum of the algorithm
     /// applies. The method is called before the call is decided, and only if calls can be queued.
     fn max_wait(&self, _request: &Req) -> Option<Duration> {
         None
@@ -54,34 +54,36 @@ pub trait Responder<Req, Res, Err> {
     /// default does nothing.
     fn on_admit(&self, _request: &mut Req, _reports: &[PolicyReport<'_>]) {}
 
-    /// Marks a request that a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied or queued, before
-    /// the request is passed to the inner service. The default does nothing.
+    /// Marks a request that a limit in [shadow mode](super::RateLimitLayer::shadow) would have denied or queued. The
+    /// method is called before the request is passed to the inner service. The default does nothing.
     fn on_shadow_deny(&self, _request: &mut Req, _denial: &Decision) {}
 
-    /// Holds the permit of a call until its response has ended. The default drops the permit, so the call ends as soon
-    /// as there is a response. A responder that delegates to another responder must delegate this method.
+    /// Holds the permit of a call until the response has ended. The default drops the permit at once, so the units of
+    /// the call become available as soon as there is a response. A responder that delegates to another responder must
+    /// delegate this method.
     fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
         drop(permit);
         response
     }
 
-    /// Maps the response of the inner service to an admitted call. `reports` is empty if the call was not limited.
+    /// Converts the response of the inner service to an admitted call. `reports` is empty if all policies exempted the
+    /// call, were in shadow mode, or could not decide it.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
 
-    /// Maps an error of the inner service.
+    /// Converts an error of the inner service.
     fn map_error(&self, error: Err) -> Self::Error;
 
-    /// Returns the response to a rejected call. The body of the call's request has not been read.
+    /// Returns the response to a rejected call. The body of `request` has not been read.
     ///
     /// # Errors
     ///
-    /// Returns an error if this responder rejects calls by an error, as `ErrorResponder` does.
+    /// Returns an error if this responder rejects calls with an error, as `ErrorResponder` does.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Reads the rest of a rejected request. The method is called after [`reject`](Self::reject), and the response that
-    /// `reject` returned is passed on after the drain. The default returns `None`: the request is dropped, and the
-    /// response is passed on at once. A responder that delegates to another responder must delegate this method and
-    /// [`drained`](Self::drained).
+    /// Returns a future that reads the rest of a rejected request. The method is called after [`reject`](Self::reject).
+    /// When the future has completed, the response that `reject` returned is passed on. The default returns `None`: the
+    /// request is dropped, and the response is passed on at once. A responder that delegates to another responder must
+    /// delegate this method and [`drained`](Self::drained).
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
@@ -94,21 +96,24 @@ pub trait Responder<Req, Res, Err> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Rejection<'a> {
-    /// A policy denied the call. There is a report of each policy that decided.
+    /// A policy denied the call. There is a report of each policy that decided the call and is not in shadow mode.
     Limited(&'a [PolicyReport<'a>]),
     /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
-    /// or the caller is [forbidden](KeyError::is_forbidden). The error's text is for the log: it names headers and
-    /// types.
+    /// or the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for
+    /// callers, because it names headers and types.
     Key(KeyError),
-    /// The store failed to decide.
+    /// The store could not decide the call.
     Store(StoreError<'a>),
 }
 
 impl<'a> Rejection<'a> {
-    /// Returns the status of this rejection: 429 if a policy denied the call, 403 if the caller is
-    /// [forbidden](KeyError::is_forbidden), 400 if the [client](KeyError::is_invalid) made the key invalid, 500 if
-    /// there is no key because of a configuration mistake, 503 if the store failed, the limiter was closed, or its key
-    /// table is full.
+    /// Returns the HTTP status of this rejection:
+    ///
+    /// - 400 if the [client](KeyError::is_invalid) made the key invalid,
+    /// - 403 if the caller is [forbidden](KeyError::is_forbidden),
+    /// - 500 if there is no key because of a configuration mistake,
+    /// - 503 if the store failed, if a limiter was closed, or if its key table is full,
+    /// - 429 if a policy denied the call for any other reason.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -121,8 +126,8 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the exact time until all policies that denied the call would allow it. Returns `None` if waiting does
-    /// not help, or if the wait of one of these policies is unknown.
+    /// Returns the exact time until each policy that denied the call would allow the same call. Returns `None` if
+    /// waiting does not help, or if the wait of one of these policies is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let mut max = None;
@@ -134,7 +139,8 @@ impl<'a> Rejection<'a> {
         max
     }
 
-    /// Returns the report of each policy that decided. The list is empty if there is no valid key or the store failed.
+    /// Returns the report of each policy that decided the call and is not in shadow mode. The list is empty if there is
+    /// no valid key, if the caller is forbidden, or if the store failed.
     #[must_use]
     pub fn policies(&self) -> &'a [PolicyReport<'a>] {
         match self {
@@ -150,7 +156,7 @@ impl<'a> Rejection<'a> {
     }
 
     /// Returns the longest known wait of the policies that denied the call. If the wait of one of these policies is
-    /// unknown, the result is a lower bound of the time until all of them would allow the call.
+    /// unknown, the time until all of these policies would allow the call may be longer than the result.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }
@@ -165,7 +171,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// The error of a policy's store, which could not decide a call.
+/// The error of a store that could not decide a call, and the policy of this store.
 #[derive(Debug)]
 pub struct StoreError<'a> {
     pub(super) info: &'a PolicyInfo,

@@ -8,39 +8,42 @@ use crate::middleware::formats::{Draft, FieldNames, ResetFormat};
 
 /// A format of the header fields that report limits to callers.
 ///
-/// The draft draft-ietf-httpapi-ratelimit-headers still changes, so more formats may be added.
+/// draft-ietf-httpapi-ratelimit-headers still changes, so more formats may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderFormat {
-    /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11: each policy with its name.
+    /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11. Each policy is reported with
+    /// its name.
     Draft11,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most: the policy
-    /// that denied with the longest wait or, if no policy denied, the policy with the fewest remaining units.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most. If
+    /// policies denied the request, this is the policy that denied with the longest wait. Otherwise, it is the policy
+    /// with the fewest remaining units.
     XRateLimit(ResetFormat),
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
-    /// `RateLimit-Policy`, as in draft 6: policies have no names, and the time is in seconds. This format cannot be
-    /// combined with [`Draft11`](Self::Draft11), whose `RateLimit-Policy` differs.
+    /// `RateLimit-Policy`, as in draft 6. In this format, policies have no names, and the time is in seconds. This
+    /// format cannot be combined with [`Draft11`](Self::Draft11), which has another form of `RateLimit-Policy`.
     Draft06,
-    /// `RateLimit: limit=10, remaining=0, reset=5` of the policy that matters most, and `RateLimit-Policy: 10;w=60`, as
-    /// in draft 7. This format cannot be combined with [`Draft11`](Self::Draft11), whose fields with these names
-    /// differ.
+    /// `RateLimit` of the policy that matters most (`limit=10, remaining=0, reset=5`), and `RateLimit-Policy`
+    /// (`10;w=60`), as in draft 7. This format cannot be combined with [`Draft11`](Self::Draft11), which has another
+    /// form of these fields.
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
-    /// `retry-after-ms` in addition to each `Retry-After`: the same wait in milliseconds, rounded up. The SDKs of
-    /// OpenAI, Anthropic and Azure read this field.
+    /// `retry-after-ms`: the wait of `Retry-After` in milliseconds, rounded up. It is added to each rejection whose
+    /// wait is reported. The SDKs of OpenAI, Anthropic and Azure read this field.
     RetryAfterMs,
 }
 
-/// The responses that carry the header fields that report limits. Redirects (3xx except 304) never carry them.
+/// The responses that have the header fields that report limits. Redirects (3xx except 304) never have these fields.
+/// Nor do rejections that are not denials by a limit, for example because of a missing key or a closed limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All responses.
+    /// Responses to admitted calls and to denied calls.
     #[default]
     Always,
-    /// Responses to calls that were denied.
+    /// Responses to denied calls.
     OnRejection,
-    /// Responses to calls that were admitted.
+    /// Responses to admitted calls.
     OnAdmission,
     /// No responses.
     Never,
@@ -49,8 +52,8 @@ pub enum SendHeaders {
 /// The body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFormat {
-    /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page;
-    /// [problem details](Self::ProblemJson) for all other clients.
+    /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page.
+    /// All other clients get [problem details](Self::ProblemJson).
     #[default]
     ByAccept,
     /// Problem details (RFC 9457), with the types that the RateLimit draft registers.
@@ -64,13 +67,13 @@ pub enum BodyFormat {
 /// The requests that are rejected with a gRPC response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GrpcMode {
-    /// Requests whose content type is `application/grpc` or `application/grpc-web`, alone or with a suffix that
-    /// begins with `+` or `;`.
+    /// Requests whose content type is `application/grpc`, alone or with a suffix that begins with `+` or `;`, and
+    /// requests whose content type begins with `application/grpc-web`, such as `application/grpc-web-text`.
     #[default]
     ByContentType,
     /// All requests.
     Always,
-    /// No requests: for services without gRPC, whose clients could not read a gRPC response.
+    /// No requests. This value is for services without gRPC, whose clients cannot read a gRPC response.
     Never,
 }
 
@@ -123,7 +126,7 @@ impl Options {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub(in crate::middleware) status: StatusCode,
-    /// The format of the body. It is never `ByAccept`, which was already replaced by the format that the client
-    /// prefers.
+    /// The format of the body. It is never `ByAccept`: the format that the client prefers has already replaced this
+    /// value.
     pub(in crate::middleware) format: BodyFormat,
 }

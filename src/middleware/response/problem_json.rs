@@ -13,7 +13,7 @@ pub(in crate::middleware) fn quota_exceeded(policies: &[&str]) -> Bytes {
     quota_exceeded_as(StatusCode::TOO_MANY_REQUESTS, policies)
 }
 
-/// Returns the problem details of an exceeded quota with that status.
+/// Returns the problem details of an exceeded quota with the status `status`.
 pub(in crate::middleware) fn quota_exceeded_as(status: StatusCode, policies: &[&str]) -> Bytes {
     of_type("quota-exceeded", "Quota Exceeded", status, policies)
 }
@@ -43,7 +43,7 @@ pub(in crate::middleware) fn plain(status: StatusCode, detail: &str) -> Bytes {
     format!(r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#).into()
 }
 
-/// Escapes text for the inside of a JSON string (RFC 8259, section 7).
+/// Escapes the characters of a string for a JSON string (RFC 8259, section 7).
 fn escaped(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     for char in text.chars() {

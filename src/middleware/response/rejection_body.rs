@@ -1,4 +1,4 @@
-//! The response to a rejected HTTP request: the default response, or the response of a function that the user sets.
+//! The response to a rejected HTTP request: the default response, or the response that a function of the user returns.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::middleware::response::{PolicyReport, Rejection};
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
-    /// Returns the response, without its body if the request is a `HEAD` request.
+    /// Returns the response. If the request is a `HEAD` request, the response has no body.
     #[doc(hidden)]
     fn answer(
         &self,
@@ -25,7 +25,8 @@ pub trait RejectionResponse<B> {
     ) -> Response<ResponseBody<B>>;
 }
 
-/// Sets `Content-Length` to the length of the body, if that is known, and removes the body.
+/// Removes the body. If the length of the body is known and `Content-Length` is not set, sets `Content-Length` to this
+/// length.
 fn without_body<T, B>(response: Response<T>, length: Option<u64>) -> Response<ResponseBody<B>> {
     let mut response = response.map(|_| ResponseBody::empty());
     if let Some(length) = length {
@@ -103,7 +104,7 @@ fn visible<'a, 'r>(reports: &'r [PolicyReport<'a>]) -> impl Iterator<Item = &'r 
     reports.iter().filter(|report| !report.is_hidden())
 }
 
-/// A function that makes the responses. Created by
+/// A function that makes the responses to rejected requests. Created by
 /// [`HttpResponder::rejection_response`](crate::middleware::HttpResponder::rejection_response).
 pub struct RejectionFn<F> {
     answer: Arc<F>,

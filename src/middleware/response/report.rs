@@ -1,4 +1,4 @@
-//! Reports: the decision of each policy, as responses report it.
+//! The reports of the policies: the decision of each policy, as it is reported to callers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::middleware::policy::info::PolicyInfo;
 use crate::middleware::policy::outcome::{Outcome, limited};
 use crate::middleware::policy::policy_name::PolicyName;
 
-/// The decision of one policy. If the policy has several limits on its key, this is the decision of the limit that
-/// [matters most](Decision::limit_index).
+/// A policy and its decision on a call. If the policy has several limits on its key, the decision reports the limit
+/// that [matters most](Decision::limit_index).
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyReport<'a> {
     info: &'a PolicyInfo,
@@ -26,7 +26,7 @@ impl<'a> PolicyReport<'a> {
     }
 
     pub(in crate::middleware) fn label(&self) -> &'a PolicyName {
-        // A custom algorithm may have returned an index out of range.
+        // The index may be out of range with a custom algorithm.
         let names = &self.info.names;
         names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
     }
@@ -37,8 +37,8 @@ impl<'a> PolicyReport<'a> {
         self.info.names.is_hidden()
     }
 
-    /// Returns all limits of the policy, each with its current quota. `None` means the quota that the label was made
-    /// for.
+    /// Returns all limits of the policy, each with its current quota. `None` means the quota for which the
+    /// [`PolicyName`] was made.
     pub(in crate::middleware) fn limits(
         &self,
     ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
@@ -56,14 +56,14 @@ impl<'a> PolicyReport<'a> {
         self.label().shared_name()
     }
 
-    /// Returns the quota and window that are reported to clients.
+    /// Returns the quota and the window that are reported to clients.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
         let current = self.outcome.quotas().get(self.decision().limit_index());
         current.copied().unwrap_or_else(|| self.label().policy())
     }
 
-    /// Returns whether the policy limits requests in progress.
+    /// Returns whether the reported limit bounds requests in progress.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         self.policy().unit == QuotaUnit::ConcurrentRequests
@@ -74,20 +74,21 @@ impl<'a> PolicyReport<'a> {
         &self.outcome.decision
     }
 
-    /// Returns the time over which the client should spread the remaining units. Returns `None` if waiting does not
-    /// help, or if the time is not known.
+    /// For an admission, returns the time over which the client should spread the remaining units. For a denial,
+    /// returns the wait. Returns `None` if waiting does not help, if the time is not known, or if the limit [bounds
+    /// requests in progress](Self::is_concurrent).
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         let (policy, decision) = (self.policy(), self.decision());
         if policy.unit == QuotaUnit::ConcurrentRequests {
             return None;
         }
-        // If nothing remains, a window of zero means that the time of the next unit is not known.
+        // If no unit remains, a window of zero means that it is not known when the next unit is available.
         policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 }
 
-/// The reports of the policies that limited a request.
+/// The reports of the policies that decided a request.
 pub(in crate::middleware) enum Reports<'a> {
     One(Option<PolicyReport<'a>>),
     Many(SmallVec<[PolicyReport<'a>; 4]>),
@@ -105,7 +106,7 @@ impl<'a> Deref for Reports<'a> {
     }
 }
 
-/// Returns the reports of the policies that limited a request, without those in shadow mode.
+/// Returns the reports of the policies that decided a request, without those in shadow mode.
 #[inline]
 pub(in crate::middleware) fn reports<'a>(
     infos: &'a [PolicyInfo],

@@ -13,7 +13,7 @@ pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(
 pub(in crate::middleware) fn retry_after(span: Duration) -> HeaderValue {
     let span = span.min(MAX_RETRY_AFTER);
     match seconds(span) {
-        // Short waits are the common case; their text is static.
+        // Short waits are the common case. Their values are parts of a static string.
         short @ 1..1_000 => {
             let leading_zeros = usize::from(short < 100) + usize::from(short < 10);
             let at = 3 * short as usize;
@@ -23,7 +23,7 @@ pub(in crate::middleware) fn retry_after(span: Duration) -> HeaderValue {
     }
 }
 
-/// The numbers 000 to 999.
+/// The numbers from 000 to 999, one after another.
 static THREE_DIGITS: &str = {
     const DIGITS: [u8; 3_000] = {
         let (mut digits, mut number) = ([0; 3_000], 0);

@@ -15,12 +15,12 @@ pub(in crate::middleware) fn whole_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// Returns a duration in whole seconds, rounded up, at least 1.
+/// Returns a duration in whole seconds, rounded up. The result is at least 1.
 pub(in crate::middleware) fn seconds(span: Duration) -> u64 {
     whole_seconds(span).max(1)
 }
 
-/// Returns `number`, or the largest integer of a structured field if that is smaller.
+/// Returns `number`. If `number` exceeds the largest integer of a structured field, returns that integer.
 pub(in crate::middleware) fn clamp_integer(number: u64) -> u64 {
     number.min(MAX_INTEGER)
 }
@@ -31,20 +31,21 @@ pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderVa
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
     let text = match policy.unit {
         QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
-        // A concurrency limit has no window: a unit is released when its call ends.
+        // A concurrency limit has no window, because a unit becomes available when a call ends.
         QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
     value(text.into_bytes())
 }
 
-/// Returns the start of an item of `RateLimit`, up to the number of remaining units.
+/// Returns the start of an item of `RateLimit`, up to the place of the remaining units.
 pub(in crate::middleware) fn item_start(name: &str) -> String {
     format!("{};r=", name_item(name))
 }
 
-/// Returns an item of `RateLimit`.
+/// Returns an item of `RateLimit`. `start` is the result of [`item_start`].
 pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
-    // The end of the text is written backwards: two numbers of at most 15 digits, and `;t=` between them.
+    // The end of the item is written backwards. It consists of two numbers of at most 15 digits, and `;t=` between
+    // them.
     let (mut end, mut at) = ([0; 33], 33);
     if let Some(window) = window {
         at = write_digits(&mut end[..at], seconds(window).min(MAX_INTEGER));
@@ -59,7 +60,7 @@ pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Du
     value(text)
 }
 
-/// Returns a number as the value of a header field, with one allocation.
+/// Returns the value of a header field that consists of a number. Makes one allocation.
 pub(in crate::middleware) fn number(number: u64) -> HeaderValue {
     let mut digits = [0; 20];
     let at = write_digits(&mut digits, number);
@@ -87,13 +88,13 @@ fn name_item(name: &str) -> String {
     text
 }
 
-/// The numbers 00 to 99.
+/// The numbers from 00 to 99, one after another.
 const TWO_DIGITS: &str = "00010203040506070809\
     10111213141516171819202122232425262728293031323334353637383940414243444546474849\
     50515253545556575859606162636465666768697071727374757677787980818283848586878889\
     90919293949596979899";
 
-/// Writes a number in decimal digits at the end of `buffer`. Returns the index of its first digit.
+/// Writes a number in decimal digits at the end of `buffer`. Returns the index of the first digit.
 fn write_digits(buffer: &mut [u8], mut number: u64) -> usize {
     let mut at = buffer.len();
     while number >= 100 {

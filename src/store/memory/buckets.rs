@@ -14,7 +14,8 @@ use crate::sync::atomic::Ordering;
 const SWEEP_PER_INSERT: usize = 2;
 
 impl<A: Algorithm> Table<A> {
-    /// Locks the shared bucket of a new key, and runs `change` on it. The shard of the key is locked already.
+    /// Locks the shared bucket of a key that has no place of its own, and runs `change` on the state of that bucket.
+    /// The shard of the key is locked already.
     pub(super) fn with_shared<R>(
         &self,
         key: Fingerprint,
@@ -33,7 +34,7 @@ impl<A: Algorithm> Table<A> {
         change(self.entry(key, config, algorithm, state, None, wake), now)
     }
 
-    /// Gives a shared bucket a state, unless it has one. `shared` is its locked shard.
+    /// Gives a shared bucket a state, unless it has one. `shared` is the locked shard of the bucket.
     pub(super) fn open_bucket(
         &self,
         shared: &mut Shard<A>,
@@ -50,8 +51,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Examines the next few shared buckets, and drops the states that are fresh. The caller must not hold the lock of a
-    /// shared bucket.
+    /// Examines the next few shared buckets, and drops their states if they are fresh. The caller must not hold the
+    /// lock of a shared bucket.
     pub(super) fn clean_shared(&self) {
         if self.buckets.load(Ordering::Relaxed) == 0 {
             return;
@@ -71,7 +72,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Returns the initial state of a new key: a copy of the state of its shared bucket, if that bucket is in use.
+    /// Returns the initial state of a new key: a copy of the state of its shared bucket, or a new state if that bucket
+    /// has no state.
     pub(super) fn initial_state(
         &self,
         key: Fingerprint,
@@ -96,8 +98,8 @@ impl<A: Algorithm> Table<A> {
         self.new_state(config, algorithm, now)
     }
 
-    /// Returns whether a new key must share a bucket even if there is room: calls in progress hold units of the bucket,
-    /// and some of these calls may be of this key.
+    /// Returns whether a key without a place of its own must share its bucket even if there is room. It must while
+    /// calls in progress hold units of the bucket, because some of them may be calls of this key.
     pub(super) fn must_use_shared(&self, key: Fingerprint) -> bool {
         if !A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;

@@ -41,10 +41,11 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Settles the call. Returns a decision that describes the key right after the settlement, under the same lock.
+    /// Settles the call. Returns a decision that describes the key right after the settlement. The key stays locked in
+    /// between.
     ///
-    /// Returns `None` if the key is no longer in the table and, for a higher actual cost, the table has no room for the
-    /// key.
+    /// If the key is no longer in the table, the result is usually `None`. With a higher actual cost, the result is
+    /// `None` only if the table has no room for the key. With shared buckets, it is never `None`.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {
@@ -70,7 +71,7 @@ impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
     }
 }
 
-/// What a call will hold once it is admitted.
+/// What the reservation of a call is made from once the call is admitted.
 pub(super) enum Held<A: Algorithm> {
     Permit { location: Location, algorithm: A, cost: u64 },
     Charge(MemoryCharge<A>),

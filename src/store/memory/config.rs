@@ -5,22 +5,23 @@ use crate::algorithm::Semaphore;
 /// The settings that apply to all keys of a limiter.
 #[derive(Debug)]
 pub(super) struct StoreConfig {
-    /// The count of the waiters of all keys.
+    /// The number of waiters of all keys, and the maximum of that number.
     pub(super) waiting: Semaphore,
     pub(super) on_close: OnClose,
     pub(super) on_full: OnFull,
-    /// The number of buckets that keys share, as a power of two.
+    /// The base-2 logarithm of the number of shared buckets.
     pub(super) shared_bits: u32,
 }
 
 impl StoreConfig {
-    /// Returns the bucket of a key that has no place of its own.
+    /// Returns the shared bucket of a key that has no place of its own.
     pub(super) fn bucket(&self, key: Fingerprint) -> Fingerprint {
         key.to_bucket(self.shared_bits)
     }
 }
 
-/// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close).
+/// What happens to new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0 are
+/// allowed in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnClose {

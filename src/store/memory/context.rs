@@ -16,7 +16,7 @@ use crate::sync::{PoisonError, RwLock};
 /// The data that the clones of a store share.
 #[derive(Debug)]
 pub(super) struct MemoryContext<A: Algorithm> {
-    /// The algorithm that the limiter was created with, which most limiters keep for ever.
+    /// The algorithm with which the limiter was created. Most limiters never replace it.
     initial: A,
     replaced: AtomicBool,
     replacement: RwLock<Option<A>>,
@@ -52,7 +52,8 @@ impl<A: Algorithm> MemoryContext<A> {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Runs `change`, and then replaces the algorithm. Only one replacement runs at a time.
+    /// Runs `change` on the new algorithm, and then stores that algorithm as the current one. Only one replacement runs
+    /// at a time.
     pub(super) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
         let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&algorithm);

@@ -9,13 +9,13 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::store::Attempt;
 
 impl<A: Algorithm> Table<A> {
-    /// Counts a call that was decided. `shard` is the index of the shard of its key, which is locked.
+    /// Counts a call that was decided. `shard` is the index of the key's shard, which is locked.
     #[inline]
     pub(super) fn count(&self, shard: usize, call: &Attempt<'_, A>, decision: &Decision) {
         self.counts(call).add_locked(shard, CallOutcome::of(decision, call.in_shadow));
     }
 
-    /// Returns the counters of a call: those of its policy, or of the calls that are made directly.
+    /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.
     #[inline]
     pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
         call.counts.unwrap_or(&self.counters.calls.direct)

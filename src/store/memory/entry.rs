@@ -1,4 +1,4 @@
-//! One key under its lock, and all operations on it.
+//! A locked key, and all operations on the key.
 
 use std::task::Waker;
 
@@ -21,9 +21,10 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) config: &'a StoreConfig,
     pub(super) closed: bool,
     pub(super) state: &'a mut A::State,
-    /// The queues of the shard. `None` in a shared bucket: no call is queued there.
+    /// The queues of the shard. `None` if the key has no place of its own, as in a shared bucket: no call is queued
+    /// then.
     pub(super) queues: Option<&'a mut Queues<A>>,
-    /// The wakers to wake once no lock is held: a waker may run any code.
+    /// The wakers to wake once no lock is held, because a waker may run any code.
     pub(super) wake: &'a mut Vec<Waker>,
 }
 
@@ -47,7 +48,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.tier.unwrap_or(self.base)
     }
 
-    /// Charges `cost` units if they are available and no call is queued.
+    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call.
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
@@ -71,7 +72,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         })
     }
 
-    /// Returns what [`check`](KeyEntry::check) would report. A peek releases no waiter.
+    /// Returns a decision that tells whether [`check`](KeyEntry::check) would admit a call now. Charges nothing, and
+    /// releases no waiter.
     pub(super) fn peek(mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
@@ -94,7 +96,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Charges `cost` units, or queues the call.
+    /// Charges the call, queues it, or denies it.
     pub(super) fn acquire(&mut self, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
@@ -127,7 +129,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         })
     }
 
-    /// Returns whether the requests of a layer are queued.
+    /// Returns whether the algorithm of the call queues the requests of a layer.
     pub(super) fn holds_requests(&self) -> bool {
         holds_requests(self.algorithm())
     }
@@ -140,13 +142,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Returns the algorithm, if an admitted call of `cost` holds units until it is released.
+    /// Returns the algorithm, if an admitted call of `cost` holds units until the call is released.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
         let holds = cost > 0 && A::NEEDS_RELEASE && !self.closed;
         holds.then(|| self.algorithm().clone())
     }
 
-    /// Returns the decision for a call if the limiter is closed.
+    /// Returns the decision for a call with a cost above 0, if the limiter is closed.
     pub(super) fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close {
             _ if !self.closed || cost == 0 => None,
@@ -155,7 +157,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Runs `ask`, and releases due waiters before and after.
+    /// Runs `ask`. Releases due waiters before and after `ask` runs.
     pub(super) fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
         self.release(now);
         let result = ask(self);
@@ -183,13 +185,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Undoes a charge of `cost` units made at `charged_at`, as far as these units still count.
+    /// Undoes the part that still counts of a charge of `cost` units, which was made at `charged_at`.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
         self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));
     }
 
-    /// Charges `cost` units, or those that are available. Charges nothing if the key has a queue.
+    /// Charges `cost` units, or all available units if these are fewer. Charges nothing if the key has a queue.
     pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
             let room = self.algorithm().peek(self.state, now, 0).remaining();
@@ -207,13 +209,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         });
     }
 
-    /// Ends a call of `cost`.
+    /// Releases the `cost` units of a call that has ended, and then releases due waiters.
     pub(super) fn end(self, now: Nanos, cost: u64) {
         self.algorithm().release(self.state, now, cost);
         self.on_released(now);
     }
 
-    /// Releases due waiters after a call has ended. The call itself was released before, with its own algorithm.
+    /// Releases due waiters after a call has ended. The units of the call were released before, by the algorithm that
+    /// admitted the call.
     pub(super) fn on_released(mut self, now: Nanos) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.invalidate();
@@ -239,8 +242,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Runs `change`, which makes the state fresh or converts it to another algorithm. After that, earlier releases can
-    /// no longer be undone, and due waiters are released.
+    /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier
+    /// releases then become final, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);

@@ -1,9 +1,9 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
 //! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`),
-//! seeded at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an address.
-//! One bit says whether there is a key at all. So the probability that two of `n` keys have the same fingerprint is
-//! about `n² / 2^64`.
+//! seeded at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an
+//! IP address. One bit says whether there is a key at all, and the other 63 bits are the hash. So the probability that
+//! two of `n` keys have the same fingerprint is about `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -16,18 +16,18 @@ use crate::random::random_u64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(NonZeroU64);
 
-/// The bit that every key has, and the missing key has not: the lowest of those that choose the shard, where it makes no
-/// difference.
+/// This bit is set in the fingerprint of every key, and is not set in the fingerprint of a missing key. It is the
+/// lowest of the 32 bits that choose the shard, so it hardly affects which shard is chosen.
 const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
 
-/// The missing key.
+/// The fingerprint of a missing key.
 const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
 
-/// A key of the in-memory store: any type that is `Hash`, and a [`StoreKey`](crate::key::StoreKey), which may have no
-/// key. Implemented by this crate only.
+/// A type of keys for the in-memory store: any type that is `Hash`, or a [`StoreKey`](crate::key::StoreKey), which may
+/// stand for a missing key. Only this crate implements this trait.
 ///
-/// Two keys that write the same bytes to the hasher count as one key. So the `Hash` of a key must be prefix-free, as
-/// that of derived and standard types is: parts of variable length must mark where they end.
+/// Two keys that write the same bytes to the hasher share one state. So the `Hash` of a key must be prefix-free, as it
+/// is for derived and standard types: parts of variable length must mark where they end.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a key: it is not `Hash`",
     note = "derive `Hash` for it"
@@ -47,21 +47,21 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 }
 
 impl Fingerprint {
-    /// Returns the identity of the shared bucket of this key, which is one of `2^bits`.
+    /// Returns the identity of the shared bucket of this key, if there are `2^bits` shared buckets.
     pub(super) fn to_bucket(self, bits: u32) -> Self {
         Self::numbered(self.0.get() >> (u64::BITS - bits))
     }
 
-    /// Returns the identity of the shared bucket with that number.
+    /// Returns the identity of the shared bucket at the index `number`.
     pub(super) fn numbered(number: u64) -> Self {
-        // The golden ratio spreads the number over the whole word, because both ends of the word are used. The factor is
-        // odd, so the product is 0 only for 0.
+        // The factor, the golden ratio, spreads the index over the whole word, because both ends of the word are used.
+        // The factor is odd, so the product is 0 only for 0.
         let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self(NonZeroU64::new(spread).unwrap_or(HAS_KEY))
     }
 
-    /// Returns the index of the key's shard among `count` shards, at most 2^32. It depends on the upper half of the
-    /// fingerprint.
+    /// Returns the index of the key's shard among `count` shards. `count` is at most 2^32. The index depends on the
+    /// upper half of the fingerprint.
     #[inline]
     pub(super) fn shard(self, count: usize) -> usize {
         ((self.0.get() >> 32).wrapping_mul(count as u64) >> 32) as usize
@@ -117,7 +117,7 @@ impl fmt::Debug for HashSeed {
     }
 }
 
-/// A hasher that takes a fingerprint as its own hash.
+/// Builds hashers for which the hash of a fingerprint is the fingerprint itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdentityBuildHasher;
 
@@ -176,7 +176,7 @@ mod tests {
                 false
             }
         }
-        /// Writes nothing, as the absence of a key does.
+        /// A key that writes nothing to the hasher. [`Keyless`] writes nothing either, but stands for a missing key.
         struct Nothing;
         impl Hash for Nothing {
             fn hash<H: Hasher>(&self, _: &mut H) {}

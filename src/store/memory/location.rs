@@ -3,15 +3,15 @@ use super::fingerprint::Fingerprint;
 /// The minimum and the maximum number of shared buckets, as base-2 logarithms.
 const SHARED_BITS: (u32, u32) = (8, 16);
 
-/// The location of a key: a place of its own, or a bucket that it shares.
+/// The location of a key: a place of its own in the table, or a shared bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
     Own(Fingerprint),
     Shared(Fingerprint),
 }
 
-/// Returns the base-2 logarithm of the number of buckets that a table of `max_keys` keys has: `max_keys` rounded up to
-/// a power of two, within [`SHARED_BITS`].
+/// Returns the base-2 logarithm of the number of shared buckets of a table of `max_keys` keys. The number of buckets is
+/// `max_keys` rounded up to a power of two, within [`SHARED_BITS`].
 pub(super) fn shared_bits(max_keys: usize) -> u32 {
     let (min, max) = SHARED_BITS;
     max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)

@@ -1,4 +1,4 @@
-//! Changes to keys from outside: the end of calls, resets, other algorithms, and closing.
+//! Changes to keys other than by new calls: the end of calls, resets, replacements of the algorithm, and closing.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl<A: Algorithm> Table<A> {
             let mut shard = self.shard(location).lock();
             let now = self.clock.now();
             let Shard { config, slots, queues, .. } = &mut *shard;
-            // A key with calls in progress is not evicted, unless the algorithm has panicked.
+            // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
             if let Some(state) = slots.get_mut(key) {
                 // The algorithm that admitted the call releases it. The current algorithm releases waiters.
                 algorithm.release(state, now, cost);
@@ -30,7 +30,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Rejects all waiters and all later calls. Returns the wakers to wake once no lock is held.
+    /// Rejects all waiters, and marks all shards as closed. Returns the wakers to wake once no lock is held.
     pub(super) fn close(&self) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
@@ -47,7 +47,7 @@ impl<A: Algorithm> Table<A> {
         wake
     }
 
-    /// Makes the key fresh, except that calls in progress stay counted.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted.
     pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {

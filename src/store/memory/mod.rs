@@ -48,37 +48,38 @@ pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, J
 pub use on_full::OnFull;
 pub use wait::QueuedAcquire;
 
-/// The state of keys in this process: bounded, and cleaned without a thread or a runtime.
+/// A store that keeps the state of keys in this process. Its memory is bounded. Fresh keys are removed without a thread
+/// or a runtime.
 ///
 /// # Guarantees
 ///
 /// One call at a time changes the state of a key. At most `max_keys` keys are kept. A fresh key may be removed at any
-/// time. While there is room for new keys, this changes no decision.
+/// time. Its removal changes no decision while the table has room for new keys.
 ///
-/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default the least
-/// used of eight sampled keys is evicted, so that new keys are not denied, a key at its limit stays limited while less
-/// used keys can be evicted, and a flood of keys has no effect after it ends. A key with calls in progress or queued
-/// calls is never evicted. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts evictions and other
-/// effects of a full table.
+/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, the least
+/// used of eight sampled keys is evicted, so that new keys need not be denied. A key at its limit is evicted only if
+/// none of the other sampled keys is used less. A key with calls in progress or queued calls is never evicted.
+/// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts evictions and other effects of a full table.
 ///
 /// # How large `max_keys` should be
 ///
-/// `max_keys` should be larger than the number of distinct keys in the longest window of the algorithm, or in the
+/// `max_keys` should be well above the number of distinct keys in the longest window of the algorithm, or in the
 /// duration of a lockout if that duration is longer. The window of a bucket is the time in which the bucket fills. For
-/// a [`SlidingCounter`](crate::algorithm::SlidingCounter), count the keys of two windows. With such a `max_keys`, no
-/// key is evicted. [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
+/// a [`SlidingCounter`](crate::algorithm::SlidingCounter), count the keys of two windows. Then no key is evicted.
+/// [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
 ///
 /// # Memory
 ///
-/// A key is kept as a 64-bit keyed fingerprint, so its length does not matter, and the key cannot be read back. With a
-/// million keys, the probability that two of them share a state is 5 in 100 million. Per key: 8 bytes and the algorithm's
-/// state, 24 bytes for a [`TokenBucket`](crate::algorithm::TokenBucket), in a table of which 73 % are occupied when
-/// `max_keys` keys are kept. So with a `TokenBucket`, count 44 bytes per key: the default of 100,000 keys is 4.4 MB.
+/// A key is kept as a 64-bit keyed fingerprint. So the length of the key does not matter, and the key cannot be read
+/// back. With a million keys, the probability that two of them share a state is 5 in 100 million. A slot of the table
+/// takes 8 bytes and the size of the algorithm's state, which is 24 bytes for a
+/// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
+/// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// The table has one part for each 1,500 keys of `max_keys`, and begins with a few kilobytes. Each part grows by doubling.
-/// A call whose new key makes a part grow moves the keys of that part, less than a thousand unless `max_keys` is above
-/// 1.5 million, and other calls for these keys wait for a few microseconds. The memory of removed keys is reused, but not
-/// freed while the limiter exists.
+/// The table has about one part for each 1,500 keys of `max_keys`, or at most 1,024 parts. It begins with a few
+/// kilobytes, and each part grows by doubling. If a new key makes a part grow, its call moves all keys of that part:
+/// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
+/// that part wait for a few microseconds. The memory of removed keys is reused, but not freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
@@ -200,14 +201,14 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let (context, cost) = (&*self.context, call.cost);
         let released = context.table.with_used(key, call.algorithm, |entry, now| {
-            // No more units are released than the key has in flight, so that calls of other keys stay counted in the
-            // total.
+            // No more units are released than the key's calls in progress hold, so that calls of other keys stay
+            // counted in the total.
             let (algorithm, cost) =
                 (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);
             (algorithm, cost)
         });
-        // A key that is not in the table holds no units.
+        // A key that is not in the table has no calls in progress.
         if let Some((algorithm, cost)) = released {
             drop(SharedPermit::of_admitted(&algorithm, cost));
         }

@@ -6,43 +6,44 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Usage;
 
-/// The policy for a new key when the table holds [`max_keys`](crate::limiter::Builder::max_keys) keys, and none of the
-/// few keys that are then examined is fresh.
+/// The policy for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none of
+/// the few keys that are then examined is fresh.
 ///
 /// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
-/// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table, and the first time that the table
-/// is full is logged as a warning. [Floods of keys](crate::guide::floods) has the figures that the default is based on.
+/// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table. When the table is full for the
+/// first time, a warning is logged (feature `tracing`). [Floods of keys](crate::guide::floods) has the figures that the
+/// default is based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that was idle longest.
+    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest.
     ///
-    /// A key at its limit stays limited while less used keys can be evicted. Of keys at their limits, idle keys are
-    /// evicted first, then keys that are locked out, and last keys with frequent calls. An evicted key is fresh at its
-    /// next call. If none of the examined keys (64 at most) may be evicted, the call is denied: see
-    /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
+    /// A key at its limit is evicted only if none of the other sampled keys is used less. Of keys at their limits, idle
+    /// keys are evicted first, then keys that are locked out, and keys with frequent calls last. At its next call, an
+    /// evicted key has the state of a new key. If none of the examined keys (64 at most) may be evicted, the call is
+    /// denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
     /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
-    /// nevertheless. Otherwise new keys would be denied until units of other keys are available again. So a key at its
-    /// limit can get its quota once more each time that a flood has replaced the whole table since its last call. This
-    /// happens at most twice during a flood of up to twice `max_keys` keys, and never while the key has frequent calls.
-    /// If this is too often, choose [`Reject`](OnFull::Reject).
+    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key at
+    /// its limit can get its whole quota once more if a flood of keys replaces the whole table between two calls of
+    /// that key. During a flood of up to twice `max_keys` keys, this happens to a key at most twice. It does not happen
+    /// while calls with the key are frequent. If it happens too often, choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
-    /// Lets new keys share buckets. Each bucket has the quota of one key. There are as many buckets as `max_keys`,
-    /// rounded up to a power of two, at least 256 and at most 65,536. No key is evicted.
+    /// Lets new keys share buckets. Each bucket has the quota of one key. The number of buckets is `max_keys`, rounded
+    /// up to a power of two, but at least 256 and at most 65,536. No key is evicted.
     ///
-    /// A key that shares a bucket can be denied because of units that other keys have used. The calls of such a key are
-    /// not queued but denied, a [`Lockout`](crate::algorithm::Lockout) never locks such a key out, and a
-    /// [`reset`](crate::limiter::RateLimiter::reset) has no effect on it. A key that gets its own place later starts
-    /// with the units that its shared bucket has left, so the key does not get a second quota. A bucket takes as much
-    /// memory as a key.
+    /// A key that shares a bucket can be denied because of units that other keys have used. Calls of such a key are not
+    /// queued: a call that would have to wait is denied. A [`Lockout`](crate::algorithm::Lockout) never locks such a
+    /// key out, and a [`reset`](crate::limiter::RateLimiter::reset) has no effect on the key. A key that later gets its
+    /// own place in the table starts with a copy of the state of its shared bucket, so the key does not get a second
+    /// quota. A bucket takes as much memory as a key.
     ShareBuckets,
     /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
     /// get a 503.
     ///
-    /// No key is evicted, and keys share nothing. The price is that a flood of keys keeps new keys out until keys in
-    /// the table are fresh again.
+    /// No key is evicted, and keys share nothing. But a flood of keys keeps new keys out until keys in the table are
+    /// fresh again.
     Reject,
 }
 
@@ -58,8 +59,8 @@ pub(super) struct Sampled<K> {
     pub(super) idle: u64,
 }
 
-/// Chooses the key to evict: the least used of a few sampled keys. Of equally used keys, it is the key that was idle
-/// longest.
+/// Chooses the key to evict: the least used of a few sampled keys. Of equally used keys, it is the key that has been
+/// idle longest.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]
@@ -81,12 +82,10 @@ impl<K: Copy> LeastUsed<K> {
         self.sampled.push(sampled);
     }
 
-    /// Returns the sampled keys in the order in which they should be evicted. The caller tries the next key if the
-    /// first was used meanwhile.
+    /// Returns the sampled keys in the order in which they should be evicted.
     ///
-    /// A key at its limit whose last call is much more recent than those of the other sampled keys is the last to be
-    /// evicted. Otherwise a flood of keys that are locked out would evict such keys again and again, although calls
-    /// with these keys continue.
+    /// A key at its limit comes last if its last call is much more recent than those of most sampled keys. Otherwise, a
+    /// flood of keys that are locked out would evict such a key again and again, although calls with the key continue.
     pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
         self.sampled.sort_by_key(|sampled| sampled.idle);
         let median = self.sampled.get(self.sampled.len() / 2).map_or(0, |sampled| sampled.idle);

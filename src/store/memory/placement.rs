@@ -11,7 +11,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::sync::SpinLock;
 
-/// The result of giving a key a state.
+/// The result of [`Table::insert_if_absent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Known,
@@ -22,7 +22,7 @@ pub(super) enum Settled {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Returns the shard of a key, or that of the bucket that it shares.
+    /// Returns the shard at a location: the shard of a key with its own place, or the shard of a shared bucket.
     pub(super) fn shard(&self, location: Location) -> &SpinLock<Shard<A>> {
         match location {
             Location::Own(key) => self.keys.of(key),
@@ -30,7 +30,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Returns the location of a key that has no place of its own, if the table has shared buckets.
+    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
+    /// Returns `None` if the table has no shared buckets.
     pub(super) fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
         if self.config.on_full != OnFull::ShareBuckets {
             return None;
@@ -39,7 +40,8 @@ impl<A: Algorithm> Table<A> {
         Some(Location::Shared(self.config.bucket(key)))
     }
 
-    /// Gives a key a state in its locked shard. `keep` has the keys of the same joint call, which must not be evicted.
+    /// Gives the key or the shared bucket at `location` a state, unless it has one already. `shard` is the locked shard
+    /// of `location`. `keep` contains the keys of the same joint call, which must not be evicted.
     pub(super) fn insert_if_absent(
         &self,
         shard: &mut Shard<A>,
@@ -66,7 +68,7 @@ impl<A: Algorithm> Table<A> {
         Settled::New
     }
 
-    /// Removes a new key from its locked shard, unless the key was used.
+    /// Removes a new key from its locked shard, if the state of the key is fresh and the key has no queue.
     pub(super) fn remove_unless_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) {
         let Shard { config, slots, queues, .. } = shard;
         let is_used = slots.get(key).is_some_and(|state| !config.algorithm.is_fresh(state, now));

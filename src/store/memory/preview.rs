@@ -29,7 +29,7 @@ impl Preview {
 }
 
 impl<A: Algorithm> KeyEntry<'_, A> {
-    /// Returns what [`acquire`](KeyEntry::acquire) would report, without charging anything.
+    /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have, without charging anything.
     pub(super) fn preview(&mut self, arrival: Arrival) -> Preview {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
@@ -51,7 +51,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
             match view.preview(arrival) {
                 Fate::Decided(decision) => Preview::of(decision),
                 Fate::Waits => Preview::Queue(view.admission(now, arrival.priority)),
-                // The oldest waiter would be evicted.
+                // The oldest waiter would be dropped from the queue.
                 Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
                 Fate::Full => Preview::of(view.preview_rejection(arrival).with_queue_full()),
             }

@@ -1,7 +1,7 @@
 //! Room for new keys: fresh keys are removed, and the policy for a full table may evict others.
 //!
-//! Each shard is swept by its own new keys, while it is locked. Keys are distributed over the shards by a keyed hash, so
-//! callers cannot choose which shard is swept, or which key is evicted.
+//! A call with a new key examines slots of the key's shard, which is locked. Keys are distributed over the shards by a
+//! keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
 
 use std::mem;
 
@@ -13,10 +13,11 @@ use crate::algorithm::{Algorithm, QuotaUnit};
 use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of slots that are examined for each new key. While there is room, they are examined later, many at a time:
-/// most of the cost is to load them from memory, and neighbours are loaded together.
+/// The number of slots that are examined for each new key. While there is room, the slots for several new keys are
+/// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
+/// are loaded together.
 const SWEEP_PER_INSERT: usize = 8;
-/// The number of slots that are examined when there is no room, and the policy evicts no keys.
+/// The number of slots that are examined for a new key when there is no room, and the policy evicts no keys.
 const SWEEP_WHEN_FULL: usize = 16;
 /// The maximum number of slots that are examined by one call.
 const MAX_LOOKS: usize = 64;
@@ -44,8 +45,9 @@ enum Look {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key of a locked shard. Examines a few slots, and removes the keys that are fresh. If there
-    /// is still no room, and the policy evicts keys, evicts an examined key. The keys in `keep` stay.
+    /// Reserves room for a new key of a locked shard. Examines a few slots, and removes the keys that are fresh. If
+    /// there is still no room, and the policy evicts keys, evicts one of the examined keys. No key in `keep` is
+    /// removed.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,
@@ -71,8 +73,9 @@ impl<A: Algorithm> Table<A> {
         Some(Place(&self.len))
     }
 
-    /// Examines a few slots if `key` is not in the table, and removes the keys that are fresh. So even a call of cost 0
-    /// with a new key, which inserts nothing, sweeps. The caller must not hold a lock.
+    /// Examines a few slots if `key` is not in the table, and removes the keys that are fresh. So slots are also
+    /// examined for a call of cost 0 with a new key, although that call inserts nothing. The caller must not hold a
+    /// lock.
     pub(super) fn sweep_for_peek(&self, key: Fingerprint) {
         let mut shard = self.keys.lock(key);
         if !shard.slots.contains(key) {
@@ -146,7 +149,8 @@ impl<A: Algorithm> Table<A> {
 }
 
 /// Returns the time for which a fresh key must be idle before it is removed while there is room, in nanoseconds: the
-/// algorithm's longest window, but at most ten seconds.
+/// algorithm's longest window, but at most ten seconds. The result is ten seconds for an algorithm that limits calls in
+/// progress.
 pub(super) fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     let mut longest = 0;
     algorithm.for_each_policy(&mut |policy| match policy.unit {

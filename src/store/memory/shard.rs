@@ -1,8 +1,9 @@
 //! The key table in parts, each under a lock of its own.
 //!
-//! A part has everything that is needed to decide a call on one of its keys: the state, the queue, and the algorithm
-//! itself. So a decision takes one lock. An algorithm is replaced one part at a time, never during a decision. Several
-//! keys can be locked together, in the order of the addresses of their locks.
+//! A part contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
+//! algorithm itself. So a decision takes one lock, except for keys that share a bucket. The algorithm is replaced in
+//! one part at a time, while that part is locked. Several keys can be locked together, in the order of the addresses of
+//! their locks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use crate::sync::{SpinGuard, SpinLock};
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
-/// The number of keys that a shard has when a key table of usual size is full, of 2,048 slots. So a shard with more keys
-/// than others still has vacant slots, and its growth moves a thousand keys at most.
+/// The average number of keys in a shard of a full key table, if the table has up to 1.5 million keys. Such a shard has
+/// 2,048 slots. So a shard with more keys than the average still has vacant slots, and its last growth moved fewer than
+/// a thousand keys.
 const FULL_SHARD: usize = 1_500;
 
 /// The maximum number of shards. The shards of a larger key table have more keys.
@@ -34,7 +36,7 @@ pub(super) const fn shard_count(max_keys: usize) -> usize {
 
 #[derive(Debug)]
 pub(super) struct Shard<A: Algorithm> {
-    /// Shared by the shards until the algorithm is replaced.
+    /// All shards share this value until the algorithm is replaced or the limiter is closed.
     pub(super) config: Arc<ShardConfig<A>>,
     pub(super) slots: Slots<A::State>,
     pub(super) queues: Queues<A>,
@@ -42,7 +44,7 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) due: usize,
 }
 
-/// The configuration of the states of a shard.
+/// The settings that apply to all keys of a shard.
 #[derive(Clone, Debug)]
 pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
@@ -59,7 +61,7 @@ pub(super) struct Shards<A: Algorithm> {
     shards: Box<[CachePadded<SpinLock<Shard<A>>>]>,
 }
 
-/// A value on cache lines of its own, so that locking one shard does not slow down the next.
+/// A value on cache lines of its own, so that locking one shard does not slow down calls on its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 struct CachePadded<T>(T);

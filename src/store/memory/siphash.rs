@@ -8,18 +8,18 @@
 
 use std::hash::Hasher;
 
-/// Discriminants and lengths below this are hashed as one byte. Others are hashed as this byte and eight more.
+/// Discriminants and lengths below this value are hashed as one byte. Others are hashed as this byte and eight more.
 const WIDE: u64 = 0xff;
 
 /// A hasher with a secret key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SipHasher {
     state: [u64; 4],
-    /// The bytes that do not fill a block yet, from the lowest.
+    /// The bytes that do not fill a block yet. The first of them is the lowest byte.
     tail: u64,
     /// The number of bytes in `tail`, below 8.
     tail_len: usize,
-    /// The number of bytes so far.
+    /// The number of bytes that were added so far.
     len: u64,
 }
 
@@ -63,7 +63,7 @@ impl SipHasher {
         self.state[0] ^= word;
     }
 
-    /// Adds the lowest `size` bytes of `word`, which is 0 above them. `size` is at most 8.
+    /// Adds the lowest `size` bytes of `word`. All higher bytes of `word` are 0. `size` is at most 8.
     #[inline(always)]
     fn push(&mut self, word: u64, size: usize) {
         self.len = self.len.wrapping_add(size as u64);
@@ -189,7 +189,7 @@ mod tests {
             prop_assert_eq!(ours.finish(), reference.finish());
         }
 
-        /// A number of a type whose size differs between machines is one byte, or 0xff and eight.
+        /// A `usize`, whose size differs between machines, is hashed as one byte, or as 0xff and eight bytes.
         #[test]
         fn discriminants_and_lengths_are_as_short_as_they_can_be(key: [u64; 2], number: usize, before in 0..9_usize) {
             for number in [number, number % 255, 254, 255, 256, usize::MAX] {

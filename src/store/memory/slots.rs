@@ -1,23 +1,23 @@
 //! The keys of one shard and their states: a hash table with open addressing.
 //!
-//! A key and its state are in one slot, in most cases the slot at the key's own index. So a lookup reads one or two cache
-//! lines, and compares one word per slot. A map of std reads a table of tags first. A key whose slot is taken is in the
-//! next vacant slot. When a key is removed, the keys behind it move up, so no slot stays occupied by a removed key, and
-//! the table needs no rebuild.
+//! A key and its state are in one slot. The fingerprint of the key determines the index of that slot. If the slot is
+//! occupied by another key, the key is put into the next vacant slot. So a lookup usually reads one or two cache lines,
+//! and compares one word per slot. (A `HashMap` of std first reads a table of tags.) When a key is removed, the keys
+//! behind it move up if necessary. So removed keys leave no marks in slots, and the table needs no rebuild.
 //!
-//! The table doubles when seven of eight slots are occupied. A shard of a full key table does not get that far: see
-//! [`shard_count`](super::shard::shard_count).
+//! The table doubles when a key is inserted and seven of eight slots are occupied.
+//! [`shard_count`](super::shard::shard_count) determines how many keys a shard has when the key table is full.
 
 use std::mem;
 
 use super::fingerprint::Fingerprint;
 
-/// The number of slots that the first key creates.
+/// The number of slots after the first key was inserted.
 const FIRST_SLOTS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Slots<S> {
-    /// A power of two of slots, of which at least one is vacant, or no slot at all.
+    /// At first there are no slots. Later, their number is a power of two, and at least one slot is vacant.
     slots: Box<[Option<Slot<S>>]>,
     len: usize,
     /// The index of the slot that is examined next.
@@ -76,13 +76,14 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Returns the key in the slot that is examined next. There must be a slot.
+    /// Returns the key and the state in the slot that is examined next, or `None` if that slot is vacant. The table
+    /// must have slots.
     pub(super) fn at_cursor(&mut self) -> Option<(Fingerprint, &mut S)> {
         self.slots[self.cursor].as_mut().map(|slot| (slot.key, &mut slot.state))
     }
 
-    /// Advances the cursor to the next slot. All slots are examined in turn. Since the order of keys is that of their
-    /// keyed hashes, callers cannot choose it.
+    /// Advances the cursor to the next slot. All slots are examined in turn. The order of keys depends on their keyed
+    /// hashes, so callers cannot choose that order.
     pub(super) fn advance_cursor(&mut self) {
         self.cursor = self.next(self.cursor);
     }
@@ -92,7 +93,7 @@ impl<S> Slots<S> {
         self.remove_at(self.cursor);
     }
 
-    /// Returns the index at which the search for a key begins. No valid index if there is no slot.
+    /// Returns the index at which the search for a key begins. If there are no slots, the result is not a valid index.
     #[inline]
     fn home(&self, key: Fingerprint) -> usize {
         key.slot() & self.slots.len().wrapping_sub(1)
@@ -150,7 +151,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Few keys, so that there are long runs of slots, also across the end of the table.
+        /// Keys have few different indexes, so that there are long runs of occupied slots, also across the end of the
+        /// table.
         #[test]
         fn a_table_has_the_keys_that_a_map_has(changes in prop::collection::vec((0..60_u64, 0..4_u8), 0..400)) {
             let (mut slots, mut map) = (Slots::new(), BTreeMap::new());

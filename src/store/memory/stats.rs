@@ -43,7 +43,7 @@ impl Counters {
         self.is_full.store(true, Ordering::Relaxed);
     }
 
-    /// Logs a warning the first time after the table was found full. The caller must hold no lock.
+    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
     pub(super) fn warn_if_full(&self, max_keys: usize) {
         let is_settled = !self.is_full.load(Ordering::Relaxed)
             || self.has_warned.load(Ordering::Relaxed)

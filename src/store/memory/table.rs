@@ -1,13 +1,14 @@
 //! A bounded map that removes fresh keys.
 //!
-//! When a key is inserted, the next few slots of its shard are examined, so that all slots are examined in turn. A key is
-//! removed if it is fresh and has been idle for the algorithm's longest window, or for ten seconds if that window is
-//! longer. So a busy key that is often fresh is not removed and inserted again at each call. There is no thread and no
-//! timer. Work per call is constant, except for the growth of a shard, which moves a thousand keys at most in a table of
-//! up to a million keys.
+//! For each new key, a few slots of its shard are examined, so that all slots are examined in turn. While there is
+//! room, the slots for several new keys are examined together. A key is removed if it is fresh and has been idle for
+//! the algorithm's longest window, or for ten seconds if that window is longer. So a busy key that is often fresh is
+//! not removed and inserted again at each call. There is no thread and no timer. The work of a call is bounded, except
+//! for a call that makes a shard grow. Such a call moves all keys of the shard: usually fewer than a thousand, if
+//! `max_keys` is at most 1.5 million.
 //!
-//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If no
-//! key can be removed, [`OnFull`](super::OnFull) defines what happens to the new key.
+//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
+//! of the examined keys is fresh, [`OnFull`](super::OnFull) defines what happens to the new key.
 
 use std::mem;
 use std::task::Waker;
@@ -28,14 +29,14 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SHARED_SHARDS: usize = 16;
 
-/// The keys of a limiter. Locks are taken in this order: a shard of keys, the shared buckets.
+/// The keys of a limiter. Locks are taken in this order: first the shards of keys, then the shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     pub(super) keys: Shards<A>,
     pub(super) shared: Shards<A>,
-    /// The number of shared buckets in use. Changed while the bucket is locked.
+    /// The number of shared buckets that have a state. It changes only while the bucket in question is locked.
     pub(super) buckets: AtomicUsize,
-    /// The shared bucket that is examined next.
+    /// The lowest bits of this counter are the index of the shared bucket that is examined next.
     pub(super) next_bucket: AtomicUsize,
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
@@ -74,12 +75,12 @@ impl<A: Algorithm> Table<A> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns the algorithm of a call, the state of its key, and the time, if the key of the locked shard is known and
-    /// has no queue. This is the fast path for the common case. `now` was read before the shard was locked, which is
-    /// faster.
+    /// Returns the algorithm of a call, the state of its key, and the clock reading for the decision. Returns `None` if
+    /// the key is not in the locked shard, if the key has a queue, or if the limiter is closed. This is the fast path
+    /// for the common case. `now` is a clock reading from before the shard was locked.
     ///
-    /// A thread that is delayed in between must not look like a clock that was set back. So if the key has observed a
-    /// later reading, the clock is read again, when no other call can have a later reading.
+    /// If another call has charged the key at a later reading, `now` would look like a clock that was set back. So the
+    /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
     #[inline(always)]
     pub(super) fn existing<'a>(
         &self,
@@ -97,8 +98,8 @@ impl<A: Algorithm> Table<A> {
         Some((algorithm, state, now))
     }
 
-    /// Locks the key while `change` runs. If the key is new, it is created first. The call uses `algorithm`, or the
-    /// limiter's algorithm if `algorithm` is `None`. Returns `None` if there is no room for a new key.
+    /// Locks the key while `change` runs. A new key gets a state first. The call uses `algorithm`, or the limiter's
+    /// algorithm if `algorithm` is `None`. Returns `None` if a new key cannot get a state, because the table is full.
     pub(super) fn with_entry<R>(
         &self,
         key: Fingerprint,
@@ -121,8 +122,10 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. Creates no key,
-    /// unless the key may have been charged in a shared bucket.
+    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. If the table has
+    /// no shared buckets and the key is not in the table, returns `None` and does not run `change`. With
+    /// [`OnFull::ShareBuckets`], such a key may have been charged in its shared bucket, so this method then does the
+    /// same as `with_entry`.
     pub(super) fn with_used<R>(
         &self,
         key: Fingerprint,
@@ -169,7 +172,7 @@ impl<A: Algorithm> Table<A> {
                 }
                 Some(result)
             }
-            // The shard of the key stays locked, so that the key cannot get its own place in between.
+            // The shard of the key stays locked, so that the key cannot get its own place while its bucket is changed.
             None if self.config.on_full == OnFull::ShareBuckets => {
                 Some(self.with_shared(key, algorithm, wake, change))
             }
@@ -220,8 +223,7 @@ impl<A: Algorithm> Table<A> {
         KeyEntry { key, base, tier: algorithm, config: &self.config, closed: *closed, state, queues, wake }
     }
 
-    /// Records the removal of a key that was fresh at `now`, and so had observed no later reading. Releases the key's
-    /// room.
+    /// Records that a key was removed at `now`, and releases the room of the key.
     pub(super) fn record_removal(&self, now: Nanos) {
         self.removed_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
@@ -244,8 +246,8 @@ impl<A: Algorithm> Table<A> {
         first
     }
 
-    /// Returns whether the state of a new key is fresh. While it is not, as with a bucket that starts empty, no key is
-    /// removed: a refund may have filled the bucket of that key already, and a new state would have less.
+    /// Returns whether the state of a new key is fresh. The new state of a bucket that starts empty is not fresh. In
+    /// that case no key is removed, because a removed key would later get a new state with fewer units.
     pub(super) fn may_forget(&self, config: &ShardConfig<A>, now: Nanos) -> bool {
         config.algorithm.is_fresh(&self.new_state(config, &config.algorithm, now), now)
     }

@@ -35,7 +35,7 @@ pin_project! {
         wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
-        // This value is boxed, because most calls hold nothing.
+        // This value is boxed, because most calls have none.
         held: Option<Box<Held<A>>>,
         charged_at: Nanos,
     }
@@ -47,8 +47,8 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// The counters in which the end of the call is counted. `None` for a part of a joint call, which counts its parts
-    /// itself.
+    /// The counters in which the outcome of the call is counted. `None` for a part of a joint call, because the joint
+    /// call counts its parts.
     counted: Option<Counted>,
 }
 
@@ -73,7 +73,7 @@ impl<A: Algorithm> QueuedAcquire<A> {
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
-    /// Returns the time at which the call, which was admitted, was charged.
+    /// Returns the clock reading at which the call was charged. The call must have been admitted.
     pub(super) fn charged_at(self: Pin<&mut Self>) -> Nanos {
         *self.project().charged_at
     }
@@ -84,8 +84,8 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
 
     /// # Panics
     ///
-    /// Panics with the default clock outside a tokio runtime that has its timer enabled, and if polled after it was
-    /// ready.
+    /// Panics if it is polled after it was ready. With the default clock, also panics outside a tokio runtime that has
+    /// its timer enabled.
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let place = this.place;

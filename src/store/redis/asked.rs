@@ -15,8 +15,8 @@ use super::operation::{Operation, Outcome};
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
-/// A call that awaits its reply. If the call is dropped after the reply was sent, and before the reply was received,
-/// the charge of the call is undone.
+/// A call that awaits its result. If the call is dropped when its flight has already sent the result, and the call has
+/// not received it, the charge of the call is undone.
 pub(super) struct Asked<'a, A: StoredAlgorithm> {
     pub(super) shared: &'a Arc<Shared<A>>,
     pub(super) key: &'a Arc<str>,
@@ -28,7 +28,7 @@ pub(super) struct Asked<'a, A: StoredAlgorithm> {
 }
 
 impl<A: StoredAlgorithm> Asked<'_, A> {
-    /// Returns the answer, or `None` if there is none before the deadline. A flight that the call has begun ends by
+    /// Returns the result, or `None` if there is none before the deadline. A flight that the call has begun ends by
     /// itself at the deadline.
     pub(super) async fn answer(
         &mut self,

@@ -1,5 +1,5 @@
-//! The circuit breaker. After failures, calls are decided without a trip to the server, except for one call after each
-//! pause, the *trial*, which tries the server again.
+//! The circuit breaker. It opens after failures. While it is open, calls are not sent to the server: they fail, or the
+//! fallback decides them. After each pause, one call, the *trial*, is sent to try the server again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
 
-/// The number of failures in a row that opens the breaker if the last of them is a late trip, or one without a
-/// connection. Any other outage opens the breaker at once.
+/// The number of failed trips in a row that opens the breaker, if the last of them was late or had no connection. Any
+/// other outage opens the breaker at once.
 const MAX_LATE: u64 = 5;
 const MILLISECOND: u64 = 1_000_000;
 /// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that
@@ -37,8 +37,8 @@ struct Open {
 }
 
 impl Breaker {
-    /// Returns an error if the breaker is open at `now`, so that the call is decided without a trip. When the pause is
-    /// over, one call is let through, to try the server again.
+    /// Returns an error if the breaker is open at `now`, so that the call is not sent. When the pause is over, one call
+    /// gets no error, and tries the server again.
     pub(super) fn admit(&self, now: Nanos) -> Result<(), RedisError> {
         let next = self.next_attempt.load(Ordering::Acquire);
         if next == 0 {
@@ -66,7 +66,8 @@ impl Breaker {
             let mut open = self.lock();
             match open.needs_write {
                 false => self.close(&mut open),
-                // The reply says nothing about the fault, so another call may be the trial.
+                // A reply to a trip that did not write says nothing about the fault, so the next call may be another
+                // trial.
                 true if open.is_trying => {
                     open.is_trying = false;
                     self.next_attempt.store(now.0.max(1), Ordering::Release);
@@ -83,7 +84,7 @@ impl Breaker {
         }
     }
 
-    /// Sets the time of the next trial, after a pause that is twice as long as the last pause.
+    /// Sets the time of the next trial. The pause is twice as long as the last pause, within [`PAUSES`].
     fn postpone(&self, open: &mut Open, now: Nanos) {
         open.is_trying = false;
         open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
@@ -118,8 +119,8 @@ impl Breaker {
         if is_slow && !was_open && late < MAX_LATE {
             return false;
         }
-        // A trial may read first, and fail when it writes. Trips that began before the breaker opened must not prolong
-        // the pause.
+        // A trip may read first, and fail only when it writes. Trips that began before the breaker opened must not
+        // prolong the pause.
         let writes = error.kind().concerns_writes();
         let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
         if !was_open || open.is_trying || has_failed_to_write {

@@ -29,10 +29,10 @@ pub struct RedisStoreBuilder {
     settings: Settings,
 }
 
-/// Where the state is kept.
+/// The servers to which a store connects.
 enum Servers {
     One(Box<Server>),
-    /// The cluster of which these are nodes.
+    /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
 }
 
@@ -90,8 +90,8 @@ impl RedisStoreBuilder {
         Self::with(Ok(Servers::master(Sentinels::new(sentinels, master, like.get_connection_info().clone()))))
     }
 
-    /// Creates a builder for the [cluster](RedisStore::cluster) that has the servers of these clients. The other nodes
-    /// are reached with the settings of the first client, such as its certificates.
+    /// Creates a builder for the [cluster](RedisStore::cluster) to which the servers of these clients belong. The other
+    /// nodes are reached with the settings of the first client, such as its certificates.
     pub fn from_cluster_clients(clients: impl IntoIterator<Item = ::redis::Client>) -> Self {
         let infos = clients.into_iter().map(|client| client.get_connection_info().clone());
         Self::with(Ok(Servers::Cluster(infos.collect())))
@@ -104,7 +104,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the maximum time for which a call waits for the server: 50 ms unless set. This includes the time to
-    /// reconnect, and not the time for which the call waits for units. A timer may be up to 1 ms late.
+    /// reconnect, but not the time for which the call waits for units. A timer may be up to 1 ms late.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -127,8 +127,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the secret with which keys are hashed whose texts have more than [100 bytes](KeyText::MAX_LEN). All
-    /// processes need the same secret. Without a secret, keys of any length are stored in full.
+    /// Sets the secret for long keys: a key whose string has more than [100 bytes](KeyText::MAX_LEN) is replaced by its
+    /// hash with this secret. All processes need the same secret. Without a secret, keys of any length are stored in
+    /// full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
@@ -137,9 +138,10 @@ impl RedisStoreBuilder {
     /// Sets for how long a process remembers that a key has no unit available: one second unless set. With zero,
     /// nothing is remembered, and each call is sent.
     ///
-    /// During this time, the process denies without a trip each call for the key whose units cannot be available yet. A
-    /// reset or refund by another process is not noticed. With a [lockout](crate::algorithm::Lockout), each call is
-    /// sent.
+    /// During this time, the process denies a call for the key without a trip if the units of the call cannot be
+    /// available yet. A reset or refund by another process is not noticed. With a [lockout](crate::algorithm::Lockout),
+    /// each call is sent. Calls that may be settled, and calls that may wait for a `TokenBucket` or a `LeakyBucket`,
+    /// are always sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self
@@ -153,13 +155,14 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server, and executes a script to test the connection. In a cluster, executes the script on each
-    /// master.
+    /// Connects to the server, and executes a script to test the connection. In a cluster, executes the script on the
+    /// masters.
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is wrong, if the server (in a cluster, each master) cannot be reached, if a server
-    /// does not execute scripts, or if there is no tokio runtime.
+    /// Returns an error if the URL is wrong, if the server cannot be reached, if a server does not execute scripts, or
+    /// if there is no tokio runtime. In a cluster, a master that cannot be reached causes an error only if no other
+    /// master answers.
     pub async fn connect(self) -> Result<RedisStore, RedisError> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RedisError::new(RedisErrorKind::NoRuntime, ""));
@@ -185,7 +188,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is wrong.
+    /// Returns an error if a URL is wrong or missing.
     pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
         Ok(match self.connection()? {
             Opened::One(client) => self.finish(Box::new(client)),
@@ -241,7 +244,7 @@ enum Opened {
 }
 
 impl Settings {
-    /// Returns the texts of the keys of a limiter.
+    /// Returns the rule by which the names of the limiter's keys in Redis are made.
     pub(super) fn key_text(&self, name: &str) -> KeyText {
         let mut text = KeyText::new(name).prefix(&self.prefix);
         if let Some(slot) = &self.slot {

@@ -27,7 +27,8 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
         })
     }
 
-    /// Returns an empty permit, because no algorithm whose states can be kept in Redis limits calls in progress.
+    /// Returns an empty permit for an admitted call, because no algorithm whose states can be kept in Redis limits
+    /// calls in progress.
     fn try_acquire_permit(
         &self,
         key: RedisKey,
@@ -72,7 +73,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             if let Some(local) = &shared.fallback {
                 match action {
                     Action::Reset => local.reset(&*key),
-                    // Either Redis or the fallback has charged the call, never both.
+                    // If Redis fails now, the call to refund was probably charged by the fallback.
                     _ if changed.is_err() => local.refund(&*key, cost),
                     _ => {}
                 }
@@ -83,7 +84,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
 }
 
 impl<A> Request<A> {
-    /// Returns the attempt that passes the call to the fallback.
+    /// Returns the attempt with which the call is passed to the fallback.
     fn attempt(&self) -> Attempt<'_, A>
     where
         A: StoredAlgorithm,

@@ -1,8 +1,8 @@
 //! A connection of the `redis` crate that reconnects.
 //!
-//! The connection manager of the `redis` crate gives up after some attempts to connect, and waits without bound while
-//! it connects. Here, a task tries to connect as long as calls wait for a connection, and each call has its own
-//! deadline.
+//! The connection manager of the `redis` crate gives up after some attempts to connect, and a call waits without bound
+//! while the manager connects. Here, a task tries to connect as long as calls wait for a connection, and each call has
+//! its own deadline.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub(super) enum Server {
     At(::redis::Client),
-    /// The present master of a group, which its sentinels name.
+    /// The current master of a group of servers. The sentinels of the group say which server is the master.
     Master(Sentinels),
 }
 
@@ -57,7 +57,8 @@ struct Connecting {
     until: Option<Nanos>,
 }
 
-/// A guard that the task holds. Dropping the guard records that the task has ended, also if the runtime drops the task.
+/// A guard in the task that connects. Dropping the guard records that the task has ended, also if the runtime drops the
+/// task.
 struct ConnectTask {
     inner: Arc<Inner>,
     number: u64,
@@ -129,8 +130,8 @@ impl Inner {
         self.connecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time after which a task that begins an attempt now counts as abandoned: twice the time of an attempt
-    /// and of the pause after it.
+    /// Returns when a task that now begins an attempt will count as abandoned: after twice the maximum time of an
+    /// attempt and of the pause after it.
     fn end_of_attempt(&self) -> Nanos {
         let attempt = Nanos::from(self.timeout.saturating_add(PAUSES.1)).0;
         self.clock.now().saturating_add(attempt.saturating_mul(2))
@@ -165,7 +166,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the connection with that number, unless another connection has replaced it.
+    /// Drops the connection with this number, unless another connection has replaced it.
     fn discard(&self, number: u64) {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
@@ -236,8 +237,8 @@ impl Inner {
 }
 
 impl ConnectTask {
-    /// Extends the time of this task by that of another attempt to connect. Returns `false` if another task has taken
-    /// over.
+    /// Postpones the time after which this task counts as abandoned, so that it can make another attempt to connect.
+    /// Returns `false` if another task has taken over.
     fn goes_on(&self) -> bool {
         let mut connecting = self.inner.lock_connecting();
         let is_present = connecting.task == self.number;

@@ -1,7 +1,8 @@
 //! The nodes of a cluster. Each node has a link of its own, so a node that fails affects only its keys.
 //!
-//! The `redis` crate has a cluster connection of its own. After each failure of a node, that connection asks for the
-//! slots again and meanwhile holds back all requests, including those to other nodes.
+//! The `redis` crate has a cluster connection of its own. After each failure of a node, that connection asks again
+//! which node has which slots (`CLUSTER SLOTS`). Until the reply arrives, it holds back all requests, including those
+//! to other nodes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +23,19 @@ use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
 use crate::store::shared_key::KeyText;
 
-/// The number of nodes that are asked for the slots at the same time.
+/// The maximum number of nodes to which `CLUSTER SLOTS` is sent at the same time.
 const ASKED_AT_ONCE: usize = 4;
-/// The minimum pause between two questions for the slots, in nanoseconds.
+/// The minimum pause between two rounds of `CLUSTER SLOTS`, in nanoseconds.
 const PAUSE: u64 = 100_000_000;
 
 pub(super) struct Cluster {
     /// The servers that the user has named.
     named: Vec<ConnectionInfo>,
     settings: NodeSettings,
-    /// A link that is used for its clock and deadline alone.
+    /// A link of which only the settings that all links share are used, such as the clock and the deadline.
     any: Arc<Link>,
     nodes: RwLock<Nodes>,
-    /// The earliest time of the next question for the slots.
+    /// The earliest time, in nanoseconds, at which the nodes may be asked again which node has which slots.
     next_question: AtomicU64,
 }
 
@@ -43,11 +44,12 @@ struct Nodes {
     nodes: Vec<Node>,
     /// The index of each slot's node in `nodes`.
     of_slots: Vec<u16>,
-    /// The counts of nodes that are no longer masters.
+    /// The statistics of the nodes whose links were dropped because they have no slots any more, added up.
     former: RedisStats,
 }
 
-/// A question for the slots. No other question begins until this is dropped and the pause after it is over.
+/// A round of `CLUSTER SLOTS`. Until this value is dropped and [`PAUSE`] is over, no other round begins, unless this
+/// round takes very long.
 struct Question(Arc<Cluster>);
 
 impl Cluster {
@@ -71,8 +73,8 @@ impl Cluster {
             return Err(config("a cluster needs the URL of at least one node".to_owned()));
         };
         let any = Arc::clone(&node.link);
-        // Until the slots are known, any node is asked for a key. A node that does not have the key replies which node
-        // has it.
+        // Until it is known which node has which slots, the call for a key is sent to any of the named nodes. If that
+        // node does not have the key, it replies which node has the key.
         let of_slots = (0..SLOTS).map(|slot| (slot % first.len()) as u16).collect();
         let nodes = Nodes { nodes: first, of_slots, former: RedisStats::default() };
         Ok(Self { named, settings, any, nodes: RwLock::new(nodes), next_question: AtomicU64::new(0) })
@@ -87,8 +89,8 @@ impl Cluster {
         Arc::clone(&nodes.nodes[usize::from(nodes.of_slots[usize::from(slot(key))])].link)
     }
 
-    /// If `error` says that another node has the key, records that node for the key's slot, unless the slot is still on
-    /// its way there. Returns the route to that node.
+    /// If `error` says that another node has the key, returns the route to that node. Also records that node for the
+    /// key's slot, unless the slot is still being migrated to that node (`ASK`).
     pub(super) fn redirect(self: &Arc<Self>, from: &Route, error: &RedisError) -> Option<Route> {
         let Redirect { is_asking, slot, mut address } = Redirect::parse(error)?;
         let link = {
@@ -110,28 +112,29 @@ impl Cluster {
         Some(Route { link, is_asking, redirects: from.redirects + 1 })
     }
 
-    /// Asks the nodes for the slots and stores the reply, in the background. Does nothing within 100 ms of the last
-    /// question.
+    /// Starts a background task that asks the nodes which node has which slots, and stores the reply. Does nothing if
+    /// such a task is running, or has ended less than 100 ms ago.
     pub(super) fn find_masters(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
-        // If the runtime of this question is not driven, another question may begin after ten times the time limit.
+        // If the runtime of this task is not driven, another task may begin after ten times the time limit of an
+        // attempt to connect.
         let later = now.saturating_add(Nanos::from(self.settings.timeout).0.saturating_mul(10)).max(1);
         let ours = || self.next_question.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed);
         if now >= next && ours().is_ok() {
             let question = Question(Arc::clone(self));
             runtime.spawn(async move {
-                // If no node answers, the next failed call starts another question.
+                // If no node answers, the next failed call starts another task.
                 let _ = question.0.ask_for_slots().await;
             });
         }
     }
 
-    /// Asks the nodes for the slots, a few at a time, and stores the first reply that lists slots.
+    /// Asks the nodes which node has which slots, a few nodes at a time. Stores the first reply that lists slots.
     pub(super) async fn ask_for_slots(&self) -> Result<(), RedisError> {
         let mut known = self.read().nodes.clone();
-        // Nodes with a closed circuit breaker are asked first. Servers that the user has named, and that are not among
-        // the known nodes, are asked last.
+        // Nodes with a closed circuit breaker are asked first. Servers that the user has named are asked last if they
+        // are not among the known nodes.
         known.sort_by_key(|node| node.link.breaker.is_open());
         for info in &self.named {
             if let Some(address) = Address::of(info)
@@ -197,14 +200,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Executes a script on each master. Returns an error if no master decides calls, or if any master replies with an
-    /// error other than that it is starting or that the slot has moved.
+    /// Executes a script on each master to which one of some test keys belongs. If a master is late, unreachable or
+    /// still loading, this error is returned only if no other master answers. Any other error is returned at once,
+    /// except that the slot of the test key has moved, which counts as an answer.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
         let timeout = self.settings.max_time();
         let mut replies = JoinSet::new();
         for link in &links {
-            // Of 16 keys for each node, each node has at least one, unless the node has few slots.
+            // There are 16 test keys per node, so each node very probably has at least one, unless the node has few
+            // slots.
             let mut keys = (0..16 * links.len() as u64).map(|number| keys.of(&number));
             let Some(key) = keys.find(|key| Arc::ptr_eq(&self.link_of(key), link)) else { continue };
             let link = Arc::clone(link);
@@ -218,7 +223,7 @@ impl Cluster {
                     RedisErrorKind::Late | RedisErrorKind::Unreachable | RedisErrorKind::Loading => {
                         failed = Some(error);
                     }
-                    // The node has answered, and the slot of the key has moved meanwhile.
+                    // The node has answered: the slot of the test key has moved since the node was chosen.
                     RedisErrorKind::Moved => verified = true,
                     _ => return Err(error),
                 },
@@ -237,7 +242,7 @@ impl Cluster {
         nodes.nodes.iter().fold(former, |sum, node| sum.and(node.link.stats()))
     }
 
-    /// Creates a node at that address, with the settings of the first server that the user has named.
+    /// Creates a node at `address`, with the settings of the first server that the user has named.
     fn node(&self, address: Address) -> Result<Node, RedisError> {
         Node::new(&self.named[0], address, &self.settings)
     }

@@ -21,8 +21,8 @@ pub(super) trait Connection: Send + Sync + 'static {
     /// Returns the number of the present connection, or of the last connection if there is none now.
     fn number(&self) -> u64;
 
-    /// Drops the connection of that number, unless another connection has replaced it, so that the next call is sent on
-    /// a new connection.
+    /// Drops the connection with this number, so that the next call is sent on a new connection. Does nothing if
+    /// another connection has replaced it.
     fn renew(&self, number: u64);
 }
 
@@ -33,8 +33,8 @@ pub(super) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + S
 #[derive(Clone)]
 pub(super) struct Command {
     pub(super) words: Cmd,
-    /// `true` if the command is sent right after `ASKING`. A node of a cluster then executes the command even if its
-    /// slot is still on its way to that node.
+    /// `true` if the command is sent right after `ASKING`. A node of a cluster then executes the command even if the
+    /// slot of the key is still being migrated to that node.
     pub(super) is_asking: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum CallError {
 
 impl Command {
     pub(super) fn new(is_asking: bool) -> Self {
-        // Enough for a script of two limits.
+        // This is enough for the script of two limits.
         Self { words: Cmd::with_capacity(8, 320), is_asking }
     }
 

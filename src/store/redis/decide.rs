@@ -14,8 +14,8 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
 impl<A: StoredAlgorithm> Flight<A> {
-    /// Decides the calls in one or more round trips. Returns `None` if, by the server's clock, it was later than
-    /// `not_after`.
+    /// Decides the calls in one or more round trips. Returns `None` if the server's clock was already past `not_after`,
+    /// so that nothing was changed.
     pub(super) async fn decide(
         &self,
         at: At<'_>,
@@ -36,8 +36,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         match found.verdict {
             Verdict::Done => {
-                // The script has decided the calls on the state in `found`, as the algorithm does. So the decisions are
-                // computed here from that state.
+                // The script has decided the calls from the state in `found`, with the same result as the algorithm. So
+                // the decisions are computed here from that state.
                 let (outcomes, mut state, has_written) = apply(plan, &found, batch)?;
                 match has_written {
                     true => link.breaker.wrote(),
@@ -75,10 +75,11 @@ impl<A: StoredAlgorithm> Flight<A> {
                 let asked = link.now();
                 let swapped = link.swap(key, not_after, &found.text, &after, ttl).await?;
                 match swapped.verdict {
-                    // A server that is out of memory can still delete keys, so this does not close the breaker.
+                    // A server that is out of memory can still delete keys, so a deletion does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
                     Verdict::Done => link.breaker.wrote(),
-                    // Another process has changed the state meanwhile: decide again, on the state that it wrote.
+                    // Another process has changed the state since it was read. The calls are decided again, from the
+                    // state in the reply.
                     Verdict::Other => {
                         (found, sent) = (swapped, asked);
                         continue;

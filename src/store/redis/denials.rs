@@ -1,4 +1,4 @@
-//! Keys without available units, which are remembered for a short time. So a client that retries at once causes no
+//! The store remembers for a short time which keys have no units available. So a client that retries at once causes no
 //! trips.
 
 use std::hash::{BuildHasher, RandomState};
@@ -11,16 +11,16 @@ use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The number of sets into which keys are hashed, and below it the maximum number of keys in a set. In a full set, a
-/// new key replaces the key whose request was sent first.
+/// The number of sets over which keys are distributed by their hashes. Each set has at most [`SET_KEYS`] keys. In a
+/// full set, a new key replaces the key whose request was sent first.
 const SETS: usize = 1_024;
 const SET_KEYS: usize = 10;
 
 /// The states of keys that had no unit available after their last decision.
 ///
-/// Such a state denies calls until their units are available: other processes can only use more units, unless they
-/// reset or refund the key. The work of each call is bounded by the size of a set, even if a flood of keys fills all
-/// sets.
+/// From such a state, this process denies a call as long as the units of the call cannot be available. During this
+/// time, other processes can only take more units, unless they reset the key or give units back. The work of each call
+/// is bounded by the size of a set, even if a flood of keys fills all sets.
 #[derive(Debug)]
 pub(super) struct Denials<A: StoredAlgorithm> {
     sets: Box<[Mutex<Vec<Remembered<A>>>]>,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 /// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
-/// The error's text says what to change. A layer answers a call with this error with 503, or gRPC `UNAVAILABLE`.
+/// In most cases, the message of the error says what to change. By default, a layer that gets this error rejects the
+/// request with HTTP status 503, or with gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
@@ -26,11 +27,11 @@ pub enum RedisErrorKind {
     Late,
     /// There is no connection.
     Unreachable,
-    /// Earlier calls failed, so this call was not sent. At most half a second after the last failure, one call is sent
-    /// to try the server again.
+    /// Earlier calls failed, so this call was not sent. After a pause of at most 400 ms since the last failure, the
+    /// next call is sent to try the server again.
     Open,
-    /// The value of the key is not a state of this limiter: something else has written it, or a version of this crate
-    /// with another format. The value is not changed.
+    /// The value of the key is not a state of this limiter. It was written by another program, by a limiter with
+    /// another algorithm, or by a version of this crate with another format. The value is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
@@ -44,14 +45,15 @@ pub enum RedisErrorKind {
     Auth,
     /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
     Permission,
-    /// Another node of a cluster has the key (`MOVED`, `ASK`), and the store was not created with
-    /// [`cluster`](super::RedisStore::cluster), or could not follow.
+    /// Another node of a cluster has the key (`MOVED`, `ASK`). Either the store was not created with
+    /// [`cluster`](super::RedisStore::cluster), or it could not use the address that the reply contains.
     Moved,
-    /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Other keys are not affected.
+    /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Calls for keys in other
+    /// slots are not affected.
     Unserved,
     /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
     NoRuntime,
-    /// Another error that the server replied.
+    /// Another error reply, or an unexpected reply, of the server.
     Server,
 }
 
@@ -71,7 +73,7 @@ impl RedisError {
             false => None,
         };
         let kind = match code.or_else(inner) {
-            // It concerns this slot, and not the node that replied.
+            // The error is about the slot of the key, and not about the node that replied.
             _ if text.starts_with("CLUSTERDOWN Hash slot not served") => RedisErrorKind::Unserved,
             Some(kind) => kind,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
@@ -97,7 +99,7 @@ impl RedisError {
 }
 
 impl RedisErrorKind {
-    /// Returns the kind of an error reply that begins with this word.
+    /// Returns the kind of an error reply that begins with `code`.
     fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "READONLY" => Self::ReadOnly,
@@ -127,7 +129,7 @@ impl RedisErrorKind {
         )
     }
 
-    /// Returns whether the server may fail to write although it can read.
+    /// Returns whether a server that replies with an error of this kind may still be able to read.
     pub(super) const fn concerns_writes(self) -> bool {
         matches!(self, Self::ReadOnly | Self::OutOfMemory | Self::Permission)
     }

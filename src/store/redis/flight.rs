@@ -23,7 +23,7 @@ pub(super) struct Flight<A: StoredAlgorithm> {
     has_ended: bool,
 }
 
-/// The server of a trip.
+/// The server and the key of a trip.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) link: &'a Link,
@@ -34,8 +34,8 @@ pub(super) struct At<'a> {
 type Outcomes = Result<Vec<Outcome>, RedisError>;
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Adds a call to the next trip of its key. If no trip is under way, returns the flight that makes the trip, which
-    /// the caller polls or spawns.
+    /// Adds a call to the next trip of its key. If no trip is under way, returns a new flight, which makes the trip.
+    /// The caller must poll or spawn that flight.
     pub(super) fn send(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -52,7 +52,8 @@ impl<A: StoredAlgorithm> Shared<A> {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 waiting.calls.push(call);
-                // A call lasts until its deadline, so the flight counts as abandoned after twice the time of a call.
+                // The present trip should have ended at `waiting.ends`. If it has not ended one deadline later, its
+                // flight counts as abandoned.
                 let now = self.links.any().now();
                 if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
                     // The runtime of the present flight is not driven, so a new flight takes over.
@@ -85,8 +86,9 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
     }
 
-    /// Returns the calls of the next trip: first the operations `undone`, which undo the charges of dropped calls, then
-    /// the calls that have arrived during the last trip. If there are none, ends the flight and returns `None`.
+    /// Returns the calls of the next trip: first `undone`, the operations that undo the charges of dropped calls, then
+    /// the calls that have arrived during the last trip. If there are none, ends the flight and returns `None`. If
+    /// another flight has taken over, adds `undone` to the next trip of the key and returns `None`.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.links.any().deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };
@@ -112,15 +114,15 @@ impl<A: StoredAlgorithm> Flight<A> {
         None
     }
 
-    /// Decides the calls of one trip. Returns the operations that undo the charges of calls that were dropped
-    /// meanwhile.
+    /// Decides the calls of one trip. Returns the operations that undo the charges of calls that were dropped during
+    /// the trip.
     async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
         let shared = &*self.shared;
         let mut route = shared.links.route(&self.key);
         loop {
             let link = &*route.link;
             let now = link.now();
-            // Calls that were cancelled, or whose deadline has passed, are not charged.
+            // Calls that were cancelled, or whose deadline has passed, are not sent.
             batch.retain(|call| !call.is_cancelled());
             for call in batch.extract_if(.., |call| call.deadline <= now) {
                 let _ = call.answer(Err(link.deadline_error()));
@@ -142,7 +144,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                     continue;
                 }
                 Some(Err(error)) => match shared.links.redirect(&route, &error) {
-                    // That node has changed nothing, so the other node decides the calls from the beginning.
+                    // The node that replied has changed nothing, so the node that it named decides all calls.
                     Some(next) => match next.link.breaker.admit(now) {
                         Ok(()) => {
                             link.sleep_until(now.saturating_add(next.pause())).await;
@@ -186,7 +188,8 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 }
 
-/// If the flight panics, or a runtime drops it, the calls that wait for it get an error, and the key can be used again.
+/// If the flight panics, or a runtime drops the flight, the calls that wait for its trips get an error, and the key can
+/// be used again.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

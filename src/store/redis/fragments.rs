@@ -2,9 +2,9 @@
 
 use crate::algorithm::StepKind;
 
-/// Arguments: the grains in a microsecond, the grains that a unit adds, the capacity in grains, the grains that must be
-/// free for each unit of the cost (a leaky bucket: 0), the period in microseconds, and the maximum number of grains in
-/// a state.
+/// Arguments: the number of grains that leave the bucket per microsecond, the number of grains that a unit adds, the
+/// capacity in grains, the number of grains that must be free for each unit of the cost (0 for a leaky bucket), the
+/// period in microseconds, and the maximum number of grains in a state.
 const BUCKET: Fragments = Fragments {
     read: "\
 local m$, h$, l$ = 0, 0, nil
@@ -163,7 +163,7 @@ pub(super) struct Fragments {
     /// The condition that `cost` units are available.
     pub(super) fits: &'static str,
     pub(super) take: &'static str,
-    /// Appends the state to the text `x`, and raises `ttl` to the state's time to live.
+    /// Appends the state to the string `x`, and raises `ttl` to the state's time to live if that is longer.
     pub(super) write: &'static str,
 }
 

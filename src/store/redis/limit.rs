@@ -33,7 +33,7 @@ pub struct RedisLimit<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
 }
 
-/// The key of a [`RedisLimit`]: its text in Redis.
+/// The key of a [`RedisLimit`]: the name of the key in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RedisKey(pub(super) Arc<str>);
 
@@ -135,7 +135,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
             None => {
-                // The call may have been decided at the same instant.
+                // The call may have been decided just at the deadline.
                 asked.answer.close();
                 asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
             }

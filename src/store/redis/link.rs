@@ -37,11 +37,11 @@ pub(super) struct Link {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key<'a> {
     pub(super) text: &'a str,
-    /// `true` if the slot of the key is on its way to the node that is asked.
+    /// `true` if the slot of the key is being migrated to the node that is asked.
     pub(super) is_asking: bool,
 }
 
-/// The reply of a script: a verdict, the server's time, and a state.
+/// The reply of a script: a verdict, the server's time, and the value of the key or an empty string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
@@ -53,8 +53,8 @@ pub(super) struct Answer {
 pub(super) enum Verdict {
     /// The script has run to its end.
     Done,
-    /// The script has changed nothing, because it cannot process the state that it found. The reply contains that
-    /// state.
+    /// The script has changed nothing, because it cannot process the value that it found. The reply contains that
+    /// value.
     Other,
     /// The script has changed nothing, because the deadline of a call had passed.
     Late,
@@ -147,7 +147,8 @@ impl Link {
         }
     }
 
-    /// Writes the text `after` if the text of the key is still `before`. Deletes the key if `after` is empty.
+    /// If the value of the key is still `before`, sets the value to `after`, or deletes the key if `after` is empty.
+    /// `ttl` is the time to live in milliseconds.
     pub(super) async fn swap(
         &self,
         key: Key<'_>,
@@ -163,7 +164,7 @@ impl Link {
     }
 
     /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
-    /// caller sets the deadline.
+    /// caller limits how long it waits for the result.
     pub(super) async fn eval(
         &self,
         script: &Script,
@@ -182,8 +183,8 @@ impl Link {
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
-            // The server does not have the script, because it has restarted or its scripts were flushed. `EVAL` sends
-            // the text of the script, which the server then keeps.
+            // The server does not have the script: for example, it has restarted. `EVAL` sends the source of the
+            // script, which the server then keeps.
             self.trips.fetch_add(1, Ordering::Relaxed);
             reply = self.connection.call(command("EVAL", script.text())).await;
         }
@@ -217,8 +218,8 @@ impl Link {
         self.connection.number()
     }
 
-    /// Records the failure of a trip that began on the connection of that number. That connection is dropped if the
-    /// breaker is open and a new connection may help.
+    /// Records the failure of a trip that began on the connection with the number `connection`. Drops that connection
+    /// if the breaker is open and a new connection may help.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
         if matches!(error.kind(), RedisErrorKind::Moved | RedisErrorKind::Unserved) {
             // The server works: the error is about the slot of the key.
@@ -254,14 +255,14 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Converts the answer of the script that reads into the answer of a script that found a state which it cannot
-    /// process.
+    /// Converts the answer of the script that reads into the answer of a script that found a value which it cannot
+    /// process. A late answer stays late.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }
 
     /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
-    /// microseconds, and the text after the space. Returns the reply itself if it has another form.
+    /// microseconds, and the value after the space. Returns the reply itself if it has another form.
     fn parse(reply: Vec<u8>) -> Result<Self, Vec<u8>> {
         let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
         let Some((verdict, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
@@ -269,7 +270,7 @@ impl Answer {
         Ok(Self { verdict, now, text })
     }
 
-    /// Parses the verdict and the time of a reply. The third part of the result is the index of the text after them.
+    /// Parses the verdict and the time of a reply. The third part of the result is the index at which the value begins.
     fn head(reply: &str) -> Option<(Verdict, Nanos, usize)> {
         let verdict = match reply.as_bytes().first()? {
             b'D' => Verdict::Done,

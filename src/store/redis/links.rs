@@ -24,8 +24,8 @@ impl Links {
         }
     }
 
-    /// Returns the route to the server that has the key. In a cluster, the slot of the key may have moved since the
-    /// last reply about the slots.
+    /// Returns the route to the server that has the key. In a cluster, this may be wrong, because the slot of the key
+    /// may have moved to another node.
     pub(super) fn route(&self, key: &str) -> Route {
         let link = match self {
             Self::One(link) => Arc::clone(link),
@@ -34,8 +34,7 @@ impl Links {
         Route::new(link)
     }
 
-    /// Returns the route to the node that has the key, if `error` is the reply of a cluster's node that another node
-    /// has it.
+    /// If `error` says that another node of the cluster has the key, returns the route to that node.
     pub(super) fn redirect(&self, from: &Route, error: &RedisError) -> Option<Route> {
         match self {
             Self::One(_) => None,
@@ -43,7 +42,8 @@ impl Links {
         }
     }
 
-    /// Asks a cluster for its masters again if `error` is an outage, since another node may have become a master.
+    /// Asks the nodes of a cluster again which node has which slots, if `error` is an outage or says that no node has
+    /// the slot. Another node may have become a master.
     pub(super) fn find_masters_after(&self, error: &RedisError) {
         if let Self::Cluster(cluster) = self
             && (error.kind().is_outage() || error.kind() == RedisErrorKind::Unserved)

@@ -17,10 +17,11 @@
 //!
 //! # What is exact
 //!
-//! All processes that use one name on one server, or in one cluster, share one limit. Together they admit exactly the
-//! calls that one process would admit. Times are those of the server's clock, in microseconds. For most algorithms, a
-//! script on the server decides a call in one round trip. For the others, one round trip reads the state, and a second
-//! writes the new state unless another process has changed the state meanwhile:
+//! All processes whose limiters have the same name on one server, or in one cluster, share one limit. Together they
+//! admit exactly the calls that one process would admit. The exceptions are below. Times are those of the server's
+//! clock, in microseconds. For most algorithms, a script on the server decides a call in one round trip. For the
+//! others, one round trip reads the state, and a second writes the new state. If another process has changed the state
+//! between these two round trips, the call is decided again:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -29,28 +30,30 @@
 //! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
-//! A limiter makes one trip at a time for each key. Calls that arrive during a trip are decided together in the next
-//! trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process remembers
-//! this for at most one second, and denies without a trip each call whose units cannot be available yet.
+//! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
+//! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
+//! remembers this, by default for at most one second. During this time, the process denies calls without a trip if
+//! their units cannot be available yet.
 //!
 //! # What is not promised
 //!
-//! - A failover to a replica loses the charges that were not replicated. Until the limit of a key has recovered, at
-//!   most that many more units are admitted.
+//! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
+//!   are admitted as were charged and not replicated.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
-//! - After a reset or refund by another process, a process that remembers a key without units may deny calls for up to
-//!   one second.
-//! - Calls that wait for a window in several processes are admitted in no particular order. Calls that wait for a
-//!   `TokenBucket` or a `LeakyBucket` are admitted in order. They are charged when they begin to wait. If such a call
-//!   is cancelled while it waits, its charge is given back only if no later call was charged.
-//! - While machines with different quotas use one name, each call is decided by the quota of its machine, and charged
-//!   to the states of all these quotas: no machine admits more than its own quota would. Each call then takes two round
-//!   trips.
+//! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
+//!   calls for up to one second.
+//! - If calls of several processes wait for a window, the processes are served in no particular order. Calls that wait
+//!   for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
+//!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
+//!   charged.
+//! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
+//!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
+//!   would. A call then takes at least two round trips if it is admitted.
 //! - Two limiters with the same name in one process make separate trips.
-//! - The clock of a limiter has no effect: the server's clock decides. Buckets that [start
-//!   empty](crate::algorithm::TokenBucket::start_empty) are full for a new key, since a new key counts as idle for
-//!   ever.
+//! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
+//!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
+//!   because a new key counts as idle since the Unix epoch.
 
 mod asked;
 mod breaker;
@@ -110,18 +113,19 @@ pub use stats::RedisStats;
 /// # Guarantees
 ///
 /// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached. The time
-/// for which the call waits for units is not part of the deadline. A call that failed at its deadline charges nothing
-/// if the server receives it later. For this, the server must have replied to the store before, and its clock must not
-/// be set back.
+/// for which the call waits for units is not part of the deadline. If the server receives a call after the deadline of
+/// the call, the server charges nothing. This holds only if the server has replied at least once before the call was
+/// sent, so that the store knows the server's time, and if the server's clock is not set back.
 ///
-/// Five failures in a row because of late replies or a missing connection open the circuit breaker. A reply that says
-/// that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once and
-/// are not sent, except for one call that tries the server again after 50 ms. Each time that this fails, the pause
-/// doubles, up to 400 ms. If the server failed to write, for example because it is out of memory, only a call that has
-/// written closes the breaker.
+/// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
+/// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
+/// and are not sent, except for one call that tries the server again after 50 ms. Each time that such a call fails, the
+/// pause before the next one doubles, up to 400 ms. If the server failed to write, for example because it is out of
+/// memory, only a call that has written closes the breaker.
 ///
-/// A call that is dropped before its reply was received charges nothing: if the server has charged the call, another
-/// trip undoes the charge, unless that trip fails. No key is written without a time to live, and a value that is not a
+/// If a call is dropped before its reply was received, and the server has charged the call, another trip undoes the
+/// charge. The charge remains if that trip fails. The charge also remains if the call may wait for a `TokenBucket` or a
+/// `LeakyBucket`, and a later call was charged. No key is written without a time to live, and a value that is not a
 /// state of this crate is never overwritten.
 ///
 /// # Errors
@@ -158,12 +162,12 @@ impl RedisStore {
         RedisStoreBuilder::new(url)
     }
 
-    /// Returns a builder of a store in a cluster, found by the URLs of one or more of its nodes.
+    /// Returns a builder of a store in a cluster. `urls` are the URLs of one or more nodes of the cluster.
     ///
-    /// Each key is kept on the master that has its slot, so the keys of a limiter are spread over all masters. If a
-    /// slot moves to another master, the store follows. Each master has a circuit breaker of its own. If a master
-    /// fails, only the calls for its keys fail; this requires `cluster-require-full-coverage no` in the configuration
-    /// of the servers.
+    /// Each key is kept on the master that has the slot of the key. So the keys of a limiter are spread over all
+    /// masters, unless [`one_slot`](RedisStoreBuilder::one_slot) is set. If a slot moves to another master, the store
+    /// follows. Each master has a circuit breaker of its own. If the configuration of the servers has
+    /// `cluster-require-full-coverage no`, and a master fails, only the calls for the keys of that master fail.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -183,12 +187,13 @@ impl RedisStore {
         RedisStoreBuilder::of_cluster(urls)
     }
 
-    /// Returns a builder of a store on the master that Redis Sentinel knows under the name `master`, found by the URLs
-    /// of one or more sentinels.
+    /// Returns a builder of a store on the master that Redis Sentinel knows under the name `master`. `urls` are the
+    /// URLs of one or more sentinels.
     ///
-    /// Before each new connection, the sentinels are asked for the present master. So the store follows a failover as
-    /// soon as the connection to the former master ends, five calls in a row are late, or that server replies that it
-    /// is a replica. At most as many units of each key are admitted once more as the new master has missed.
+    /// Before each new connection, the sentinels are asked for the current master. After a failover, the store connects
+    /// to the new master as soon as the connection to the former master ends, five trips in a row are late, or the
+    /// former master replies that it is a replica. Charges that the new master did not receive are lost, so at most
+    /// that many units of each key are admitted once more.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -201,15 +206,16 @@ impl RedisStore {
     /// ```
     ///
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
-    /// sentinel with those of its own URL, without the database. If they differ, use
-    /// [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user needs the command `ROLE`.
-    /// [`connect`](RedisStoreBuilder::connect) and [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an
-    /// error if there is no URL, or if a URL is wrong; `connect` also if no sentinel knows the name.
+    /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
+    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user needs the
+    /// command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
+    /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
+    /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::of_sentinels(urls, master)
     }
 
-    /// Returns a store that passes each call to `limiter` if Redis cannot decide the call.
+    /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
     ///
     /// `limiter` counts only the calls that are passed to it, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {

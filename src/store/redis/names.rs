@@ -10,7 +10,7 @@ pub(super) struct Names(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The unit of the states of a limiter. It differs between algorithms and between quotas.
+    /// The beginning of the values that the limiters write. It differs between algorithms and between quotas.
     unit: String,
     limiters: usize,
 }
@@ -52,7 +52,7 @@ impl Names {
 }
 
 impl Registered {
-    /// Sets the unit of this name, after the algorithm of a limiter was replaced.
+    /// Sets the beginning of the values of this name, after the algorithm of a limiter was replaced.
     pub(super) fn set(&self, unit: &str) {
         self.names.with(|names| {
             if let Some(entry) = names.get_mut(&self.name) {

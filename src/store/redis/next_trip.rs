@@ -13,9 +13,9 @@ use crate::clock::Nanos;
 /// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// A flight that is polled by the call that began it, so that a call that is alone on its key needs no task. The flight
-/// moves to a task when a second call arrives, and when the first call has its reply or is dropped. So no call depends
-/// on another call being polled.
+/// A flight that is polled by the call that began it, so that the only call for a key needs no task. The flight moves
+/// to a task when a second call arrives, or when the first call has its reply or is dropped. So no call depends on
+/// another call being polled.
 #[derive(Clone)]
 pub(super) struct PolledFlight(Arc<Place>);
 
@@ -61,7 +61,8 @@ impl PolledFlight {
         }
     }
 
-    /// Moves the flight to a task. If the runtime has ended, it drops the task at once, and the flight with the task.
+    /// Moves the flight to a task. If the runtime has ended, the runtime drops the task at once, and the flight with
+    /// the task.
     pub(super) fn spawn(&self) {
         let flight = self.lock().take();
         if let Some(flight) = flight {

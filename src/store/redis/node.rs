@@ -24,14 +24,14 @@ pub(super) struct Node {
 /// The settings that all nodes of a cluster have in common.
 #[derive(Clone, Debug)]
 pub(super) struct NodeSettings {
-    /// The time limit of an attempt to connect, and of the question for the slots.
+    /// The time limit of an attempt to connect.
     pub(super) timeout: Duration,
     pub(super) deadline: Duration,
     pub(super) clock: AnyClock,
 }
 
 impl NodeSettings {
-    /// Returns the maximum time of a question that needs a connection first.
+    /// Returns the time limit of a request to a node, which may have to connect first.
     pub(super) fn max_time(&self) -> Duration {
         self.timeout.max(self.deadline)
     }

@@ -20,13 +20,13 @@ pub(super) enum Action {
     Peek,
     Refund,
     Reset,
-    /// Undoes a charge that was made at the given server's time.
+    /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
     /// Charges the units by which the actual cost of a call exceeds its charge.
     ChargeMore,
     /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its release.
     Reserve(u64),
-    /// Undoes the `Reserve` whose outcome had this mark.
+    /// Undoes the charge of the `Reserve` whose outcome had this mark.
     GiveBack(u128),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Outcome {
     pub(super) decision: Decision,
     /// The server's time at which the decision was made.
     pub(super) now: Nanos,
-    /// The mark of a `Reserve`, with which the `Reserve` can be undone.
+    /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     pub(super) mark: Option<u128>,
 }
 
@@ -70,7 +70,8 @@ impl<A> Operation<A> {
         Self { action, cost, tier: None }
     }
 
-    /// Returns the operation that undoes the charge of this operation, if there is one. `outcome` is its outcome.
+    /// Returns the operation that undoes the charge of this operation. Returns `None` if there is no charge to undo.
+    /// `outcome` is the outcome of this operation.
     pub(super) fn undone(self, outcome: &Outcome) -> Option<Self> {
         if !outcome.decision.is_allowed() || self.cost == 0 {
             return None;
@@ -83,15 +84,16 @@ impl<A> Operation<A> {
         Some(Self { action, ..self })
     }
 
-    /// Returns whether a script can decide the operation.
+    /// Returns whether a script can decide the operation, if the algorithm has a script.
     pub(super) fn is_plain_check(&self) -> bool {
         self.action == Action::Check && self.tier.is_none() && self.cost > 0
     }
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides, and replaces
-    /// each tier in `state` that has the same unit of a state.
+    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides. The tier then
+    /// replaces the tiers in `state` that have the same kind of state, that is, the same
+    /// [`unit`](StoredAlgorithm::unit).
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let Some(tier) = &self.tier else { return limiter };
         tier.adopt(state);

@@ -8,14 +8,15 @@ use super::scripts::{Script, TimeSource};
 use crate::algorithm::{Step, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// The version of the text of a key: its first word.
+/// The version of the format of a key's value in Redis. It is the first word of the value.
 pub(super) const VERSION: &str = "1";
 
-/// An algorithm, with the script that decides its checks and the beginning of the texts of its states.
+/// An algorithm, with the script that decides its checks, and the beginning of the values that it writes.
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
-    /// The beginning of the text of a state: the version and the unit.
+    /// The beginning of the values that this process writes: the version, and the algorithm's
+    /// [`unit`](StoredAlgorithm::unit).
     prefix: String,
     script: Option<PlannedScript>,
     /// `true` if a call that waits is charged at once, for the time of its release.
@@ -50,13 +51,13 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns the beginning of the texts of states. It differs between algorithms and between quotas.
+    /// Returns the beginning of the values that this process writes. It differs between algorithms and between quotas.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// Returns the script that decides calls of these costs, and the function that adds the arguments of the script to
-    /// a command.
+    /// a command. Returns `None` if no script can decide these calls.
     pub(super) fn script<'a>(
         &'a self,
         costs: &'a [u64],
@@ -73,7 +74,8 @@ impl<A: StoredAlgorithm> Plan<A> {
         Some((&planned.script, arguments))
     }
 
-    /// Returns the numbers after the unit of a text. Returns `None` if the unit is not that of this plan.
+    /// Returns the numbers of a state that is written as a string. Returns `None` if the
+    /// [`unit`](StoredAlgorithm::unit) of the state is not that of this plan's algorithm.
     pub(super) fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
         let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
         text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))

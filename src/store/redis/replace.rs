@@ -11,8 +11,8 @@ use crate::store::ReplaceAlgorithm;
 
 /// The states of keys are converted when the keys are next used. Other processes continue with their own algorithm.
 impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
-    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old one stays in use,
-    /// and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
+    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old algorithm stays in
+    /// use, and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
     fn replace(&self, algorithm: A) {
         let shared = &self.shared;
         match Plan::new(algorithm, shared.links.any().source, shared.scripts) {

@@ -8,15 +8,15 @@ use super::link::Link;
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
-    /// `true` if the slot of the key is on its way to that node, and the node that the slot leaves does not have the
-    /// key.
+    /// `true` if the slot of the key is being migrated to that node, and the node that the slot leaves does not have
+    /// the key.
     pub(super) is_asking: bool,
-    /// The number of nodes that have replied in this trip that another node has the key.
+    /// The number of replies in this trip that said that another node has the key.
     pub(super) redirects: u32,
 }
 
 impl Route {
-    /// Creates the route to a server that no other node has named.
+    /// Creates the first route of a trip, before any node has replied that another node has the key.
     pub(super) fn new(link: Arc<Link>) -> Self {
         Self { link, is_asking: false, redirects: 0 }
     }

@@ -1,12 +1,12 @@
 //! The scripts, which change states on the server.
 //!
 //! A script is made of fragments, one for each limit. So there is one script for each *combination of kinds* of limits,
-//! and quotas are arguments of the script. A script decides the costs of several calls in order, writes the resulting
-//! state, and returns the server's time and the state that it found. From these two, the decision of each call is
-//! computed in this process, with the algorithm's own arithmetic.
+//! and quotas are arguments of the script. A script decides several calls in order by their costs, writes the resulting
+//! state, and returns the server's time and the state that it found. From that time and that state, this process
+//! computes the decision of each call, with the algorithm's own arithmetic.
 //!
-//! Numbers in Lua are floating-point: integers are exact up to 2^53, and only the format `%d` prints all their digits.
-//! Calls that need larger numbers are not decided by a script.
+//! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
+//! their digits. Calls that need larger numbers are not decided by a script.
 
 use std::fmt::Write;
 
@@ -41,9 +41,9 @@ impl TimeSource {
     }
 }
 
-/// Reads the server's time. The last argument of a script is a deadline: after it, the script changes nothing, since
-/// its callers no longer wait. The time is returned as it was read, in seconds and microseconds, because formatting a
-/// number takes as long as a command.
+/// Reads the server's time. The last argument of a script is a deadline. After the deadline, the script changes
+/// nothing, because its callers no longer wait. The time is returned as it was read, in seconds and microseconds,
+/// because formatting a number takes as long as a command.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
@@ -77,8 +77,8 @@ const READ: &str = "\
 return 'D' .. stamp .. (s or '')
 ";
 
-/// Writes the state of the key if no other process has changed it. The arguments are the state before, the state after,
-/// and the time to live. If the state after is empty, the key is deleted.
+/// Writes the state of the key if no other process has changed it. The arguments are the old state, the new state, and
+/// the time to live. If the new state is empty, the key is deleted.
 const SWAP: &str = "\
 s = s or ''
 if s ~= ARGV[1] then return 'O' .. stamp .. s end
@@ -86,8 +86,8 @@ if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[
 return 'D' .. stamp
 ";
 
-/// Begins to read the state. The first argument is the beginning of the text of a state, and the second has the
-/// numbers.
+/// Begins to read the state. The first argument is the beginning of the values that this process writes. The second
+/// contains numbers of eight bytes each.
 const OPEN: &str = "\
 local prefix, numbers, back, any = ARGV[1], ARGV[2], false, false
 local p = #prefix + 1
@@ -111,8 +111,9 @@ impl Script {
     }
 
     /// Creates the script that decides checks by these steps. The first argument of the script is the beginning of the
-    /// text of a state. The second argument has the arguments of the steps and then the costs of the calls, each as
-    /// eight bytes: one argument of a command takes as long to read as all these bytes.
+    /// values that this process writes. The second argument contains the arguments of the steps and then the costs of
+    /// the calls, each as eight bytes. These bytes are one argument, because the server reads one long argument faster
+    /// than many short ones.
     pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
         let mut text = format!("{}{GET}{OPEN}", source.head());
         let mut first = 1;

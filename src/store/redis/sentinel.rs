@@ -1,6 +1,6 @@
 //! The master of a group of servers that Redis Sentinel watches.
 //!
-//! A failover ends the connections to the former master, or lets its calls fail. So it is enough to ask the sentinels
+//! After a failover, connections to the former master end, or calls on them fail. So it is enough to ask the sentinels
 //! before each new connection, and no subscription to their events is needed.
 
 use std::fmt;
@@ -26,7 +26,7 @@ impl Sentinels {
         Self { sentinels, name: name.to_owned(), like }
     }
 
-    /// Creates sentinels from their addresses. The master is reached with the settings of the first.
+    /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.
     pub(super) fn from_infos(infos: Vec<ConnectionInfo>, name: &str) -> RedisResult<Self> {
         let Some(like) = infos.first().cloned() else {
             return Err((ErrorKind::InvalidClientConfig, "the URL of at least one sentinel is needed").into());
@@ -44,7 +44,7 @@ impl Sentinels {
     pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
         let info = self.master(config).await?.apply_to(&self.like);
         let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(config).await?;
-        // The sentinels name the former master until they have agreed on another.
+        // The sentinels name the former master until they have agreed on a new one.
         let role: Value = ::redis::cmd("ROLE").query_async(&mut connection).await?;
         match &role {
             Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
@@ -54,8 +54,8 @@ impl Sentinels {
         }
     }
 
-    /// Asks all sentinels at once, and returns the first address that one of them replies. So a sentinel that does not
-    /// answer delays nothing.
+    /// Asks all sentinels at once for the address of the master, and returns the first address that arrives. So a
+    /// sentinel that does not answer delays nothing.
     async fn master(&self, config: &AsyncConnectionConfig) -> RedisResult<Address> {
         let mut replies = JoinSet::new();
         for sentinel in &self.sentinels {

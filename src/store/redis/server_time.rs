@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks count from about
-/// the Unix epoch. The difference can be negative, so it is kept relative to [`BIAS`].
+/// the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
 ///
-/// A reply is received some time after the server wrote the reading of its clock into it. So each reply shows by how
-/// much the server is ahead *at least*, and the largest of these differences is nearest to the truth. If a difference
-/// is smaller than the largest by more than two deadlines, the server's clock was set back.
+/// A reply is received some time after the server read its clock for the reply. So each reply shows by how much the
+/// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. If a difference is
+/// smaller than the largest by more than two deadlines, the store assumes that the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
-    /// The difference, or 0 if it is not known.
+    /// The difference plus [`BIAS`], or 0 if the difference is not known.
     ahead: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ impl ServerTime {
     }
 
     /// Returns a lower bound of the server's time when this process's clock reads `local`. Both times are in
-    /// microseconds.
+    /// microseconds. Returns `None` if no reading of the server's clock was recorded yet.
     pub(super) fn at(&self, local: u64) -> Option<u64> {
         match self.ahead.load(Ordering::Relaxed) {
             0 => None,

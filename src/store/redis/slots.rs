@@ -22,10 +22,10 @@ pub(super) struct Range {
     pub(super) master: Address,
 }
 
-/// The node that an error names as the one that has a key.
+/// The node that has a key, according to an error reply of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// `true` if the slot is on its way to that node, and the node that the slot leaves does not have the key.
+    /// `true` if the slot is being migrated to that node, and the node that the slot leaves does not have the key.
     pub(super) is_asking: bool,
     pub(super) slot: u16,
     /// The address of that node. An empty host stands for the host of the node that replied.
@@ -73,8 +73,8 @@ impl Redirect {
     }
 }
 
-/// Parses the reply to `CLUSTER SLOTS`. `own` is the host of the server that replied. It replaces an empty host in the
-/// reply.
+/// Parses the reply to `CLUSTER SLOTS`. `own` is the host of the server that replied. `own` replaces an empty host in
+/// the reply.
 pub(super) fn parse_slots(reply: &Value, own: &str) -> Result<Vec<Range>, RedisError> {
     let error = || {
         let reply: String = format!("{reply:?}").chars().take(200).collect();

@@ -1,9 +1,11 @@
-//! The state of a key, together with the states of other quotas that machines use for the same name.
+//! The states of a key: one for the quota of this process, and others for quotas that other machines use with the same
+//! name.
 //!
-//! While machines with two quotas use a key, its text has a state for each quota. A call is decided by the quota of its
-//! machine, and charged to all states. So units that one quota cannot hold are still counted for the other quota, and
-//! no machine admits more than its own quota would, whichever machine has admitted the calls before. A state is dropped
-//! when its quota was not used for as long as the state takes to become fresh.
+//! While machines use a key with different quotas, the value of the key has one state for each quota, at most four. The
+//! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
+//! exceed a small quota are still counted for a larger one, and no machine admits more than its own quota would,
+//! whichever machine has admitted the earlier calls. A state is dropped if its quota is not used for as long as the
+//! state takes to become fresh.
 
 use super::error::{RedisError, RedisErrorKind};
 use super::operation::{Action, Operation, Outcome};
@@ -11,16 +13,16 @@ use super::plan::{Plan, VERSION};
 use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
 
-/// The text between two states.
+/// The string between two states in the value of a key.
 const SEPARATOR: &str = " | ";
-/// The maximum number of states of other quotas. If there are more, the states that would become fresh first are
-/// dropped at once.
+/// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
+/// once.
 const MAX_OTHERS: usize = 3;
 
 /// The states of a key.
 #[derive(Clone, Debug)]
 pub(super) struct States<A: StoredAlgorithm> {
-    /// The state of the quota of this process.
+    /// The state for the quota of this process.
     pub(super) own: A::State,
     others: Vec<Other<A>>,
 }
@@ -29,13 +31,12 @@ pub(super) struct States<A: StoredAlgorithm> {
 struct Other<A: StoredAlgorithm> {
     algorithm: A,
     state: A::State,
-    /// The time until which this state is kept.
+    /// The time until which this state is kept, unless its quota is used again.
     until: Nanos,
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
-    /// Reads the text of a key at `now`. The states of other quotas are converted. If the text is empty, the state is
-    /// fresh.
+    /// Parses the value of a key at `now`. An empty value stands for a missing key, whose state is new.
     pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
         if text.is_empty() {
             return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));
@@ -52,8 +53,8 @@ impl<A: StoredAlgorithm> States<A> {
         Self { own, others: Vec::new() }
     }
 
-    /// Reads the text of a key at `now`. If the text has no state of this process's quota, a state of another quota is
-    /// converted.
+    /// Parses the value of a key at `now`. If the value has no state of this process's quota, a state of another quota
+    /// is converted. Returns `None` if the value is not in the format of this crate.
     pub(super) fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
         let mut parts = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(SEPARATOR);
         let first = parts.next()?;
@@ -102,7 +103,7 @@ impl<A: StoredAlgorithm> States<A> {
         }
     }
 
-    /// Returns the text of the states that are in use at `now`, or `None` if all states are fresh.
+    /// Returns the value of the key, with the states that are in use at `now`. Returns `None` if all states are fresh.
     pub(super) fn write(&mut self, plan: &Plan<A>, now: Nanos) -> Option<String> {
         self.others.retain(|other| other.until > now && !other.algorithm.is_fresh(&other.state, now));
         self.others.sort_by_key(|other| std::cmp::Reverse(other.until));
@@ -130,7 +131,7 @@ impl<A: StoredAlgorithm> States<A> {
     }
 }
 
-/// Returns the time until the state is fresh.
+/// Returns the time until the state is fresh, in nanoseconds.
 fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) -> u64 {
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
 }
@@ -146,7 +147,7 @@ fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos)
     others.iter().map(convert).min_by_key(|(left, _)| *left).map(|(_, state)| state)
 }
 
-/// Reads a unit and the numbers of its state.
+/// Parses one state: the algorithm's [`unit`](StoredAlgorithm::unit), and the numbers after it.
 fn read<A: StoredAlgorithm>(plan: &Plan<A>, text: &str) -> Option<(A, A::State)> {
     let (unit, _) = text.split_once(' ')?;
     let algorithm = match plan.own_numbers(text) {

@@ -2,11 +2,12 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// The scripts that were sent to the server.
+    /// The number of scripts that were sent to the server.
     pub trips: u64,
-    /// The calls that failed because no reply came before their deadline, even if the reason was a missing connection.
+    /// The number of calls that failed because no reply came before their deadline, even if the reason was a missing
+    /// connection.
     pub late: u64,
-    /// How often the circuit breaker opened.
+    /// The number of times that the circuit breaker opened.
     pub opened: u64,
     /// `true` if the circuit breaker is open, so that calls are not sent. In a cluster, `true` if the circuit breaker
     /// of any master is open.

@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
 
-/// The queue of a key. The first call of the queue holds the lock `first`, which is fair.
+/// The queue of a key. The first call of the queue holds the lock `first`. The other calls get the lock in the order in
+/// which they requested it.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     pub(super) first: Mutex<()>,

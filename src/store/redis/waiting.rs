@@ -1,9 +1,9 @@
 //! Calls that wait: either until a time that the server has determined, or in a queue of this process.
 //!
 //! The state of a bucket determines when the units of a call will be available. So the call is charged at once for that
-//! time, and sleeps in this process until then. The calls of all processes are released in one order. The state of a
-//! window does not show which other calls wait. So calls that wait for a window are queued in their own process, and
-//! the first call of the queue asks the server again when the window has room.
+//! time, and sleeps in this process until that time. The calls of all processes are released in the order of these
+//! times. The state of a window does not show which other calls wait. So calls that wait for a window are queued in
+//! their own process, and the first call of each queue asks the server again when its units may be available.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use crate::middleware::drain::LeaveUnread;
 use crate::middleware::formats::Draft;
 use crate::middleware::response::Rejection;
 
-/// A responder that answers rejected HTTP requests and never changes the service's error type.
+/// A responder that answers rejected HTTP and gRPC requests, and keeps the error type of the service.
 ///
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
@@ -25,29 +25,29 @@ use crate::middleware::response::Rejection;
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close), or its [key table is full](crate::Decision::is_table_full) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// A gRPC caller that was denied finds the exact wait in `grpc-status-details-bin` (a `RetryInfo`, and a `QuotaFailure`
-/// that names the policies). `grpc-retry-pushback-ms` also contains the wait, if the wait is at most a minute. If the
-/// wait is longer, or if waiting does not help, `grpc-retry-pushback-ms` is -1, so that clients do not use up their
-/// retries. The response is one frame of headers (trailers-only), because clients obey the pushback only in such a
-/// response.
+/// The response to a denied gRPC call reports the wait in `grpc-status-details-bin`, to the nanosecond: the field
+/// contains a `RetryInfo`, and a `QuotaFailure` that names the policies. If the wait is at most a minute,
+/// `grpc-retry-pushback-ms` also contains the wait. If the wait is longer, or if waiting does not help,
+/// `grpc-retry-pushback-ms` is -1, so that clients do not use up their retries. The response is one frame of headers
+/// (trailers-only), because clients obey the pushback only in such a response.
 ///
-/// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`: a call that would be admitted later is
-/// rejected at once. The [`Decision`](crate::Decision) of an admitted call is in its request's extensions. If there are
-/// several policies, this is the decision of the policy that delayed the call longest or, if none delayed it, of the
-/// policy with the fewest remaining units.
+/// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`. If it is known that the call cannot be
+/// admitted in time, the call is rejected at once. The [`Decision`](crate::Decision) on an admitted call is in the
+/// extensions of its request. If there are several policies, this is the decision of the policy that delayed the call
+/// longest. If no policy delayed the call, it is the decision of the policy with the fewest remaining units.
 ///
-/// Responses to admitted and to denied calls carry `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not carry them. Fields that the response
-/// already has are kept. If the inner service already reports a policy of the same name, this layer does not report its
-/// own policy of that name. A rejection of a `HEAD` request has no body.
+/// Responses to admitted and to denied calls have the fields `RateLimit` and `RateLimit-Policy`, in the form of
+/// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not have these fields. Fields that the
+/// response already has are kept. If the response already reports a policy of the same name, this layer does not report
+/// its own policy of that name. A rejection of a `HEAD` request has no body.
 ///
-/// Each rejection carries `Cache-Control: no-store`, unless a custom response sets another value. If the wait is
-/// unknown (calls in progress, a limiter that was closed or whose key table is full, a store that failed),
-/// `Retry-After` is [one second](Self::retry_after_unknown). Clients that prefer `text/html`, as browsers do, get one
-/// line of text instead of JSON. The body of a rejected request is not read. So, over HTTP/1.x, the response to a
-/// request with a body has `Connection: close`, unless the body is [drained](Self::drain).
+/// Each rejection has `Cache-Control: no-store`, unless a custom response sets another value. If the wait is unknown
+/// (because it depends on calls in progress, the limiter was closed, its key table is full, or the store failed),
+/// `Retry-After` is [one second](Self::retry_after_unknown) by default. Clients that prefer `text/html`, as browsers
+/// do, get one line of text instead of JSON. The body of a rejected request is not read. So, over HTTP/1.x, the
+/// response to a request with a body has `Connection: close`, unless the body is [drained](Self::drain).
 ///
-/// All of this is configurable:
+/// Most of this can be configured:
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,7 +77,7 @@ pub struct HttpResponder<F = DefaultRejection, D = LeaveUnread, B = WrapBody> {
 }
 
 impl HttpResponder {
-    /// Creates a responder with the responses described above.
+    /// Creates a responder that makes the responses described above.
     #[must_use]
     pub const fn new() -> Self {
         Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread, body: WrapBody }
@@ -92,8 +92,8 @@ impl Default for HttpResponder {
 
 impl<F, D, B> HttpResponder<F, D, B> {
     /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
-    /// If the list has several drafts, only the last draft is used. If the list has several
-    /// [custom](HeaderFormat::Custom) names, only the last of these is used.
+    /// If the list contains several drafts, only the last draft is used. If it contains several
+    /// [`Custom`](HeaderFormat::Custom) formats, only the last of these is used.
     #[must_use]
     pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
@@ -111,7 +111,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets which responses carry the header fields that report limits. The default is [all](SendHeaders::Always).
+    /// Sets which responses have the header fields that report limits. The default is [`Always`](SendHeaders::Always).
     /// `Retry-After` has its own [switch](Self::retry_after).
     ///
     /// ```
@@ -126,17 +126,16 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets whether rejections carry `Retry-After`. The default is `true`.
+    /// Sets whether rejections have `Retry-After`. The default is `true`.
     #[must_use]
     pub const fn retry_after(mut self, enabled: bool) -> Self {
         self.options.retry_after = enabled;
         self
     }
 
-    /// Sets the maximum of a random time that is added to the wait reported to each rejected caller. So clients that
-    /// were rejected together do not retry together. Within a response, the same random time is added to the wait of
-    /// each policy. The reported wait is never less than the true wait, unless
-    /// [`max_reported_wait`](Self::max_reported_wait) is set. The default is zero.
+    /// Sets the maximum of a random time, which is added to the wait that a rejection reports. So clients that were
+    /// rejected together do not retry together. Within one response, the same random time is added to the wait of each
+    /// policy. The random time never shortens a reported wait. The default maximum is zero.
     ///
     /// ```
     /// use std::time::Duration;
@@ -151,7 +150,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the body of rejections. The default is problem details or text, [as the client
+    /// Sets the format of the bodies of rejections. The default is problem details or text, [as the client
     /// prefers](BodyFormat::ByAccept).
     #[must_use]
     pub const fn body(mut self, format: BodyFormat) -> Self {
@@ -167,18 +166,18 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets whether the [`Decision`](crate::Decision) is inserted into the request's extensions, for handlers. The
-    /// default is `true`. Each insertion costs an allocation.
+    /// Sets whether the [`Decision`](crate::Decision) on an admitted request is inserted into the request's extensions,
+    /// so that handlers can read it. The default is `true`. Each insertion costs an allocation.
     #[must_use]
     pub const fn insert_extension(mut self, enabled: bool) -> Self {
         self.options.insert_extension = enabled;
         self
     }
 
-    /// Sets whether two further extensions are inserted: [`Decisions`](crate::middleware::Decisions), with the
-    /// decisions of all policies by name, into an admitted request; and [`Rejected`](crate::middleware::Rejected), for
-    /// outer layers, into the response to a denied request. The default is `false`, since each extension costs up to
-    /// three allocations.
+    /// Sets whether two further extensions are inserted. An admitted request gets
+    /// [`Decisions`](crate::middleware::Decisions), with the decisions of all policies by name. The response to a
+    /// denied request gets [`Rejected`](crate::middleware::Rejected), for outer layers. The default is `false`, because
+    /// each extension costs up to three allocations.
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -202,12 +201,13 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the function that makes the responses to rejected calls. Its arguments are the rejection, and the request
-    /// without its body. `Retry-After` and the header fields are added to the response, unless they are switched off.
-    /// Fields that the function sets are kept. gRPC callers still get the standard gRPC responses.
+    /// Sets the function that makes the responses to rejected calls. The arguments of the function are the rejection,
+    /// and the request without its body. `Retry-After` and the fields that report limits are added to the response of
+    /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
+    /// the standard gRPC responses.
     ///
-    /// The response's body is text, bytes or `()`. With the feature `axum`, it can also be axum's body, if the service
-    /// uses that type.
+    /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
+    /// `axum::body::Body`, if this is the body type of the service.
     #[must_use]
     pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D, B>
     where
@@ -220,12 +220,12 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
 #[cfg(feature = "axum")]
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Leaves the body type of an axum app as it is: [`axum::body::Body`], rather than a
-    /// [`ResponseBody`](crate::middleware::ResponseBody) around it.
+    /// Leaves the body type of an axum app as it is. The limited service has the body type [`axum::body::Body`], and
+    /// not a [`ResponseBody`](crate::middleware::ResponseBody) that contains it.
     ///
-    /// The body of an admitted response is passed on unchanged, so axum does not box it again; only the body of a call
-    /// that holds a permit is wrapped. With this, the layer can be used where a layer must not change the type of
-    /// responses, such as tower's `option_layer` and `BoxCloneSyncServiceLayer`.
+    /// The body of the response to an admitted call is passed on unchanged, so axum does not box it again. If the call
+    /// holds a permit, the body is wrapped. With this setting, the layer can be used where a layer must not change the
+    /// type of responses, for example with tower's `option_layer` and `BoxCloneSyncServiceLayer`.
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -245,8 +245,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Returns whether clients at once follow a response with this status to another URI, where another limit may apply.
-/// This is true for redirects, but not for 304.
+/// Returns whether clients follow a response with this status by a request to another URI, to which another limit may
+/// apply. The result is `true` for all 3xx statuses except 304.
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }

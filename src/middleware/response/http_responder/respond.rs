@@ -51,8 +51,9 @@ where
         }
     }
 
-    /// Inserts one decision, chosen among those of all policies of this layer and of outer layers: the decision of the
-    /// policy that delayed the request longest or, if none delayed it, of the policy with the fewest remaining units.
+    /// Inserts one decision into the request's extensions, chosen among the decisions of this layer and of outer
+    /// layers. If policies delayed the request, this is the decision of the policy that delayed it longest. Otherwise,
+    /// it is the decision of the policy with the fewest remaining units.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if self.options.insert_details {
@@ -102,10 +103,10 @@ where
         };
         let is_followed = is_followed(answer.status());
         let headers = answer.headers_mut();
-        // A cache that stored the rejection would return it to other callers, and to the same caller after the wait.
+        // A cache that stored the rejection could return the rejection to other callers, or to the same caller after
+        // the wait.
         headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
-        // The hint for an unknown wait is for HTTP clients only: gRPC clients use the backoff of their own retry
-        // policy.
+        // If the wait is unknown, only HTTP clients get a hint. gRPC clients use the backoff of their own retry policy.
         if let Some(wait) = waits.wait.or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
             if options.retry_after {
                 headers.entry(RETRY_AFTER).or_insert_with(|| retry_after::retry_after(wait));

@@ -5,10 +5,10 @@ use super::{LockedShards, Participant};
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::placement::Settled;
 
-/// Locks the shard of each call, and gives its key a state. If there is no room for a key, its shared bucket is used
-/// instead, if the table has shared buckets.
+/// Locks the shard of each call, and gives its key a state. If there is no room for a key, and its table has shared
+/// buckets, the shared bucket of the key is used instead.
 pub(super) fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
-    // A key of another limiter does not matter here.
+    // `keep` also contains the keys of other limiters, which does no harm.
     let keep: Few<Fingerprint> = calls.iter().map(|call| call.part.key).collect();
     shards.hold(&mut calls.iter_mut().collect::<Few<_>>());
     for call in &mut *calls {
@@ -32,8 +32,8 @@ fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     }
 }
 
-/// Groups the calls that use the same state: either all calls of a group are admitted, each with its algorithm, or none
-/// is.
+/// Sets the leader and the total cost of each call. Calls that use the same state have the same leader, which charges
+/// their total cost.
 pub(super) fn group_by_state(calls: &mut [Participant<'_, '_>]) {
     for at in 0..calls.len() {
         let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));

@@ -48,7 +48,7 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
-    /// Logs a warning the first time after the table was found full. The caller must hold no lock.
+    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
     fn warn_if_full(&self);
     fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo;
     fn try_reserve(
@@ -60,7 +60,8 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// The future of a call in one queue. Yields the decision, the time at which the call was charged, and its permit.
+/// The future of a call in one queue. Yields the decision, the clock reading at which the call was charged, and the
+/// permit of the call.
 pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
 
 /// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
@@ -137,8 +138,8 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         self.with(ask, |entry, _| entry.algorithm().last_update(entry.state))
     }
 
-    /// Returns `false` for calls that need a release, which give back their units when they end, and for a closed
-    /// limiter, which charges nothing.
+    /// Returns `false` for calls that need a release, because they give back their units when they end. Returns `false`
+    /// for a closed limiter, because it charges nothing.
     fn settles(&self) -> bool {
         !A::NEEDS_RELEASE && !self.shard.config.closed
     }

@@ -1,12 +1,12 @@
 //! Calls on several keys, of several limiters, that are decided together: all of them are admitted, or none is.
 //!
-//! All keys are locked while the calls are decided. The shards are locked in the order of the addresses of their locks,
-//! and shared buckets after all others. A call on one key takes the same locks in the same order, so there is no
-//! deadlock. If no call is queued, all calls are decided immediately.
+//! All keys are locked while the calls are decided. The shards of keys are locked first, and the shards of shared
+//! buckets last, each in the order of the addresses of their locks. A call on one key also locks its shared bucket
+//! last, so there is no deadlock. If no call is queued, all calls are decided immediately.
 //!
-//! A call that must wait in the queue of one key is charged to the other keys when it is queued, because the limits of
-//! the other keys count arrivals. The call is charged to the key with the queue when that queue releases it. If the
-//! call is cancelled while it waits, the charges to the other keys are undone.
+//! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
+//! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
+//! If the call is cancelled while it waits, the charges to the other keys are undone.
 
 mod commit;
 mod few;
@@ -76,7 +76,7 @@ struct Participant<'p, 'a> {
     overflowed: bool,
     /// The total cost of all calls that use the same state.
     total: u64,
-    /// The index of the first of these calls.
+    /// The index of the first call that uses the same state.
     leader: usize,
     /// The index of the call's shard among the locked shards.
     held: usize,
@@ -105,9 +105,10 @@ impl<'p, 'a> Participant<'p, 'a> {
         }
     }
 
-    /// Returns whether the call reports its own decision instead of that of its leader, the call that charges their
-    /// common state. A call does so if it is the leader itself, if it has its own algorithm, or if the joint call is
-    /// denied, so that nothing is charged.
+    /// Returns whether the call at index `at` reports its own decision. Otherwise it reports the decision of its
+    /// leader: the first call with the same state, which charges the state for all of these calls. A call reports its
+    /// own decision if it is the leader itself, if it has its own algorithm, or if the joint call is denied, so that
+    /// nothing is charged.
     fn reports_separately(&self, at: usize, denied: bool) -> bool {
         self.leader == at || denied || self.part.algorithm.is_some()
     }
@@ -164,7 +165,8 @@ impl<'a> LockedShards<'a> {
     }
 }
 
-/// Decides all calls, or returns those that wait. `None` stands for a call that is not limited.
+/// Decides all calls, or returns the future of their decision if a call must wait. `None` stands for a call that is not
+/// limited.
 pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     // If an algorithm panics, `wait` is dropped last, so that the charges are undone when no lock is held any more.
     let mut wait = JointWait::default();
@@ -193,7 +195,8 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     drop(calls);
     shards.release();
     if denied {
-        // The preview was outdated: a total of all keys filled up meanwhile. What was charged is undone.
+        // Undoes what was charged although the joint call is denied: a total of all keys may have changed after the
+        // preview.
         wait.roll_back();
     }
 
@@ -219,7 +222,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
     }
 }
 
-/// Counts the calls, whose shards are locked. If a call waits, only the queued calls are counted now.
+/// Counts the calls while their shards are locked. If any call waits, only the calls that wait are counted now.
 fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     let outcome = |at: usize| match &wait.decisions[at] {
         Some(decision) if denied => match CallOutcome::of(decision, false) {

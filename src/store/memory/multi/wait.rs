@@ -27,15 +27,16 @@ pub struct Decided {
 /// One of the calls that were decided together.
 #[derive(Default)]
 pub(super) struct Member {
-    /// The index of the call whose decision this call reports: its own, or that of its leader, the call that charges
-    /// their common state. `None` if this call is not limited.
+    /// The index of the call whose decision is reported for this call: this call itself, or its leader. The leader of
+    /// the calls that use one state is the first of them, which charges the state for all. `None` if this call is not
+    /// limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
     /// The index of the call that was charged for this call, and the function that creates its reservation.
     pub(super) reserve: Option<(usize, Reserve)>,
     /// The units that the call borrows if it waits.
     pub(super) borrows: u64,
-    /// The counters in which the end of the call is counted, if the joint call waits.
+    /// The counters in which the outcome of the call is counted, if the joint call waits.
     pub(super) counted: Option<Counted>,
 }
 
@@ -53,12 +54,12 @@ pub struct JointWait {
     pub(super) decisions: Few<Option<Decision>>,
     /// For each call, the function that undoes its charge, if the charge may have to be undone.
     pub(super) charged: Few<Option<Undo>>,
-    /// The time at which each call was charged.
+    /// The clock reading at which each call was charged.
     pub(super) charged_at: Few<Nanos>,
     /// For each call, `true` if it can be settled.
     pub(super) settles: Few<bool>,
     pub(super) parts: Few<Member>,
-    /// The charges that must be undone in any case, with the times at which they were made.
+    /// The charges that must be undone in any case, with the clock readings at which they were made.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
     /// The permit of each call. `None` while the call waits.
     pub(super) permits: Few<Option<Permit>>,

@@ -43,7 +43,7 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
 }
 
-/// Returns the numbers of a script's argument, in which a character stands for each byte.
+/// Returns the numbers in a script's argument. Each character of `word` stands for one byte.
 fn numbers(word: &str) -> Vec<u64> {
     let bytes: Vec<u8> = word.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
     bytes.chunks(8).map(|number| u64::from_be_bytes(number.try_into().unwrap())).collect()

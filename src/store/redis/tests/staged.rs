@@ -24,16 +24,16 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The effect of the next calls.
+    /// What the server does with the next calls.
     mode: Mode,
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     renewed: usize,
     /// The number of the present connection.
     connection: u64,
-    /// The time by which the server's clock is ahead, in microseconds.
+    /// The time by which the server's clock is ahead of tokio's, in microseconds.
     ahead: i64,
-    /// `true` if the server writes nothing.
+    /// `true` if the server fails to write.
     is_full: bool,
 }
 
