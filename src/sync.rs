@@ -1,6 +1,6 @@
 //! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std, or those of a
-//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`). A [`SpinLock`] is a lock for work of less than
-//! a microsecond.
+//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`). A [`SpinLock`] is a lock for short
+//! work, which usually takes less than a microsecond.
 
 #[cfg(not(shuttle))]
 mod real {

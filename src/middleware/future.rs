@@ -137,6 +137,7 @@ where
                     let answered = ready!(response.poll(cx));
                     let answer = shared.finish(answered, admitted);
                     *this.shared = None;
+                    this.stage.set(Stage::Answered { answer: None, drain: None });
                     return Poll::Ready(answer);
                 }
                 StageProj::Waiting { held } => {

@@ -76,8 +76,8 @@ pub use wait::QueuedAcquire;
 /// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
 /// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// The table has about one part for each 1,500 keys of `max_keys`, or at most 1,024 parts. It begins with a few
-/// kilobytes, and each part grows by doubling. If a new key makes a part grow, its call moves all keys of that part:
+/// The table has about one part for each 1,500 keys of `max_keys`, but at least 64 parts (or one for each 64 keys, if
+/// these are fewer) and at most 1,024. It begins with less than 64 kB by default, and each part grows by doubling. If a new key makes a part grow, its call moves all keys of that part:
 /// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
 /// that part wait for a few microseconds. The memory of removed keys is reused, but not freed while the limiter exists.
 ///

@@ -61,8 +61,8 @@ impl<A: Algorithm> Table<A> {
             return Some(place);
         }
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
-        let sample = self.sweep(shard, evicts, keep, now);
-        if let Some(place) = self.try_reserve() {
+        let (freed, sample) = self.sweep(shard, evicts, keep, now);
+        if let Some(place) = freed.or_else(|| self.try_reserve()) {
             return Some(place);
         }
         self.counters.record_full();
@@ -82,7 +82,7 @@ impl<A: Algorithm> Table<A> {
             self.clean_shared();
             let now = self.clock.now();
             shard.due += SWEEP_PER_INSERT;
-            self.sweep(&mut shard, false, &[], now);
+            let _freed = self.sweep(&mut shard, false, &[], now);
         }
     }
 
@@ -93,11 +93,12 @@ impl<A: Algorithm> Table<A> {
         evicts: bool,
         keep: &[Fingerprint],
         now: Nanos,
-    ) -> LeastUsed<Fingerprint> {
-        let mut sample = LeastUsed::new();
+    ) -> (Option<Place<'_>>, LeastUsed<Fingerprint>) {
+        let (mut freed, mut sample) = (None, LeastUsed::new());
         let due = mem::take(&mut shard.due);
+        let mut is_cursor_next = false;
         for look in 0..shard.slots.slot_count().min(MAX_LOOKS) {
-            let full = self.len() >= self.max_keys;
+            let full = freed.is_none() && self.len() >= self.max_keys;
             let enough = match (full, evicts) {
                 (false, _) => look >= due,
                 (true, false) => look >= SWEEP_WHEN_FULL,
@@ -106,19 +107,24 @@ impl<A: Algorithm> Table<A> {
             if enough {
                 break;
             }
+            // The cursor advances first, so that a state with which the algorithm panics is examined once per round.
+            if !mem::take(&mut is_cursor_next) {
+                shard.slots.advance_cursor();
+            }
             match self.look(shard, full, keep, now) {
                 Look::Fresh => {
                     // Another key may move up to this slot, and is examined next.
                     shard.slots.remove_at_cursor();
-                    self.record_removal(now);
-                    continue;
+                    is_cursor_next = true;
+                    self.removed_at(now);
+                    let place = Place(&self.len);
+                    freed.get_or_insert(place);
                 }
                 Look::Evictable(sampled) if evicts => sample.offer(sampled),
                 Look::Evictable(_) | Look::Kept => {}
             }
-            shard.slots.advance_cursor();
         }
-        sample
+        (freed, sample)
     }
 
     /// Examines the slot at the cursor.

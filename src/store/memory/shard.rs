@@ -22,6 +22,12 @@ pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 /// a thousand keys.
 const FULL_SHARD: usize = 1_500;
 
+/// The number of keys of a shard in a full key table that is small.
+const SMALL_SHARD: usize = 64;
+
+/// The number of shards that a key table of less than usual size has at most.
+const SPREAD: usize = 64;
+
 /// The maximum number of shards. The shards of a larger key table have more keys.
 const MAX_SHARDS: usize = 1_024;
 
@@ -31,7 +37,11 @@ pub(super) const fn shard_count(max_keys: usize) -> usize {
     while max_keys / full >= MAX_SHARDS {
         full *= 2;
     }
-    max_keys / full + 1
+    // A shard of a smaller table has fewer keys, so that threads seldom meet at one lock. It has at least 64 keys, so that
+    // a sample for an eviction finds enough of them.
+    let (few, many) = (max_keys / full + 1, max_keys / SMALL_SHARD);
+    let many = if many < SPREAD { many } else { SPREAD };
+    if few > many { few } else { many }
 }
 
 #[derive(Debug)]
@@ -116,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_full_shard_has_about_a_thousand_keys() {
-        assert_eq!([0, 1, 1_000, 10_000, 100_000, 1_000_000].map(shard_count), [1, 1, 1, 7, 67, 667]);
+        assert_eq!([0, 1, 1_000, 10_000, 100_000, 1_000_000].map(shard_count), [1, 1, 15, 64, 67, 667]);
         for max_keys in [100_000, 1_000_000, 1_535_999, 1_536_000, 10_000_000, 1 << 40, usize::MAX] {
             let shards = shard_count(max_keys);
             let (keys, slots) = (max_keys / shards, (max_keys / shards).next_power_of_two());

@@ -118,7 +118,8 @@ impl<S> Slots<S> {
 
     fn remove_at(&mut self, at: usize) {
         let mut vacant = at;
-        self.slots[vacant] = None;
+        // Dropped last, as the drop of a state may panic.
+        let _removed = self.slots[vacant].take();
         self.len -= 1;
         let mut at = self.next(vacant);
         while let Some(slot) = &self.slots[at] {

@@ -1,4 +1,4 @@
-//! A call that awaits its reply.
+//! A call that awaits its result.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -48,7 +48,7 @@ impl<A: StoredAlgorithm> Asked<'_, A> {
 
 impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
     fn drop(&mut self) {
-        // If no reply was sent yet, the trip detects from now on that the call was dropped.
+        // If no result was sent yet, the trip detects from now on that the call was dropped.
         self.answer.close();
         if let Ok(Ok(outcome)) = self.answer.try_recv()
             && let Some(undo) = self.operation.clone().undone(&outcome)

@@ -99,9 +99,17 @@ impl Client {
     }
 }
 
+/// The number of commands that can wait for the connection to send them.
+const PIPELINE: usize = 1 << 16;
+
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        // Calls that are not polled keep their places in the pipeline. So the pipeline is long: else a task that suspends
+        // many calls would delay the calls of all others.
+        let config = AsyncConnectionConfig::new()
+            .set_pipeline_buffer_size(PIPELINE)
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let connecting = async {
             match &self.server {
                 Server::At(client) => client.get_multiplexed_async_connection_with_config(&config).await,

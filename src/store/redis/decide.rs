@@ -121,7 +121,10 @@ impl<A: StoredAlgorithm> Flight<A> {
         sent: Nanos,
         outcomes: &[Outcome],
     ) {
-        if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
+        // If another flight has taken over, the state may have changed since.
+        let is_current =
+            self.shared.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
+        if is_current && outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
             self.shared.denials.remember(&self.key, plan, state.own, found.now, sent);
         }
     }

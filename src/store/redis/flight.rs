@@ -19,9 +19,12 @@ use crate::algorithm::StoredAlgorithm;
 pub(super) struct Flight<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
     pub(super) key: Arc<str>,
-    number: u64,
+    pub(super) number: u64,
     has_ended: bool,
 }
+
+/// If a trip ends by more than this time after its deadline, its caller was not polled in time. In nanoseconds.
+const POLLED_LATE: u64 = 10_000_000;
 
 /// The server and the key of a trip.
 #[derive(Clone, Copy)]
@@ -155,6 +158,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                     },
                     None => Err(error),
                 },
+                // The caller was not polled in time, which says nothing about the server.
+                None if link.now() > last.saturating_add(POLLED_LATE) => Err(link.deadline_error()),
                 None => Err(link.failed(link.deadline_error(), connection)),
             };
             if let Err(error) = &outcomes {

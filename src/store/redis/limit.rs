@@ -129,7 +129,14 @@ impl<A: StoredAlgorithm> Shared<A> {
         let deadline = link.deadline();
         let (reply, answer) = oneshot::channel();
         let pending = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
-        let flight = self.send(key, pending, &runtime);
+        // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
+        let is_one_trip = operation.is_plain_check() && self.plan().script(&[operation.cost]).is_some();
+        let flight = self.send(key, pending, &runtime).filter(|flight| {
+            if !is_one_trip {
+                flight.spawn();
+            }
+            is_one_trip
+        });
         let mut asked = Asked { shared: self, key, operation, answer, flight, runtime: &runtime };
         let result = match asked.answer(link, deadline).await {
             Some(Ok(result)) => result,

@@ -13,9 +13,9 @@ use crate::clock::Nanos;
 /// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// A flight that is polled by the call that began it, so that the only call for a key needs no task. The flight moves
-/// to a task when a second call arrives, or when the first call has its reply or is dropped. So no call depends on
-/// another call being polled.
+/// A flight that is polled by the call that began it, so that the only call for a key needs no task, if one trip decides
+/// the call. The flight moves to a task when a second call arrives, or when the first call has its result or is dropped.
+/// So no call for a key depends on another call being polled.
 #[derive(Clone)]
 pub(super) struct PolledFlight(Arc<Place>);
 
@@ -55,9 +55,13 @@ impl PolledFlight {
 
     /// Polls the flight, unless it is in a task.
     pub(super) fn poll(&self, cx: &mut Context<'_>) {
+        // The caller may be polled outside a runtime.
+        let _entered = self.0.runtime.enter();
         let mut place = self.lock();
-        if place.as_mut().is_some_and(|flight| flight.as_mut().poll(cx).is_ready()) {
-            *place = None;
+        // If the flight panics, it is gone.
+        let Some(mut flight) = place.take() else { return };
+        if flight.as_mut().poll(cx).is_pending() {
+            *place = Some(flight);
         }
     }
 

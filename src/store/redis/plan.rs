@@ -41,7 +41,7 @@ impl<A: StoredAlgorithm> Plan<A> {
                 script: Script::decide(source, &steps.steps),
                 arguments: {
                     let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
-                    steps.steps.iter().flat_map(each).flat_map(u64::to_be_bytes).collect()
+                    steps.steps.iter().flat_map(each).flat_map(packed).collect()
                 },
                 max_cost: steps.max_cost,
             });
@@ -68,7 +68,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         }
         let arguments = move |command: &mut Command| {
             let mut numbers = SmallVec::<[u8; 64]>::from_slice(&planned.arguments);
-            costs.iter().for_each(|cost| numbers.extend_from_slice(&cost.to_be_bytes()));
+            costs.iter().for_each(|cost| numbers.extend_from_slice(&packed(*cost)));
             command.word(&self.prefix).word(numbers);
         };
         Some((&planned.script, arguments))
@@ -80,6 +80,11 @@ impl<A: StoredAlgorithm> Plan<A> {
         let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
         text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
     }
+}
+
+/// Returns the bytes of a number in a script's argument: as a floating-point number, which is what numbers in Lua are.
+fn packed(number: u64) -> [u8; 8] {
+    (number as f64).to_be_bytes()
 }
 
 #[cfg(test)]

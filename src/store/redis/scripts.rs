@@ -6,7 +6,7 @@
 //! computes the decision of each call, with the algorithm's own arithmetic.
 //!
 //! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
-//! their digits. Calls that need larger numbers are not decided by a script.
+//! their digits. So limits that need larger numbers have no script.
 
 use std::fmt::Write;
 
@@ -121,7 +121,7 @@ impl Script {
         for (index, step) in steps.iter().enumerate() {
             let count = step.kind.argument_count();
             let names: Vec<_> = (0..count).map(|argument| format!("a{index}_{argument}")).collect();
-            let (names, format) = (names.join(", "), ">I8".to_owned() + &"I8".repeat(count - 1));
+            let (names, format) = (names.join(", "), ">d".to_owned() + &"d".repeat(count - 1));
             let _ = writeln!(text, "local {names} = struct.unpack('{format}', numbers, {first})");
             first += 8 * count;
             let fill = |fragment: &str| {
@@ -137,7 +137,7 @@ impl Script {
         parts.iter().for_each(|(read, ..)| text.push_str(read));
         text.push_str("if s and p ~= #s + 1 then return 'O' .. stamp .. s end\n");
         let _ =
-            writeln!(text, "for i = {first}, #numbers, 8 do\nlocal cost = struct.unpack('>I8', numbers, i)");
+            writeln!(text, "for i = {first}, #numbers, 8 do\nlocal cost = struct.unpack('>d', numbers, i)");
         let fits: Vec<_> = parts.iter().map(|(_, fits, ..)| fits.as_str()).collect();
         let _ = writeln!(text, "if {} then", fits.join(" and "));
         parts.iter().for_each(|(_, _, take, _)| {

@@ -46,7 +46,7 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
 /// Returns the numbers in a script's argument. Each character of `word` stands for one byte.
 fn numbers(word: &str) -> Vec<u64> {
     let bytes: Vec<u8> = word.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
-    bytes.chunks(8).map(|number| u64::from_be_bytes(number.try_into().unwrap())).collect()
+    bytes.chunks(8).map(|number| f64::from_be_bytes(number.try_into().unwrap()) as u64).collect()
 }
 
 #[tokio::test(start_paused = true)]
