@@ -110,8 +110,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long an attempt to connect may take, including log-in and TLS: unless set, 250 ms, or the
-    /// [deadline](Self::deadline) if the deadline is longer.
+    /// Sets how long an attempt to connect may take, including log-in, TLS, and the question to the sentinels if there
+    /// are some: unless set, 250 ms, or the [deadline](Self::deadline) if the deadline is longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may
     /// be much longer than the deadline, for example for a server that is far away. But if a server does not answer at

@@ -194,7 +194,7 @@ impl<A: StoredAlgorithm> Flight<A> {
 }
 
 /// If the flight panics, or a runtime drops the flight, the calls that wait for its trips get an error, and the key can
-/// be used again.
+/// be used again. If the flight is polled by the call that began it, that call panics.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

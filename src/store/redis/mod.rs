@@ -112,10 +112,11 @@ pub use stats::RedisStats;
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached. The time
-/// for which the call waits for units is not part of the deadline. If the server receives a call after the deadline of
-/// the call, the server charges nothing. This holds only if the server has replied at least once before the call was
-/// sent, so that the store knows the server's time, and if the server's clock is not set back.
+/// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached, if the
+/// future of the call is polled when it is woken. The time for which the call waits for units is not part of the
+/// deadline. If the server receives a call after the deadline of the call, the server charges nothing. This holds only
+/// if the server has replied at least once before the call was sent, so that the store knows the server's time, and if
+/// the server's clock is not set back.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
 /// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
