@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 /// times, so that missed admissions are not made up for.
 pub(super) const MAX_OVERDUE: u64 = 5_000_000;
 
-/// Returns the earliest time at which a queued call that is released at `now` can be charged.
+/// Returns the earliest time as of which a queued call that is released at `now` can be charged.
 #[inline]
 pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
     Nanos(now.0.saturating_sub(MAX_OVERDUE))

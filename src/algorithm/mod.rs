@@ -10,7 +10,7 @@
 //! | you want | use | maximum in any one period | how calls pass | `Retry-After` is | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes, + 8 per slice if there are more than ten |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of a key has exceeded 32 bits, also 8 bytes for each of its slices (room for ten at least), and 16 bytes |
 //! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per place in the log |
 //! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |

@@ -111,7 +111,8 @@ mod tests {
         assert!(Nanos::from(wall).0.abs_diff(clock.now().0) < 60 * SECOND);
     }
 
-    /// Checks the case with the feature, which is enabled when these tests are built. The benches are built without it.
+    /// Checks `PAUSABLE` with tokio's feature `test-util`, with which these tests are built. The benches are built
+    /// without that feature.
     #[cfg(target_os = "linux")]
     #[test]
     fn it_sees_that_time_can_be_paused() {

@@ -24,7 +24,8 @@ impl Decision {
 
     /// Creates the decision on a call that is denied. For authors of algorithms and stores.
     ///
-    /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help.
+    /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help
+    /// or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is unknown.
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
         Self::new(0, limit, remaining, encode_wait(retry_after), reset_after)
@@ -120,7 +121,8 @@ impl Decision {
         self
     }
 
-    /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help.
+    /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help or, if
+    /// the denial is marked with `with_unknown_wait`, that the wait is unknown. An admission is returned unchanged.
     pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.has(ALLOWED) {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);

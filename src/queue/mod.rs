@@ -19,8 +19,8 @@
 //! make the projection wrong: a call is cancelled, a timer is late for a window, or the algorithm is replaced. The next
 //! call that needs the projection recomputes it, in time proportional to the length of the queue.
 //!
-//! The projection charges one waiter after another. So for a queue with known waits, an algorithm needs to compute only
-//! when *one* call can be admitted, and to charge that call.
+//! The projection charges one waiter after another. So for a queue with known waits, an algorithm needs only two
+//! operations: to compute the time at which *one* call can be admitted, and to charge that call.
 //!
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.

@@ -71,8 +71,9 @@ const MAX_SLICES: u64 = 1_000;
 /// period and not given back is in `total`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
-/// them one by one, at most `n` of them. A denial examines up to `n` slices. 72 bytes a key for up to ten slices, and 8
-/// more for each slice if there are more than ten.
+/// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
+/// slices, or once a count of a key has exceeded 32 bits, a key also takes 8 bytes for each of its slices (room for ten
+/// at least), and 16 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -103,8 +104,8 @@ impl SlidingWindow {
         self.slices
     }
 
-    /// Sets the number of slices. With more slices, a unit is available again sooner. More than ten slices take 8 bytes
-    /// each per key.
+    /// Sets the number of slices. With more slices, a unit is available again sooner. With more than ten slices, every
+    /// slice takes 8 bytes per key, in an allocation of the key.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
     /// that are not needed to cover the period are left out, so [`slice_count`](SlidingWindow::slice_count) may be less

@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, Tiered};
     note = "the functions given to `cost`, `tier` and `priority` must take the service's requests: `|request: &{Req}| ..`"
 )]
 pub trait RequestOptions<Req, Key, A> {
-    /// Returns the options of `request`. `key` is `None` if the request has no key of its own.
+    /// Returns the options of `request`. `key` is `None` if the request has no key.
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
 }
 
@@ -83,8 +83,8 @@ macro_rules! options {
 }
 
 options! {
-    /// The algorithm that a function chooses for each request with a key of its own. Created by
-    /// [`tier`](crate::middleware::RateLimitLayer::tier).
+    /// Options whose algorithm a function chooses from the request and its key. A request without a key keeps the
+    /// limiter's own algorithm. Created by [`tier`](crate::middleware::RateLimitLayer::tier).
     TierFn
 }
 

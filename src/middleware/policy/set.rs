@@ -71,7 +71,7 @@ pub trait PolicySet<Req>: PolicyCount {
     type Wait: Future;
 
     /// Decides a request. If the request is queued, it waits at most `max_wait`. If the decision is made at once, the
-    /// outcomes are written to `outcomes`. The caller passes the default as `outcomes`.
+    /// outcomes are written to `outcomes`, which must be `Outcomes::default()` when the method is called.
     fn decide(
         &self,
         infos: &[PolicyInfo],
@@ -81,7 +81,7 @@ pub trait PolicySet<Req>: PolicyCount {
     ) -> Progress<Self::Wait>;
 
     /// Returns the verdict on a request that had to wait, from the result of its wait. The outcomes are written to
-    /// `outcomes`. The caller passes the default as `outcomes`.
+    /// `outcomes`, which must be `Outcomes::default()` when the method is called.
     fn waited(
         &self,
         infos: &[PolicyInfo],

@@ -1,4 +1,5 @@
-//! The values of `Retry-After` and `retry-after-ms`. Waits are rounded up here.
+//! The values of `Retry-After` and `retry-after-ms`. Waits are rounded up: to whole seconds by `whole_seconds` of
+//! `structured_field.rs`, and to whole milliseconds here.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`),
 //! seeded at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an
-//! IP address. One bit says whether there is a key at all, and the other 63 bits are the hash. So the probability that
-//! two of `n` keys have the same fingerprint is about `n² / 2^64`.
+//! IP address. One bit is set for every key, and not for the shared state of requests without a key. The other 63 bits
+//! are the hash of the key. So the probability that two of `n` keys have the same fingerprint is about `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};

@@ -17,9 +17,10 @@ use crate::sync::{SpinGuard, SpinLock};
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
-/// The average number of keys in a shard of a full key table, if the table has up to 1.5 million keys. Such a shard has
-/// 2,048 slots. So a shard with more keys than the average still has vacant slots, and its last growth moved fewer than
-/// a thousand keys.
+/// About the average number of keys in a shard of a full key table, if the table has between 96,000 and 1.5 million
+/// keys. The shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048
+/// slots. So a shard with more keys than the average still has vacant slots, and its last growth moved fewer than a
+/// thousand keys.
 const FULL_SHARD: usize = 1_500;
 
 /// The number of keys of a shard in a full key table that is small.

@@ -138,10 +138,10 @@ impl RedisStoreBuilder {
     /// Sets for how long a process remembers that a key has no unit available: one second unless set. With zero,
     /// nothing is remembered, and each call is sent.
     ///
-    /// During this time, the process denies a call for the key without a trip if the units of the call cannot be
-    /// available yet. A reset or refund by another process is not noticed. With a [lockout](crate::algorithm::Lockout),
-    /// each call is sent. Calls that may be settled, and calls that may wait for a `TokenBucket` or a `LeakyBucket`,
-    /// are always sent.
+    /// During this time, if the units of a call for the key cannot be available yet, the process denies the call
+    /// without asking Redis. A reset or refund by another process is not noticed. With a
+    /// [lockout](crate::algorithm::Lockout), each call is sent. Calls that may be settled, and calls that may wait for
+    /// a `TokenBucket` or a `LeakyBucket`, are always sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self

@@ -32,8 +32,8 @@
 //!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
-//! remembers this, by default for at most one second. During this time, the process denies calls without a trip if
-//! their units cannot be available yet.
+//! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
+//! available yet, the process denies the call without asking Redis.
 //!
 //! # What is not promised
 //!

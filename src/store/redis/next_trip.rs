@@ -1,4 +1,5 @@
-//! The calls that arrive while a trip is under way.
+//! The calls for a key that arrive while a [trip](super::flight) to the server is under way for the key. The next trip
+//! decides up to 256 of them.
 
 use std::mem;
 use std::pin::Pin;
