@@ -466,7 +466,8 @@ fn a_thousand_cancelled_calls_leave_an_empty_table() {
         assert_eq!(line.peek(&key).retry_after(), Some(Duration::from_millis(100)));
     }
     clock.advance(Duration::from_secs(7_200));
-    for key in 1_000..1_200_u64 {
+    // Each shard is swept by its own new keys, so there are enough of them for every shard.
+    for key in 1_000..4_000_u64 {
         let _ = (line.check_n(&key, 0), bucket.check_n(&key, 0));
     }
     assert_eq!((line.len(), bucket.len()), (0, 0));
