@@ -5,7 +5,7 @@ use std::time::Duration;
 use ::redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::RedisStore;
-use super::client::{Client, Server, convert};
+use super::client::{Client, convert};
 use super::cluster::Cluster;
 use super::connection::Connection;
 use super::error::{RedisError, RedisErrorKind};
@@ -14,6 +14,7 @@ use super::links::Links;
 use super::names::Names;
 use super::scripts::TimeSource;
 use super::sentinel::Sentinels;
+use super::server::Server;
 use crate::clock::AnyClock;
 use crate::store::shared_key::{KeySecret, KeyText};
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
-use super::sentinel::Sentinels;
+use super::server::Server;
 use crate::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
@@ -31,14 +31,6 @@ struct Inner {
     current: watch::Sender<Current>,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
-}
-
-/// The server to which a client connects.
-#[derive(Clone, Debug)]
-pub(super) enum Server {
-    At(::redis::Client),
-    /// The current master of a group of servers. The sentinels of the group say which server is the master.
-    Master(Sentinels),
 }
 
 /// The present connection, if there is one. Each connection has a number of its own.
@@ -110,13 +102,7 @@ impl Inner {
             .set_pipeline_buffer_size(PIPELINE)
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let connecting = async {
-            match &self.server {
-                Server::At(client) => client.get_multiplexed_async_connection_with_config(&config).await,
-                Server::Master(sentinels) => sentinels.connect(&config).await,
-            }
-        };
-        let connection = match tokio::time::timeout(self.timeout, connecting).await {
+        let connection = match tokio::time::timeout(self.timeout, self.server.connect(&config)).await {
             Ok(connected) => connected?,
             Err(_) => {
                 let detail = format!("within {:?}", self.timeout);

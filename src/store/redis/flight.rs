@@ -37,9 +37,16 @@ pub(super) struct At<'a> {
 type Outcomes = Result<Vec<Outcome>, RedisError>;
 
 impl<A: StoredAlgorithm> Shared<A> {
+    /// Adds a call to the next trip of its key, which a task makes.
+    pub(super) fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
+        if let Some(flight) = self.send_polled(key, call, runtime) {
+            flight.spawn();
+        }
+    }
+
     /// Adds a call to the next trip of its key. If no trip is under way, returns a new flight, which makes the trip.
     /// The caller must poll or spawn that flight.
-    pub(super) fn send(
+    pub(super) fn send_polled(
         self: &Arc<Self>,
         key: &Arc<str>,
         call: Pending<A>,
@@ -110,9 +117,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         // Another flight has taken over.
         self.has_ended = true;
         for call in undone {
-            if let Some(flight) = self.shared.send(&self.key, call, &Handle::current()) {
-                flight.spawn();
-            }
+            self.shared.send(&self.key, call, &Handle::current());
         }
         None
     }

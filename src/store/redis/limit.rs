@@ -131,12 +131,13 @@ impl<A: StoredAlgorithm> Shared<A> {
         let pending = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
         // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
         let is_one_trip = operation.is_plain_check() && self.plan().script(&[operation.cost]).is_some();
-        let flight = self.send(key, pending, &runtime).filter(|flight| {
-            if !is_one_trip {
-                flight.spawn();
+        let flight = match is_one_trip {
+            true => self.send_polled(key, pending, &runtime),
+            false => {
+                self.send(key, pending, &runtime);
+                None
             }
-            is_one_trip
-        });
+        };
         let mut asked = Asked { shared: self, key, operation, answer, flight, runtime: &runtime };
         let result = match asked.answer(link, deadline).await {
             Some(Ok(result)) => result,
@@ -157,9 +158,7 @@ impl<A: StoredAlgorithm> Shared<A> {
     /// the deadline.
     pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
         let deadline = self.links.any().deadline();
-        if let Some(flight) = self.send(key, Pending { operation, deadline, reply: None }, runtime) {
-            flight.spawn();
-        }
+        self.send(key, Pending { operation, deadline, reply: None }, runtime);
     }
 
     /// Returns the reservation of a call that was charged, or an empty one if the call needs none.

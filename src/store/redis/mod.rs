@@ -79,6 +79,7 @@ mod replace;
 mod route;
 mod scripts;
 mod sentinel;
+mod server;
 mod server_time;
 mod slots;
 mod states;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use ::redis::{ConnectionAddr, ConnectionInfo};
 
-use super::client::{Client, Server, convert};
+use super::client::{Client, convert};
 use super::error::RedisError;
 use super::link::Link;
 use super::scripts::TimeSource;
+use super::server::Server;
 use super::slots::Address;
 use crate::clock::AnyClock;
 

@@ -121,7 +121,7 @@ impl Script {
         for (index, step) in steps.iter().enumerate() {
             let count = step.kind.argument_count();
             let names: Vec<_> = (0..count).map(|argument| format!("a{index}_{argument}")).collect();
-            let (names, format) = (names.join(", "), ">d".to_owned() + &"d".repeat(count - 1));
+            let (names, format) = (names.join(", "), format!(">{}", "d".repeat(count)));
             let _ = writeln!(text, "local {names} = struct.unpack('{format}', numbers, {first})");
             first += 8 * count;
             let fill = |fragment: &str| {

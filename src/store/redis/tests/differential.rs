@@ -12,8 +12,9 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::quota::Quota;
 use crate::store::redis::builder::RedisStoreBuilder;
-use crate::store::redis::client::{Client, Server};
+use crate::store::redis::client::Client;
 use crate::store::redis::scripts::TimeSource;
+use crate::store::redis::server::Server;
 
 const KEY: &str = "throttle:{a}:test";
 

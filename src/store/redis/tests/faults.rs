@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use super::staged::{Mode, Staged};
 use super::{limit, limiter, settings, store};
-use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::redis::connection::Reply;
-use crate::store::redis::{RedisErrorKind, RedisStore, WithFallback};
+use crate::store::redis::{RedisErrorKind, RedisStore};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -238,50 +238,6 @@ async fn masters_whose_clocks_differ_decide_by_their_own_and_keep_what_moves() {
         assert_eq!(moved.is_allowed(), ahead > 0, "time has passed for the key, or stands still");
         assert!(moved.retry_after() <= Some(Duration::from_secs(120)), "{:?}", moved.retry_after());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_fallback_decides_what_redis_cannot() {
-    let server = Staged::new();
-    let store = swaps(&server);
-    let local = RateLimiter::new(FixedWindow::new(Quota::per_hour(1)));
-    let WithFallback { store, fallback } = store.fallback(local.clone());
-    let settings = crate::store::StoreSettings {
-        algorithm: FixedWindow::new(Quota::per_hour(5)),
-        clock: crate::clock::AnyClock::default(),
-        name: Some("test".to_owned()),
-    };
-    let limiter = RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap());
-    assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
-    assert_eq!(local.len(), 0, "it is asked only if Redis fails");
-    server.set(Mode::Hang);
-    assert_eq!(limiter.check("a").await.unwrap().remaining(), 0);
-    assert!(!limiter.check("a").await.unwrap().is_allowed());
-    assert!(!limiter.acquire_within("a", Duration::ZERO).await.unwrap().is_allowed());
-    assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
-    assert!(limiter.reset("a").await.is_err(), "that Redis was not reset is not hidden");
-    assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was");
-    server.set(Mode::Serve);
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_check_by_the_fallback_does_not_wait() {
-    let server = Staged::new();
-    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
-    let WithFallback { store, fallback } = swaps(&server).fallback(RateLimiter::new(bucket()));
-    let settings = crate::store::StoreSettings {
-        algorithm: bucket(),
-        clock: crate::clock::AnyClock::default(),
-        name: Some("test".to_owned()),
-    };
-    let limiter = RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap());
-    server.set(Mode::Hang);
-    assert!(limiter.check("a").await.unwrap().is_allowed());
-    let start = tokio::time::Instant::now();
-    assert!(!limiter.check("a").await.unwrap().is_allowed());
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -1,4 +1,5 @@
 mod differential;
+mod fallback;
 mod faults;
 mod flights;
 #[path = "../../../../tests/support/redis_connection.rs"]

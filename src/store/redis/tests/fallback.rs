@@ -1,0 +1,53 @@
+//! The local limiter that decides while Redis fails.
+
+use std::time::Duration;
+
+use super::faults::swaps;
+use super::staged::{Mode, Staged};
+use crate::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
+use crate::clock::AnyClock;
+use crate::limiter::RateLimiter;
+use crate::quota::Quota;
+use crate::store::StoreSettings;
+use crate::store::redis::{RedisLimit, WithFallback};
+
+fn with_fallback<A: StoredAlgorithm>(
+    server: &Staged,
+    algorithm: A,
+    local: RateLimiter<A>,
+) -> RateLimiter<A, RedisLimit<A>> {
+    let WithFallback { store, fallback } = swaps(server).fallback(local);
+    let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some("test".to_owned()) };
+    RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_decides_what_redis_cannot() {
+    let server = Staged::new();
+    let local = RateLimiter::new(FixedWindow::new(Quota::per_hour(1)));
+    let limiter = with_fallback(&server, FixedWindow::new(Quota::per_hour(5)), local.clone());
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
+    assert_eq!(local.len(), 0, "it is asked only if Redis fails");
+    server.set(Mode::Hang);
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 0);
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(!limiter.acquire_within("a", Duration::ZERO).await.unwrap().is_allowed());
+    assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
+    assert!(limiter.reset("a").await.is_err(), "that Redis was not reset is not hidden");
+    assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was");
+    server.set(Mode::Serve);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_by_the_fallback_does_not_wait() {
+    let server = Staged::new();
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let limiter = with_fallback(&server, bucket(), RateLimiter::new(bucket()));
+    server.set(Mode::Hang);
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let start = tokio::time::Instant::now();
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
