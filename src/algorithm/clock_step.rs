@@ -18,12 +18,12 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 /// The effect of a clock reading on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockStep {
-    /// How far the key's time advances, in nanoseconds.
+    /// The time by which the key's time advances, in nanoseconds.
     pub(super) elapsed: u64,
-    /// How far the clock is behind the key's time, in nanoseconds. The key's time stands still until the clock has
-    /// caught up. 0 if the clock was set back.
+    /// The time by which the clock is behind the key's time, in nanoseconds. The key's time stands still until the clock
+    /// has caught up. 0 if the clock was set back.
     pub(super) behind: u64,
-    /// How far the clock was set back, in nanoseconds, if the key's time continues from the new reading. Otherwise 0.
+    /// The time by which the clock was set back, in nanoseconds, if the key's time continues from the new reading. Otherwise 0.
     pub(super) set_back: u64,
 }
 
@@ -47,10 +47,7 @@ impl ClockStep {
     /// Returns the key's time after this step.
     #[inline]
     pub(super) const fn last_update(&self, now: Nanos) -> Nanos {
-        match self.behind {
-            0 => now,
-            behind => now.saturating_add(behind),
-        }
+        now.saturating_add(self.behind)
     }
 }
 

@@ -22,14 +22,15 @@ impl SharedPermit {
     /// Adds `cost` to each total of `algorithm`, for a call that will be queued. If a total has fewer units available,
     /// adds nothing and returns `None`.
     pub(crate) fn try_acquire<A: Algorithm>(algorithm: &A, cost: u64) -> Option<Self> {
-        let mut shares = Some(SmallVec::new());
+        let mut permit = Some(Self::default());
         algorithm.for_each_total(&mut |total| {
-            shares = shares.take().zip(total.try_acquire(cost)).map(|(mut shares, share)| {
-                shares.push(share);
-                shares
-            });
+            let Some(Self { shares }) = &mut permit else { return };
+            match total.try_acquire(cost) {
+                Some(share) => shares.push(share),
+                None => permit = None,
+            }
         });
-        shares.map(|shares| Self { shares })
+        permit
     }
 
     /// Drops the permit without subtracting its units from the totals. The caller must subtract them later.

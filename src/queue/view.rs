@@ -40,7 +40,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
     ahead: u128,
 }
 
-/// What happens to a call that cannot pass now.
+/// The course of a call that cannot pass now.
 enum Course {
     Waits,
     Full,

@@ -207,8 +207,8 @@ mod tests {
         timeline.recent().iter().map(|(start, slice)| (start.as_millis(), slice.admitted)).collect()
     }
 
-    /// As in the tests of Sentinel's `LeapArray`: a slice begins at a multiple of its length, and counts all events of
-    /// its time.
+    /// A slice begins at a multiple of its length, and counts all events of its time, as in the tests of Sentinel's
+    /// `LeapArray`.
     #[test]
     fn events_of_one_slice_are_counted_together() {
         let (timeline, clock) = timeline();
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(timeline.total().admitted, 5);
     }
 
-    /// As in the tests of Sentinel's `LeapArray`: the oldest slice is cleared, and is used for the new time.
+    /// The oldest slice is cleared and used for the new time, as in the tests of Sentinel's `LeapArray`.
     #[test]
     fn the_oldest_slice_is_overwritten() {
         let (timeline, clock) = timeline();
@@ -233,8 +233,8 @@ mod tests {
         assert_eq!(admitted(&timeline), expected);
     }
 
-    /// As in the tests of Sentinel's `LeapArray`: slices that are too old are not listed, even if nothing has
-    /// overwritten them.
+    /// Slices that are too old are not listed, even if nothing has overwritten them, as in the tests of Sentinel's
+    /// `LeapArray`.
     #[test]
     fn slices_that_are_over_for_too_long_are_not_listed() {
         let (timeline, clock) = timeline();
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(admitted(&timeline), [(1_000, 1)]);
     }
 
-    /// As in the tests of Sentinel's `ArrayMetric`: the totals of all slices, and the shortest response time, which is
-    /// `None` without a response or an error.
+    /// The totals cover all slices, and the shortest response time is `None` without a response or an error, as in the
+    /// tests of Sentinel's `ArrayMetric`.
     #[test]
     fn totals_sum_all_slices() {
         let (timeline, clock) = timeline();
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(total.mean_response_time(), Some(20 * MS));
     }
 
-    /// As in the tests of Sentinel's `BucketLeapArray`: eight threads count at the same time, and no event is lost.
+    /// Eight threads count at the same time, and no event is lost, as in the tests of Sentinel's `BucketLeapArray`.
     #[test]
     fn threads_lose_no_event() {
         const EACH: u64 = 20_000;

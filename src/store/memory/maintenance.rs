@@ -36,7 +36,7 @@ impl<A: Algorithm> Table<A> {
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
             let Shard { config, slots, queues, .. } = &mut *shard;
-            *config = Arc::new(ShardConfig { closed: true, ..ShardConfig::clone(config) });
+            Arc::make_mut(config).closed = true;
             let queued_keys: Vec<_> = queues.keys().copied().collect();
             for key in queued_keys {
                 if let Some(state) = slots.get_mut(key) {

@@ -96,7 +96,6 @@ impl<A: Algorithm> Table<A> {
     ) -> (Option<Place<'_>>, LeastUsed<Fingerprint>) {
         let (mut freed, mut sample) = (None, LeastUsed::new());
         let due = mem::take(&mut shard.due);
-        let mut is_cursor_next = false;
         for look in 0..shard.slots.slot_count().min(MAX_LOOKS) {
             let full = freed.is_none() && self.len() >= self.max_keys;
             let enough = match (full, evicts) {
@@ -107,18 +106,12 @@ impl<A: Algorithm> Table<A> {
             if enough {
                 break;
             }
-            // The cursor advances first, so that a state with which the algorithm panics is examined once per round.
-            if !mem::take(&mut is_cursor_next) {
-                shard.slots.advance_cursor();
-            }
             match self.look(shard, full, keep, now) {
                 Look::Fresh => {
-                    // Another key may move up to this slot, and is examined next.
-                    shard.slots.remove_at_cursor();
-                    is_cursor_next = true;
+                    shard.slots.remove_examined();
                     self.removed_at(now);
-                    let place = Place(&self.len);
-                    freed.get_or_insert(place);
+                    // All places but the first are released here.
+                    freed.get_or_insert(Place(&self.len));
                 }
                 Look::Evictable(sampled) if evicts => sample.offer(sampled),
                 Look::Evictable(_) | Look::Kept => {}
@@ -127,11 +120,11 @@ impl<A: Algorithm> Table<A> {
         (freed, sample)
     }
 
-    /// Examines the slot at the cursor.
+    /// Examines the next slot.
     fn look(&self, shard: &mut Shard<A>, full: bool, keep: &[Fingerprint], now: Nanos) -> Look {
         let Shard { config, slots, queues, .. } = shard;
         let algorithm = &config.algorithm;
-        let Some((key, state)) = slots.at_cursor() else { return Look::Kept };
+        let Some((key, state)) = slots.examine_next() else { return Look::Kept };
         if queues.contains_key(&key) || keep.contains(&key) {
             return Look::Kept;
         }

@@ -76,20 +76,18 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Returns the key and the state in the slot that is examined next, or `None` if that slot is vacant. The table
-    /// must have slots.
-    pub(super) fn at_cursor(&mut self) -> Option<(Fingerprint, &mut S)> {
-        self.slots[self.cursor].as_mut().map(|slot| (slot.key, &mut slot.state))
+    /// Returns the key and the state in the next slot, or `None` if that slot is vacant, and advances the cursor. The table
+    /// must have slots. All slots are examined in turn. The order of keys depends on their keyed hashes, so callers cannot
+    /// choose that order.
+    pub(super) fn examine_next(&mut self) -> Option<(Fingerprint, &mut S)> {
+        let at = self.cursor;
+        self.cursor = self.next(at);
+        self.slots[at].as_mut().map(|slot| (slot.key, &mut slot.state))
     }
 
-    /// Advances the cursor to the next slot. All slots are examined in turn. The order of keys depends on their keyed
-    /// hashes, so callers cannot choose that order.
-    pub(super) fn advance_cursor(&mut self) {
-        self.cursor = self.next(self.cursor);
-    }
-
-    /// Removes the key at the cursor. The cursor may be at another key afterwards.
-    pub(super) fn remove_at_cursor(&mut self) {
+    /// Removes the key that was examined last. Another key may move up to its slot, so that slot is examined next.
+    pub(super) fn remove_examined(&mut self) {
+        self.cursor = self.cursor.wrapping_sub(1) & (self.slots.len() - 1);
         self.remove_at(self.cursor);
     }
 
@@ -169,12 +167,11 @@ mod tests {
                         map.remove(&number);
                     }
                     3 if slots.slot_count() > 0 => {
-                        let removed = slots.at_cursor().map(|(key, _)| key);
-                        if let Some(key) = removed {
-                            slots.remove_at_cursor();
+                        let examined = slots.examine_next().map(|(key, _)| key);
+                        if let Some(key) = examined {
+                            slots.remove_examined();
                             map.retain(|number, _| Fingerprint::of_slot(number / 3 + 50, *number) != key);
                         }
-                        slots.advance_cursor();
                     }
                     _ => {}
                 }
@@ -196,8 +193,7 @@ mod tests {
         assert_eq!(slots.slot_count(), 1_024);
         let mut examined = Vec::new();
         for _ in 0..slots.slot_count() {
-            examined.extend(slots.at_cursor().map(|(_, number)| *number));
-            slots.advance_cursor();
+            examined.extend(slots.examine_next().map(|(_, number)| *number));
         }
         examined.sort_unstable();
         assert_eq!(examined, (0..700).collect::<Vec<_>>());
