@@ -6,9 +6,6 @@ use http::header::ACCEPT;
 /// Returns whether the client prefers `text/html` to problem details and to JSON. Invalid ranges of `Accept` are
 /// ignored. If `Accept` is missing or has no valid range, returns `false`.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
-    if !headers.contains_key(ACCEPT) {
-        return false;
-    }
     let ranges = || {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)

@@ -98,13 +98,9 @@ where
 
     fn rejected(rejected: Rejected, outcomes: P::Outcomes, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
         let answer = Some(shared.reject(rejected, &request, &outcomes));
-        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
-        if let Some(reading) = shared.responder.drain(request)
-            && let Stage::Answered { drain, .. } = &mut future.stage
-        {
-            (*drain, future.shared) = (Some(reading), Some(Arc::clone(shared)));
-        }
-        future
+        let drain = shared.responder.drain(request);
+        let shared = drain.is_some().then(|| Arc::clone(shared));
+        Self { stage: Stage::Answered { answer, drain }, shared }
     }
 
     /// Creates the future of a call that is queued. If the call is admitted, the future calls `ready`.

@@ -51,13 +51,8 @@ pub(in crate::middleware) fn add_fields(
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
     // The fields that are already present, collected before this function adds any field.
-    let others: Vec<HeaderValue> =
-        match headers.contains_key(&RATELIMIT_POLICY) || headers.contains_key(&RATELIMIT) {
-            true => {
-                [RATELIMIT_POLICY, RATELIMIT].iter().flat_map(|name| headers.get_all(name)).cloned().collect()
-            }
-            false => Vec::new(),
-        };
+    let lines = headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT));
+    let others: Vec<HeaderValue> = lines.cloned().collect();
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };
