@@ -9,6 +9,8 @@ mod client;
 mod instructions;
 mod interleave;
 mod layer;
+#[path = "../../tests/support/random.rs"]
+mod random;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]

@@ -20,6 +20,7 @@ use self::parts::{parts, waits};
 use self::peers::{Bare, Map, fast_governor};
 use crate::check::{FEW, PLENTY, Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
+use crate::random::Random;
 use crate::{alloc, table};
 
 const MILLION: usize = 1_000_000;
@@ -42,31 +43,19 @@ fn visit(subject: &impl Subject, keys: &[IpAddr], order: &[u32], apart: bool) ->
     (admitted, started.elapsed())
 }
 
-/// A generator of numbers that are the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// Returns `calls` indexes of `keys` keys: each key as often as the others, in an order that is random and the same in
 /// each run.
 fn uniform(keys: usize, calls: usize) -> Vec<u32> {
-    let (mut random, mut order) = (Random(7), (0..keys as u32).collect::<Vec<_>>());
+    let (mut random, mut order) = (Random::new(7), (0..keys as u32).collect::<Vec<_>>());
     for at in (1..keys).rev() {
-        order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+        order.swap(at, random.below(at as u64 + 1) as usize);
     }
     order.into_iter().cycle().take(calls).collect()
 }
 
 /// Returns `calls` indexes of `keys` keys, each with a probability inverse to its rank.
 fn zipf(keys: usize, calls: usize) -> Vec<u32> {
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys)
         .map(|rank| {
@@ -76,7 +65,7 @@ fn zipf(keys: usize, calls: usize) -> Vec<u32> {
         .collect();
     let ranks = uniform(keys, keys);
     let draw = |_| {
-        let at = random.next() as f64 / u64::MAX as f64 * sum;
+        let at = random.word() as f64 / u64::MAX as f64 * sum;
         ranks[sums.partition_point(|below| *below < at).min(keys - 1)]
     };
     (0..calls).map(draw).collect()
@@ -95,11 +84,16 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn contestant<'a>(&'a self, name: &str, subject: impl Subject + 'a) -> Contestant<'a> {
-        let calls = if self.admitted { 1 } else { FEW as usize + 1 };
+    /// Calls each key before it is measured, and uses the quota up if the calls of the row are to be refused.
+    fn prime(&self, subject: &impl Subject) {
+        let calls = if self.admitted { 1 } else { FEW + 1 };
         for key in self.keys {
             (0..calls).for_each(|_| _ = subject.check(key));
         }
+    }
+
+    fn contestant<'a>(&'a self, name: &str, subject: impl Subject + 'a) -> Contestant<'a> {
+        self.prime(&subject);
         Contestant::new(name, move || {
             let (passed, took) = visit(&subject, self.keys, self.order, self.apart);
             assert_eq!(
@@ -247,9 +241,7 @@ fn two_threads(row: &Row<'_>, cores: [core_affinity::CoreId; 2], rounds: usize) 
         subject: impl Subject + Sync + 'a,
         cores: [core_affinity::CoreId; 2],
     ) -> Contestant<'a> {
-        for key in row.keys {
-            (0..if row.admitted { 1 } else { FEW + 1 }).for_each(|_| _ = subject.check(key));
-        }
+        row.prime(&subject);
         Contestant::new(name, move || {
             let ready = Barrier::new(2);
             let call = |core| {
