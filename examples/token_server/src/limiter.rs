@@ -1,0 +1,62 @@
+//! Where the requests of one limit are counted.
+
+use tower_throttle::algorithm::FixedWindow;
+use tower_throttle::store::redis::{RedisError, RedisLimit, RedisStore};
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+/// Where counts are kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    Memory,
+    Redis(RedisStore),
+}
+
+/// The counts of one limit. Clones share them.
+///
+/// Windows begin at multiples of the unit since 1970, as in envoyproxy/ratelimit.
+#[derive(Clone, Debug)]
+pub(crate) enum Limiter {
+    Memory(RateLimiter<FixedWindow>),
+    Redis(RateLimiter<FixedWindow, RedisLimit<FixedWindow>>),
+}
+
+fn window(quota: Quota) -> FixedWindow {
+    FixedWindow::new(quota).aligned()
+}
+
+impl Backend {
+    /// Creates the counts of the limit with that name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis already has a limiter with this name and another quota.
+    pub(crate) fn limiter(&self, name: &str, quota: Quota) -> Result<Limiter, RedisError> {
+        let builder = RateLimiter::builder(window(quota)).name(name);
+        Ok(match self {
+            Self::Memory => Limiter::Memory(builder.build()),
+            Self::Redis(store) => Limiter::Redis(builder.store(store.clone()).build()?),
+        })
+    }
+}
+
+impl Limiter {
+    /// Counts `hits` requests if all of them are within the limit.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis does not decide in time.
+    pub(crate) async fn check(&self, key: &str, hits: u64) -> Result<Decision, RedisError> {
+        match self {
+            Self::Memory(limiter) => Ok(limiter.check_n(key, hits)),
+            Self::Redis(limiter) => limiter.check_n(key, hits).await,
+        }
+    }
+
+    /// Replaces the quota. The requests that were counted stay counted.
+    pub(crate) fn replace(&self, quota: Quota) {
+        match self {
+            Self::Memory(limiter) => limiter.replace(window(quota)),
+            Self::Redis(limiter) => limiter.replace(window(quota)),
+        }
+    }
+}

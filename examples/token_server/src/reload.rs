@@ -1,0 +1,87 @@
+//! Reads the files of limits again when they change.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use metrics::counter;
+
+use crate::config::{self, ConfigError};
+use crate::rules::Rules;
+use crate::service::Service;
+
+/// The files are compared this often. Unlike events of the file system, this also sees what mounted volumes replace.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A file with the limits of one domain, or a directory of such files whose names end with `.yaml` or `.yml`.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    loaded: Option<Vec<(String, String)>>,
+}
+
+impl Source {
+    /// Creates a source. Nothing is read yet.
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), loaded: None }
+    }
+
+    /// Reads the files, and sets the limits of the service if a file has changed. Returns whether it has.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no file, or if a file contains a mistake. The service then keeps its limits. The
+    /// same mistake is reported once.
+    pub(crate) fn load(&mut self, service: &Service) -> Result<bool, ConfigError> {
+        let name = self.path.display().to_string();
+        let texts = texts(&self.path).map_err(|error| ConfigError::new(&name, error))?;
+        if self.loaded.as_ref() == Some(&texts) {
+            return Ok(false);
+        }
+        let rules = parse(&name, &texts, service);
+        self.loaded = Some(texts);
+        let result = if rules.is_ok() { "success" } else { "error" };
+        counter!("ratelimit_config_loads_total", "result" => result).increment(1);
+        service.set_rules(rules?);
+        Ok(true)
+    }
+
+    /// Loads the files whenever they change, for ever. Mistakes are printed.
+    pub(crate) async fn watch(mut self, service: Service) {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            match self.load(&service) {
+                Ok(false) => {}
+                Ok(true) => println!("{} limits loaded", service.rules().count()),
+                Err(error) => eprintln!("token_server: the limits stay as they are: {error}"),
+            }
+        }
+    }
+}
+
+fn parse(name: &str, texts: &[(String, String)], service: &Service) -> Result<Rules, ConfigError> {
+    if texts.is_empty() {
+        return Err(ConfigError::new(name, "there is no file that ends with .yaml or .yml"));
+    }
+    let files = texts.iter().map(|(file, text)| Ok((file.clone(), config::parse(file, text)?)));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
+    Rules::new(&files, service.backend(), &service.rules())
+}
+
+/// Returns the names and the texts of the files, in the order of their names.
+fn texts(path: &Path) -> io::Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            let file = entry?.path();
+            let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+            if is_yaml && file.is_file() {
+                files.push(file);
+            }
+        }
+    } else {
+        files.push(path.to_owned());
+    }
+    files.sort();
+    files.into_iter().map(|file| Ok((file.display().to_string(), fs::read_to_string(&file)?))).collect()
+}

@@ -1,0 +1,197 @@
+//! The limits of all domains, and which of them a descriptor has.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::config::{ConfigError, Descriptor, DomainFile, Rate};
+use crate::limiter::{Backend, Limiter};
+use crate::protocol::common::rate_limit_descriptor::Entry;
+
+/// The limits of all domains.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    domains: HashMap<String, Level>,
+    /// The same limits by their paths.
+    by_path: HashMap<String, Arc<Rule>>,
+}
+
+/// The entries that may stand at one place of a descriptor.
+#[derive(Debug, Default)]
+struct Level {
+    by_value: HashMap<(String, String), Node>,
+    /// Keys, the beginnings of their values, and what follows; in the order of the file.
+    by_prefix: Vec<(String, String, Node)>,
+    by_key: HashMap<String, Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    rule: Option<Arc<Rule>>,
+    next: Level,
+}
+
+/// One limit.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// The domain, and the keys and values that lead to the limit in the file.
+    pub(crate) path: String,
+    pub(crate) name: String,
+    pub(crate) replaces: Vec<String>,
+    pub(crate) shadow: bool,
+    /// `None` if the limit is unlimited.
+    pub(crate) limit: Option<Limit>,
+}
+
+/// What a limit admits, and where its requests are counted.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) rate: Rate,
+    /// `None` if the limit admits nothing.
+    pub(crate) limiter: Option<Limiter>,
+}
+
+impl Rules {
+    /// Builds the limits of these files. Limits that `previous` has under the same path keep their counts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the file and the limit. `previous` then stays as it is.
+    pub(crate) fn new(
+        files: &[(String, DomainFile)],
+        backend: &Backend,
+        previous: &Self,
+    ) -> Result<Self, ConfigError> {
+        let mut rules = Self::default();
+        for (file, domain) in files {
+            if rules.domains.contains_key(&domain.domain) {
+                return Err(ConfigError::new(
+                    file,
+                    format_args!("another file has the domain {:?} as well", domain.domain),
+                ));
+            }
+            let mut builder = Build { file, backend, previous, by_path: &mut rules.by_path };
+            let level = builder.level(&domain.domain, &domain.descriptors)?;
+            rules.domains.insert(domain.domain.clone(), level);
+        }
+        // Quotas are replaced only now, when no file can contain a mistake any more.
+        for (path, rule) in &rules.by_path {
+            let Some(former) = previous.limit(path) else { continue };
+            if let Some(Limit { rate, limiter: Some(limiter) }) = &rule.limit
+                && *rate != former.rate
+                && let Some(quota) = rate.quota()
+            {
+                limiter.replace(quota);
+            }
+        }
+        Ok(rules)
+    }
+
+    fn limit(&self, path: &str) -> Option<&Limit> {
+        self.by_path.get(path)?.limit.as_ref()
+    }
+
+    /// Returns whether a file has this domain.
+    pub(crate) fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// Returns how many limits there are.
+    pub(crate) fn count(&self) -> usize {
+        self.by_path.len()
+    }
+
+    /// Returns the limit of a descriptor: that of its last entry. An entry with the value comes before an entry with
+    /// the beginning of the value, and that comes before an entry without a value.
+    pub(crate) fn find(&self, domain: &str, entries: &[Entry]) -> Option<&Arc<Rule>> {
+        let mut level = self.domains.get(domain)?;
+        let (last, first) = entries.split_last()?;
+        for entry in first {
+            level = &level.find(entry)?.next;
+        }
+        level.find(last)?.rule.as_ref()
+    }
+}
+
+impl Level {
+    fn find(&self, entry: &Entry) -> Option<&Node> {
+        let with_value = self.by_value.get(&(entry.key.clone(), entry.value.clone()));
+        let with_prefix = || {
+            let found = self
+                .by_prefix
+                .iter()
+                .find(|(key, prefix, _)| *key == entry.key && entry.value.starts_with(prefix));
+            found.map(|(_, _, node)| node)
+        };
+        with_value.or_else(with_prefix).or_else(|| self.by_key.get(&entry.key))
+    }
+}
+
+struct Build<'a> {
+    file: &'a str,
+    backend: &'a Backend,
+    previous: &'a Rules,
+    by_path: &'a mut HashMap<String, Arc<Rule>>,
+}
+
+impl Build<'_> {
+    fn level(&mut self, path: &str, descriptors: &[Descriptor]) -> Result<Level, ConfigError> {
+        let mut level = Level::default();
+        let mut seen = HashSet::new();
+        for descriptor in descriptors {
+            let Descriptor { key, value, .. } = descriptor;
+            if key.is_empty() {
+                return Err(ConfigError::new(
+                    self.file,
+                    format_args!("{path}: a descriptor has an empty key"),
+                ));
+            }
+            let path = match value.is_empty() {
+                true => format!("{path}.{key}"),
+                false => format!("{path}.{key}_{value}"),
+            };
+            if !seen.insert((key, value)) {
+                return Err(ConfigError::new(self.file, format_args!("{path} is there twice")));
+            }
+            let rule = self.rule(&path, descriptor)?;
+            let node = Node { rule, next: self.level(&path, &descriptor.descriptors)? };
+            match value.strip_suffix('*') {
+                Some(prefix) => level.by_prefix.push((key.clone(), prefix.to_owned(), node)),
+                None if value.is_empty() => _ = level.by_key.insert(key.clone(), node),
+                None => _ = level.by_value.insert((key.clone(), value.clone()), node),
+            }
+        }
+        Ok(level)
+    }
+
+    fn rule(&mut self, path: &str, descriptor: &Descriptor) -> Result<Option<Arc<Rule>>, ConfigError> {
+        let error =
+            |what: &dyn std::fmt::Display| ConfigError::new(self.file, format_args!("{path}: {what}"));
+        let Some(config) = &descriptor.rate_limit else { return Ok(None) };
+        let limit = match config.rate().map_err(|what| error(&what))? {
+            None => None,
+            Some(rate) => {
+                let limiter =
+                    match (self.previous.limit(path).and_then(|limit| limit.limiter.clone()), rate.quota()) {
+                        (_, None) => None,
+                        (Some(limiter), Some(_)) => Some(limiter),
+                        (None, Some(quota)) => {
+                            Some(self.backend.limiter(path, quota).map_err(|e| error(&e))?)
+                        }
+                    };
+                Some(Limit { rate, limiter })
+            }
+        };
+        let rule = Arc::new(Rule {
+            path: path.to_owned(),
+            name: config.name.clone(),
+            replaces: config.replaces.iter().map(|replaced| replaced.name.clone()).collect(),
+            shadow: descriptor.shadow_mode,
+            limit,
+        });
+        // `a_b` without a value, and `a` with the value `b`, have the same path.
+        if self.by_path.insert(path.to_owned(), Arc::clone(&rule)).is_some() {
+            return Err(error(&"another descriptor has the same path: rename one of the two"));
+        }
+        Ok(Some(rule))
+    }
+}
