@@ -4,8 +4,12 @@ use std::iter;
 
 use crate::adapter;
 use crate::model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
+use crate::scale::scaled;
 
-const SIZES: [usize; 2] = [100 << 10, 1 << 20];
+/// The sizes of headers, in bytes: a smaller and a larger one.
+fn sizes() -> [usize; 2] {
+    [100 << 10, 1 << 20].map(|size| scaled(size) as usize)
+}
 
 /// The parts of which the headers are made by repetition.
 const PARTS: [&str; 30] = [
@@ -74,9 +78,9 @@ fn agree(what: &str, lines: &[Vec<u8>]) {
 
 #[test]
 fn a_long_line_is_read_as_by_the_model_and_to_its_end() {
-    for size in SIZES {
+    for size in sizes() {
         for part in PARTS {
-            let ends = if size == SIZES[0] { &ENDS[..] } else { &ENDS[2..3] };
+            let ends = if size == sizes()[0] { &ENDS[..] } else { &ENDS[2..3] };
             for (left, right) in ends {
                 let line = [left, part.repeat(size / part.len()).as_str(), right].concat();
                 agree(&format!("{size} of {left:?}, {part:?}, {right:?}"), &[line.into_bytes()]);
@@ -91,7 +95,7 @@ fn many_lines_are_read_as_by_the_model_and_to_their_end() {
         ["", ",", "\"", "\\", "10.0.0.1", "for=10.0.0.1", "for=\"10.0.0.1\"", "for=\"10.0.0.1", "garbage"]
     {
         for first in ["1.2.3.4", "for=1.2.3.4", "for=\"", ","] {
-            let lines = iter::once(first).chain(iter::repeat_n(part, 20_000));
+            let lines = iter::once(first).chain(iter::repeat_n(part, scaled(20_000) as usize));
             let lines: Vec<Vec<u8>> = lines.map(|line| line.as_bytes().to_vec()).collect();
             agree(&format!("{first:?}, {part:?}"), &lines);
         }

@@ -9,6 +9,8 @@ mod large_headers;
 #[path = "model.rs"]
 mod model;
 mod prefixes;
+#[path = "../support/scale.rs"]
+mod scale;
 #[path = "../support/random.rs"]
 mod seed;
 mod spoofing;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
+use crate::scale::scaled;
 use crate::seed::Random;
 use crate::{adapter, generators};
 
@@ -31,7 +32,7 @@ fn is_not_deceived(source: Source, proxies: u64, mode: ProxyMode) {
 
 fn is_not_deceived_by(setup: &Setup, proxies: u64, mode: ProxyMode) {
     let asked = adapter::peer_said(adapter::client_ip(setup).unwrap());
-    for seed in 0..CASES {
+    for seed in 0..scaled(CASES) {
         let (client, heard) = request(seed, &setup.source, proxies, mode);
         let found = asked.resolve(&adapter::request(&heard).unwrap());
         let expected = client.to_canonical();

@@ -21,9 +21,10 @@ use crate::oracle::checker::first_broken;
 use crate::oracle::config::Rule;
 use crate::oracle::model::Oracle;
 use crate::oracle::scenario::Setup;
+use crate::support::scaled;
 
 fn holds<A: Algorithm, O: Oracle>(build: impl Fn(&Rule) -> A, oracle: impl Fn(&Setup) -> O) {
-    if let Some((seed, broken)) = first_broken(5_000, Setup::extreme, build, oracle) {
+    if let Some((seed, broken)) = first_broken(scaled(5_000), Setup::extreme, build, oracle) {
         panic!("sequence {seed}: {broken}");
     }
 }

@@ -10,7 +10,7 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
 use tower_throttle::clock::Nanos;
 
-use crate::support::Random;
+use crate::support::{Random, scaled};
 
 const SECOND: u64 = 1_000_000_000;
 const MONTH: u64 = 30 * 86_400 * SECOND;
@@ -107,7 +107,7 @@ impl Exact {
 fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
     const PERIODS: [u64; 6] = [1, 10, SECOND, 60 * SECOND, MONTH, i64::MAX as u64];
-    for seed in 0..SEQUENCES {
+    for seed in 0..scaled(SEQUENCES) {
         let mut random = Random::new(seed);
         let (limit, period) = (random.one_of(&LIMITS), random.one_of(&PERIODS));
         let max_wait = random.one_of(&[0, 1, period, MONTH, u64::MAX - 1, u64::MAX]);

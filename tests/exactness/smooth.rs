@@ -9,7 +9,7 @@ use tower_throttle::{Quota, RateLimiter};
 use crate::oracle::cases::smooth;
 use crate::oracle::config::Rule;
 use crate::oracle::model::{Oracle, Smooth as Exact};
-use crate::support::Random;
+use crate::support::{Random, scaled};
 
 /// The time of the next call, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept
 /// behind it.
@@ -33,7 +33,7 @@ impl Bursty {
 #[test]
 fn a_bursty_limiter_is_never_early_and_hardly_late() {
     let mut random = Random::new(0);
-    for sequence in 0..2_000 {
+    for sequence in 0..scaled(2_000) as usize {
         let limit = 1 + random.below([3, 100, 1_000_000_000][sequence % 3]);
         let period = 1 + random.below([1_000, 1_000_000_000, 3_600_000_000_000][sequence / 3 % 3]);
         let smooth = Smooth::bursty(Quota::per(limit, Duration::from_nanos(period)).unwrap());

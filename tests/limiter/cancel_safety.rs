@@ -17,7 +17,7 @@ use tower_throttle::key::Global;
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Alarm, PolledByHand, Random};
+use crate::support::{Alarm, PolledByHand, Random, scaled};
 
 const MS: Duration = Duration::from_millis(1);
 const MICROSECOND: Duration = Duration::from_micros(1);
@@ -393,7 +393,7 @@ async fn a_waiter_whose_task_is_stuck_delays_the_next_waiters_by_less_than_an_in
 
 #[test]
 fn random_operations_of_eight_handles_leave_no_waiter_behind() {
-    for seed in 0..10_000 {
+    for seed in 0..scaled(10_000) {
         let mut random = Random::new(seed);
         let (limiter, clock) = busy();
         // One arrives at most as fast as one is released, so that the queue gets short as well.
@@ -674,7 +674,7 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
 
 #[test]
 fn on_many_threads_as_many_calls_are_released_as_there_are_slots() {
-    for seed in 0..10 {
+    for seed in 0..scaled(20) {
         let (mut admitted, next) = stress(seed, 300, false);
         admitted.sort_by_key(Decision::delay);
         assert_eq!(admitted.len(), 300);
@@ -691,7 +691,7 @@ fn on_many_threads_as_many_calls_are_released_as_there_are_slots() {
 
 #[test]
 fn on_many_threads_cancelled_calls_leave_no_waiter_behind() {
-    for seed in 0..10 {
+    for seed in 0..scaled(20) {
         let (mut admitted, next) = stress(seed, 300, true);
         admitted.sort_by_key(Decision::delay);
         assert!(admitted.len() >= 150 && admitted.len() < 300, "seed {seed}: {}", admitted.len());

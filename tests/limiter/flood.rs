@@ -13,7 +13,7 @@ use tower_throttle::key::from_fn;
 use tower_throttle::store::{OnFull, Permit};
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random};
+use crate::support::{PolledByHand, Random, scaled};
 
 const MAX_KEYS: usize = 10_000;
 /// The number of keys for each slot of the table, as in the attack that was measured: 370,000 at 100,000.
@@ -198,8 +198,8 @@ fn a_flood_of_keys_locks_no_new_caller_out_where_denials_lock_out() {
     assert_withstands_a_flood(&(bucket(), FixedWindow::new(daily())), 1);
 }
 
-/// A number of callers for each slot of the table, with 50 requests each in `time`, each round in another
-/// order.
+/// A number of callers for each slot of the table, with 50 requests each in `time` (at full size), each round in
+/// another order.
 fn honest_callers<A: Algorithm>(
     algorithm: &A,
     on_full: Option<OnFull>,
@@ -211,7 +211,7 @@ fn honest_callers<A: Algorithm>(
     let mut order: Vec<u64> = (0..callers).collect();
     let step = time / (50 * callers) as u32;
     let mut count = Count::default();
-    for _ in 0..50 {
+    for _ in 0..scaled(50) {
         for at in (1..order.len()).rev() {
             order.swap(at, random.below(at as u64 + 1) as usize);
         }

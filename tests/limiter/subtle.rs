@@ -15,7 +15,7 @@ use tower_throttle::limiter::Acquire;
 use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random, effective_window};
+use crate::support::{PolledByHand, Random, effective_window, scaled};
 
 type Held<A> = Pin<Box<Acquire<A>>>;
 
@@ -523,7 +523,7 @@ const N: u64 = 10_000;
 fn truth_of_tuple() {
     truth(
         "bucket, fixed",
-        0..N,
+        0..scaled(N),
         |r| (0..2).map(|_| (TokenBucket::new(quota(r)), FixedWindow::new(quota(r)))).collect(),
         ALL,
     );
@@ -532,7 +532,7 @@ fn truth_of_tuple() {
 fn truth_of_tuple_t02() {
     truth(
         "counter, log, sliding",
-        0..N,
+        0..scaled(N),
         |r| {
             (0..2)
                 .map(|_| {
@@ -547,24 +547,34 @@ fn truth_of_tuple_t02() {
 fn tuple_leaky() {
     truth(
         "leaky, fixed",
-        0..N,
+        0..scaled(N),
         |r| (0..2).map(|_| (LeakyBucket::new(quota(r)), FixedWindow::new(quota(r)).aligned())).collect(),
         ALL,
     );
 }
 #[test]
 fn blocking_fixed() {
-    truth("blocking fixed", 0..N, |r| (0..2).map(|_| block(FixedWindow::new(quota(r)), r)).collect(), ALL);
+    truth(
+        "blocking fixed",
+        0..scaled(N),
+        |r| (0..2).map(|_| block(FixedWindow::new(quota(r)), r)).collect(),
+        ALL,
+    );
 }
 #[test]
 fn blocking_bucket() {
-    truth("blocking bucket", 0..N, |r| (0..2).map(|_| block(TokenBucket::new(quota(r)), r)).collect(), ALL);
+    truth(
+        "blocking bucket",
+        0..scaled(N),
+        |r| (0..2).map(|_| block(TokenBucket::new(quota(r)), r)).collect(),
+        ALL,
+    );
 }
 #[test]
 fn blocking_tuple() {
     truth(
         "blocking tuple",
-        0..N,
+        0..scaled(N),
         |r| {
             (0..2)
                 .map(|_| {
@@ -580,7 +590,7 @@ fn blocking_tuple() {
 fn tuple_of_blocking() {
     truth(
         "tuple of blocking",
-        0..N,
+        0..scaled(N),
         |r| {
             (0..2)
                 .map(|_| {
@@ -597,7 +607,7 @@ fn tuple_of_blocking() {
 fn blocking_leaky_check() {
     truth(
         "blocking leaky",
-        0..N,
+        0..scaled(N),
         |r| {
             (0..2)
                 .map(|_| {
@@ -613,14 +623,14 @@ fn blocking_leaky_check() {
 fn priority() {
     truth(
         "priority",
-        0..N,
+        0..scaled(N),
         |r| (0..2).map(|_| SlidingWindow::new(quota(r)).slices(3).priority(50)).collect(),
         ALL,
     );
 }
 #[test]
 fn tiered_replaced() {
-    truth("tiered", 0..N, |r| (0..2).map(|_| Tiered::new(TokenBucket::new(quota(r)))).collect(), ALL);
+    truth("tiered", 0..scaled(N), |r| (0..2).map(|_| Tiered::new(TokenBucket::new(quota(r)))).collect(), ALL);
 }
 
 // ---- queues, by replay ----
@@ -859,7 +869,7 @@ const M: u64 = 10_000;
 fn leaky() {
     lines(
         "leaky",
-        0..M,
+        0..scaled(M),
         |r| {
             let places = r.within(0..=4);
             (0..2).map(|_| LeakyBucket::new(quota(r)).queue(places)).collect()
@@ -872,7 +882,7 @@ fn leaky() {
 fn blocking_leaky() {
     lines(
         "b leaky",
-        0..M,
+        0..scaled(M),
         |r| {
             let places = r.within(0..=4);
             (0..2)
@@ -890,7 +900,7 @@ fn blocking_leaky() {
 fn counter_plain() {
     lines(
         "p counter plain",
-        0..M,
+        0..scaled(M),
         |r| {
             let p = r.one_of(&[34, 50]);
             prio(|q| SlidingCounter::new(q).priority(p), r)
@@ -973,7 +983,7 @@ fn stress() {
                     .and(layer(&a).cost(|q: &Req| u64::from(q.1)))
                     .responder(ErrorResponder);
                 let (mut one, mut two) = (one.layer(service_fn(ok)), two.layer(service_fn(ok)));
-                for _ in 0..40_000 {
+                for _ in 0..scaled(40_000) {
                     let at = r.below(8) as usize;
                     let key = keys[at];
                     match r.below(20) {
@@ -1012,7 +1022,7 @@ fn stress() {
 /// Asserts that the reports are true if one key is called with several tiers.
 fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) {
     let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
-    for seed in 0..N {
+    for seed in 0..scaled(N) {
         let r = &mut Random::new(seed);
         let rules: Vec<Tiered<A>> = (0..r.within(1..=11)).map(|_| Tiered::new(make(r))).collect();
         let mut now = Nanos(1 << 30);
@@ -1094,7 +1104,7 @@ fn tiers_blocking() {
 /// the end of the lockout.
 #[test]
 fn blocking_by_hand() {
-    for seed in 0..N {
+    for seed in 0..scaled(N) {
         let r = &mut Random::new(seed);
         let inner = FixedWindow::new(quota(r));
         let window = nanos(inner.policy().window);
@@ -1176,7 +1186,7 @@ fn blocking_by_hand() {
 fn priority_is_strict() {
     fn run<A: Window>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> Priority<A>) {
         let mut longest = 0_f64;
-        for seed in 0..N {
+        for seed in 0..scaled(N) {
             let r = &mut Random::new(seed);
             let (limit, period) = (r.within(1..=6), r.one_of(&[7, 10, 100]));
             let rule =
@@ -1253,7 +1263,7 @@ fn joint_denials_and_drops_change_nothing() {
         let brief = |(a, b, c, d): (Decision, Decision, Decision, Decision)| {
             [a, b, c, d].map(|reported| (reported.is_allowed(), reported.remaining()))
         };
-        for seed in 0..N {
+        for seed in 0..scaled(N) {
             let r = &mut Random::new(seed);
             let (a, b) = make(r);
             let clock = ManualClock::new();
@@ -1327,7 +1337,7 @@ fn wild(r: &mut Random) -> Quota {
 
 /// Asserts that nothing panics, and that a cost of 0 is admitted.
 fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
-    for seed in 0..4_000 {
+    for seed in 0..scaled(4_000) {
         let r = &mut Random::new(seed);
         let rules = make(r);
         let clock = ManualClock::new();

@@ -13,7 +13,7 @@ use tower_throttle::{Decision, Quota};
 use crate::generators::{KINDS, Kind, Rule, name, nanos};
 use crate::header_parser::{Left, ParsedFields, Policy, number};
 use crate::reference_service::{Cost, FORMS, Level, Member, Plan, Service, Verdict, behind, tamed};
-use crate::support::{PolledByHand, Random};
+use crate::support::{PolledByHand, Random, scaled};
 
 const CASES: u64 = 100_000;
 const THREADS: u64 = 4;
@@ -426,10 +426,10 @@ impl Drop for FailingSeed {
 
 #[test]
 fn all_reported_fields_parse_and_are_true() {
-    cases(CASES, immediate);
+    cases(scaled(CASES), immediate);
 }
 
 #[test]
 fn fields_are_true_for_queued_calls_and_for_a_full_queue() {
-    cases(CASES / 5, queued);
+    cases(scaled(CASES) / 5, queued);
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -20,7 +20,7 @@ use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
 use crate::generators::{KINDS, Kind, Rule, made};
 use crate::header_parser::ParsedFields;
 use crate::reference_service::{Cost, CostOf, Service, behind, cost_of, limited};
-use crate::support::{Answer, Client1, Client2, Random, Server, request};
+use crate::support::{Answer, Client1, Client2, Random, Server, request, scaled};
 
 const CLIENTS: u64 = 1_000;
 
@@ -70,7 +70,7 @@ async fn comes_back(random: &mut Random, service: Service, most: u64, interval: 
 #[tokio::test(start_paused = true)]
 async fn every_algorithm_in_paused_time() {
     for kind in timed() {
-        for seed in 0..CLIENTS {
+        for seed in 0..scaled(CLIENTS) {
             let mut random = Random::new(seed);
             let limit = 1 + random.below(6);
             // The smooth ones store the units of one second.
@@ -89,7 +89,7 @@ async fn every_algorithm_in_paused_time() {
 
 #[tokio::test(start_paused = true)]
 async fn algorithms_made_of_algorithms_in_paused_time() {
-    for seed in 0..CLIENTS {
+    for seed in 0..scaled(CLIENTS) {
         let mut random = Random::new(seed);
         let mut quota = || {
             let period = Duration::from_nanos(1 + random.below(100_000_000_000));
@@ -139,11 +139,10 @@ async fn every_algorithm_over_sockets() {
     }
     let server = Server::start(app).await;
     let mut clients = JoinSet::new();
-    let started = Instant::now();
     for (at, kind) in timed().enumerate() {
         let one = Arc::new(Mutex::new(Client1::http1(server.address).await));
         let two = Client2::http2(server.address).await;
-        for client in 0..CLIENTS {
+        for client in 0..scaled(CLIENTS) {
             let mut line = match client % 4 {
                 0 => Line::One(one.clone()),
                 _ => Line::Two(two.clone()),
@@ -156,7 +155,9 @@ async fn every_algorithm_over_sockets() {
                         continue;
                     }
                     assert_eq!(answer.status, 429);
-                    tokio::time::sleep(Duration::from_secs(answer.retry_after())).await;
+                    let wait = answer.retry_after();
+                    assert!((1..=3).contains(&wait), "{kind:?}: {wait}");
+                    tokio::time::sleep(Duration::from_secs(wait)).await;
                     break (format!("{kind:?}"), line.ask(&path, client).await.status == 200);
                 }
             });
@@ -167,6 +168,5 @@ async fn every_algorithm_over_sockets() {
         *served.entry(kind).or_insert(0) += u64::from(is_served);
     }
     assert_eq!(served.len(), timed().count());
-    assert!(served.values().all(|served| *served == CLIENTS), "of {CLIENTS}: {served:?}");
-    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    assert!(served.values().all(|served| *served == scaled(CLIENTS)), "{served:?}");
 }

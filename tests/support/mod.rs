@@ -6,6 +6,7 @@ mod clock;
 mod random;
 mod redis_connection;
 pub(crate) mod redis_server;
+mod scale;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,6 +35,7 @@ use tower_throttle::algorithm::Algorithm;
 
 pub(crate) use clock::TickingClock;
 pub(crate) use random::Random;
+pub(crate) use scale::scaled;
 
 /// A task that ends with its owner.
 #[derive(Debug)]

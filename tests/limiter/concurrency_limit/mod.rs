@@ -31,7 +31,7 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random};
+use crate::support::{PolledByHand, Random, scaled};
 
 const MS: Duration = Duration::from_millis(1);
 
