@@ -87,8 +87,9 @@ impl RedisStoreBuilder {
         master: &str,
         like: &::redis::Client,
     ) -> Self {
-        let sentinels = sentinels.into_iter().collect();
-        Self::with(Ok(Servers::master(Sentinels::new(sentinels, master, like.get_connection_info().clone()))))
+        let like = like.get_connection_info().clone();
+        let sentinels = Sentinels::new(sentinels.into_iter().collect(), master, like);
+        Self::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
     }
 
     /// Creates a builder for the [cluster](RedisStore::cluster) to which the servers of these clients belong. The other

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::answer::{Answer, Verdict};
 use super::error::RedisError;
 use super::flight::{At, Flight};
-use super::link::{Answer, Verdict};
 use super::operation::{Outcome, Pending};
 use super::plan::Plan;
 use super::states::States;

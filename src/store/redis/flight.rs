@@ -165,7 +165,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                 },
                 // The caller was not polled in time, which says nothing about the server.
                 None if link.now() > last.saturating_add(POLLED_LATE) => Err(link.deadline_error()),
-                None => Err(link.failed(link.deadline_error(), connection)),
+                None => Err(link.failed_late(connection)),
             };
             if let Err(error) = &outcomes {
                 shared.links.find_masters_after(error);

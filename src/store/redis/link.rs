@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use super::answer::{Answer, Verdict};
 use super::breaker::Breaker;
 use super::connection::{CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
@@ -39,25 +40,6 @@ pub(super) struct Key<'a> {
     pub(super) text: &'a str,
     /// `true` if the slot of the key is being migrated to the node that is asked.
     pub(super) is_asking: bool,
-}
-
-/// The reply of a script: a verdict, the server's time, and the value of the key or an empty string.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) verdict: Verdict,
-    pub(super) now: Nanos,
-    pub(super) text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The script has run to its end.
-    Done,
-    /// The script has changed nothing, because it cannot process the value that it found. The reply contains that
-    /// value.
-    Other,
-    /// The script has changed nothing, because the deadline of a call had passed.
-    Late,
 }
 
 impl Link {
@@ -179,7 +161,7 @@ impl Link {
             command.number(self.last_argument(not_after));
             command
         };
-        let connection = self.connection.number();
+        let (connection, sent) = (self.connection.number(), self.now());
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
@@ -208,7 +190,7 @@ impl Link {
             RedisError::new(RedisErrorKind::Foreign, shown)
         })?;
         let received = self.now();
-        self.time.observe(answer.now.0 / 1_000, received.0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
+        self.time.observe(answer.now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
         self.breaker.replied(received);
         Ok(answer)
     }
@@ -233,6 +215,16 @@ impl Link {
         error
     }
 
+    /// Records a trip on the connection with the number `connection` that had no reply at its deadline. Whatever the
+    /// reason is, the next trip would probably fail as well.
+    pub(super) fn failed_late(&self, connection: u64) -> RedisError {
+        let error = self.deadline_error();
+        if self.breaker.record_outage(&error, self.now()) {
+            self.connection.renew(connection);
+        }
+        error
+    }
+
     /// Returns a lower bound of the server's time, in microseconds, when this process's clock reads `not_after`.
     /// Returns a time in the distant future if the server's time is not known yet.
     fn last_argument(&self, not_after: Nanos) -> u64 {
@@ -247,42 +239,6 @@ impl Link {
 impl<'a> Key<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, is_asking: false }
-    }
-}
-
-impl Answer {
-    pub(super) fn is_late(&self) -> bool {
-        self.verdict == Verdict::Late
-    }
-
-    /// Converts the answer of the script that reads into the answer of a script that found a value which it cannot
-    /// process. A late answer stays late.
-    pub(super) fn into_other(self) -> Self {
-        if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
-    }
-
-    /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
-    /// microseconds, and the value after the space. Returns the reply itself if it has another form.
-    fn parse(reply: Vec<u8>) -> Result<Self, Vec<u8>> {
-        let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
-        let Some((verdict, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
-        text.drain(..start);
-        Ok(Self { verdict, now, text })
-    }
-
-    /// Parses the verdict and the time of a reply. The third part of the result is the index at which the value begins.
-    fn head(reply: &str) -> Option<(Verdict, Nanos, usize)> {
-        let verdict = match reply.as_bytes().first()? {
-            b'D' => Verdict::Done,
-            b'O' => Verdict::Other,
-            b'L' => Verdict::Late,
-            _ => return None,
-        };
-        let (seconds, rest) = reply[1..].split_once(' ')?;
-        let (micros, text) = rest.split_once(' ')?;
-        let micros =
-            seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?;
-        Some((verdict, Nanos(micros.checked_mul(1_000)?), reply.len() - text.len()))
     }
 }
 

@@ -55,6 +55,7 @@
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
 //!   because a new key counts as idle since the Unix epoch.
 
+mod answer;
 mod asked;
 mod breaker;
 mod builder;
