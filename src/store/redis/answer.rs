@@ -1,8 +1,10 @@
 //! The replies of scripts.
 
 use crate::clock::Nanos;
+use crate::store::Few;
 
-/// The reply of a script: a verdict, the server's time, and the value of the key or an empty string.
+/// The reply of a script: a verdict, the server's time, and the value of the key or an empty string. The reply to a
+/// joint call contains the values of all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
@@ -30,6 +32,24 @@ impl Answer {
     /// process. A late answer stays late.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
+    }
+
+    /// Returns the values of `count` keys. Returns `None` if the reply has another form.
+    pub(super) fn values(&self, count: usize) -> Option<Few<&str>> {
+        let (mut lengths, mut rest) = (Few::new(), &*self.text);
+        for _ in 1..count {
+            let (length, after) = rest.split_once(' ')?;
+            lengths.push(length.parse::<usize>().ok()?);
+            rest = after;
+        }
+        let mut values = Few::new();
+        for length in lengths {
+            let (value, after) = rest.split_at_checked(length)?;
+            values.push(value);
+            rest = after;
+        }
+        values.push(rest);
+        Some(values)
     }
 
     /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and

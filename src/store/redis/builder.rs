@@ -124,6 +124,9 @@ impl RedisStoreBuilder {
     }
 
     /// Keeps all keys in one slot of a cluster: the slot of `tag`. Then one node does all the work.
+    ///
+    /// Only [joined layers](crate::RateLimitLayer::and) with different subjects need this, such as one limit for each
+    /// caller and one for all callers. Without it, their requests fail with a [`RedisErrorKind::Config`].
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
