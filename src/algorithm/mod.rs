@@ -155,9 +155,9 @@ pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 #[cfg(feature = "redis")]
-pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
 #[cfg(feature = "redis")]
-pub(crate) use stored::{Step, StepKind};
+pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 #[cfg(test)]

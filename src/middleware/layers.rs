@@ -69,7 +69,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// the request, the request is admitted when it is due in both queues. On average, the inner service then receives
     /// no more requests than either queue alone releases, but at less even intervals than from a single queue.
     ///
-    /// The state of both layers must be in memory. Call [`unless`](RateLimitLayer::unless) and
+    /// Both layers must have their state in memory, or both in one `RedisStore`: see [many
+    /// machines](crate::guide::many_machines#several-limits). Call [`unless`](RateLimitLayer::unless) and
     /// [`missing_key`](RateLimitLayer::missing_key) on each layer before you join the layers.
     ///
     /// ```

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
+use super::policy::info::PolicyInfo;
 use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, word};
 use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies};
 use super::response::report::reports;
@@ -54,11 +55,11 @@ impl<P, R> Shared<P, R> {
 
     /// Counts a request that the store could not decide. Returns whether the request is admitted.
     pub(super) fn admits_undecided(&self, error: &BoxError) -> bool {
-        // Only the store of a single policy can fail: joined policies have their state in memory.
-        let info = &self.policies.infos[0];
-        info.record_store_error(error);
+        // Joined policies have one store, which fails for all of them.
+        let infos = &self.policies.infos;
+        infos.iter().for_each(|info| info.record_store_error(error));
         observe::record_decision(|| Some("store_error"));
-        info.admits_on_store_error()
+        infos.iter().all(PolicyInfo::admits_on_store_error)
     }
 
     /// Returns the response to a rejected request.

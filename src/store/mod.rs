@@ -30,6 +30,7 @@
 //! written as a string which is the same on all machines: see [`SharedKey`]. std's `Hash` may differ between machines.
 
 mod attempt;
+mod joint;
 pub(crate) mod memory;
 mod permit;
 #[cfg(feature = "redis")]
@@ -49,8 +50,10 @@ use crate::stats::{CallCounts, StoreStats};
 
 pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
-pub(crate) use memory::{AllDecisions, JointOutcome, OnClose, decide as decide_joint};
-pub(crate) use memory::{Decided, Few, JointRequest, JointWait};
+pub(crate) use joint::{JointKind, JointStore};
+pub(crate) use memory::{AllDecisions, Decided, Few, JointOutcome, OnClose};
+#[cfg(feature = "redis")]
+pub(crate) use memory::{AnyAlgorithm, JointRequest};
 #[doc(hidden)]
 pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
 pub use memory::{MemoryKey, MemoryStore, OnFull};

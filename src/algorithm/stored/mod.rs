@@ -18,7 +18,7 @@ use crate::decision::Decision;
 pub(in crate::algorithm) use micro_rate::MicroRate;
 pub(in crate::algorithm) use script::MAX_EXACT;
 pub use script::ScriptSteps;
-pub(crate) use script::{Step, StepKind};
+pub(crate) use script::{MAX_LOCALS, Step, StepKind};
 pub(crate) use text::split_members;
 pub use text::{StateReader, StateWriter};
 pub(in crate::algorithm) use text::{numbers_of, scale_of};

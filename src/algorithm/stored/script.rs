@@ -1,9 +1,9 @@
 /// The largest integer up to which a script computes exactly, because the numbers of a script are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
-/// The maximum number of local variables of all steps together. The rest of a script, and the blocks of each step, have
-/// fewer than 40.
-const MAX_LOCALS: usize = 150;
+/// The maximum number of local variables of all steps and keys of a script together. The rest of the script, and the
+/// blocks of each step, have fewer than 40. A function of Lua can have 200.
+pub(crate) const MAX_LOCALS: usize = 150;
 
 /// The steps by which a script decides a check: one for each limit. See
 /// [`StoredAlgorithm::script`](crate::algorithm::StoredAlgorithm::script).
@@ -52,7 +52,7 @@ impl StepKind {
 
     /// Returns the number of local variables, including arguments, that this part of a script keeps until the script
     /// ends.
-    const fn local_count(self) -> usize {
+    pub(crate) const fn local_count(self) -> usize {
         let own = match self {
             Self::Bucket => 3,
             Self::FixedWindow => 4,
@@ -64,11 +64,6 @@ impl StepKind {
 }
 
 impl ScriptSteps {
-    /// Returns whether the script stays below the 200 local variables that a function of Lua can have.
-    pub(crate) fn fits_lua(&self) -> bool {
-        self.steps.iter().map(|step| step.kind.local_count()).sum::<usize>() <= MAX_LOCALS
-    }
-
     /// Creates a single step. Returns `None` if an argument is too large for exact computation in a script.
     pub(in crate::algorithm) fn one<const N: usize>(kind: StepKind, arguments: [u128; N]) -> Option<Self> {
         let mut all = [0; 6];

@@ -160,8 +160,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// With the feature `tracing`, the first such request is logged. When the store has then decided enough requests in
     /// a row, its recovery is logged, and so is the next failure. The number that is enough doubles with each logged
     /// failure, up to 1,024. So a store that fails again and again does not fill the log. The option has no effect with
-    /// state in memory, which never fails. Layers joined by [`and`](RateLimitLayer::and) always have their state in
-    /// memory, so the option has no effect on them.
+    /// state in memory, which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot
+    /// decide is admitted only if each of the layers has `OnStoreError::Allow`.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)

@@ -1,16 +1,16 @@
 //! Several policies that decide together, each with its own key.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::set::{
-    JointOutcomes, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies, Verdict,
+    JointOutcomes, JointParts, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies,
+    Verdict,
 };
 use crate::key::KeyError;
 use crate::stats::StoreStats;
-use crate::store::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, Permit, decide_joint};
+use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome, Permit};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -40,13 +40,15 @@ impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
     }
 }
 
-impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> JointPolicy<Req> for And<P, Q> {
+impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<Req> for And<P, Q> {
+    type Kind = P::Kind;
+
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-        parts: &mut Few<Option<JointRequest<'a>>>,
+        parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
         let (infos, others) = infos.split_at(P::COUNT);
         let first = self.0.gather(infos, request, max_wait, parts);
@@ -115,9 +117,9 @@ impl<P, Q> And<P, Q> {
     }
 }
 
-impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q> {
+impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Req> for And<P, Q> {
     type Outcomes = JointOutcomes;
-    type Wait = Box<JointWait>;
+    type Wait = <P::Kind as JointKind>::Wait;
 
     fn decide(
         &self,
@@ -134,7 +136,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
             let nothing = parts.iter().map(|_| None).collect();
             return Progress::Ready(self.admitted(infos, request, (nothing, Permit::default()), outcomes));
         }
-        Progress::Ready(match decide_joint(parts) {
+        Progress::Ready(match P::Kind::decide(parts) {
             JointOutcome::Admitted(decided) => self.admitted(infos, request, decided, outcomes),
             JointOutcome::Denied(decided) => self.denied(decided, outcomes),
             JointOutcome::Pending(wait) => return Progress::Pending(wait),
@@ -145,10 +147,19 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req>> PolicySet<Req> for And<P, Q>
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        Ok(decided): Result<AllDecisions, Infallible>,
+        waited: Result<AllDecisions, <P::Kind as JointKind>::Error>,
         outcomes: &mut JointOutcomes,
     ) -> Verdict {
-        match decided.0.iter().flatten().all(|decided| decided.decision.is_allowed()) {
+        let decided = match waited {
+            Ok(decided) => decided,
+            Err(error) => {
+                outcomes.resize_with(Self::COUNT, || None);
+                return Verdict::Rejected(Rejected::StoreError(error.into()));
+            }
+        };
+        infos.iter().for_each(PolicyInfo::log_store_decided);
+        let allows = |decided: &Decided| decided.is_shadow || decided.decision.is_allowed();
+        match decided.0.iter().flatten().all(allows) {
             true => self.admitted(infos, request, decided, outcomes),
             false => self.denied(decided.0, outcomes),
         }

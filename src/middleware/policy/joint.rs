@@ -6,10 +6,10 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::RequestOptions;
-use super::set::{JointOutcomes, JointPolicy, Progress, Verdict};
+use super::set::{JointOutcomes, JointParts, JointPolicy, Progress, Verdict};
 use crate::algorithm::Algorithm;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
-use crate::store::{Decided, Few, JointRequest, Permit};
+use crate::store::{Decided, JointKind, JointStore, Permit};
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     /// Lets the extractor count the key of a request that this policy denied, if the extractor counts denied keys.
@@ -39,36 +39,42 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 }
 
-impl<Req, K, A, C> JointPolicy<Req> for Policy<K, A, C>
+impl<Req, K, A, C, S> JointPolicy<Req> for Policy<K, A, C, S>
 where
     K: KeyExtractor<Req>,
     A: Algorithm,
     C: RequestOptions<Req, K::Key, A>,
+    S: JointStore<A, StoreKey<K::Key>>,
 {
+    type Kind = S::Kind;
+
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-        parts: &mut Few<Option<JointRequest<'a>>>,
+        parts: &mut JointParts<'a, S::Kind>,
     ) -> Result<(), KeyError> {
-        let info = &infos[0];
-        let key = self.key(info, request)?.filter(|_| !info.is_in_shadow());
+        let (info, in_shadow) = (&infos[0], infos[0].is_in_shadow());
+        let key = self.key(info, request)?.filter(|_| !in_shadow || S::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            self.limiter.store().part(&key, self.attempt(info, &options, false, max_wait), &info.calls)
+            let attempt = self.attempt(info, &options, in_shadow, max_wait);
+            self.limiter.store().joint_part(&key, attempt, &info.calls)
         }));
         Ok(())
     }
 
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
-        outcomes.push(decided[0].take().map(|Decided { decision, algorithm, reservation, borrowed }| {
-            let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-            let (reservation, details) = (reservation.unwrap_or_default(), self.details(algorithm));
-            let mut outcome = Outcome { decision, is_shadow: false, reservation, details };
-            outcome.set_borrowed(borrowed);
-            outcome
-        }));
+        outcomes.push(decided[0].take().map(
+            |Decided { decision, algorithm, reservation, borrowed, is_shadow }| {
+                let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
+                let (reservation, details) = (reservation.unwrap_or_default(), self.details(algorithm));
+                let mut outcome = Outcome { decision, is_shadow, reservation, details };
+                outcome.set_borrowed(borrowed);
+                outcome
+            },
+        ));
     }
 
     fn decide_shadows(
@@ -79,7 +85,13 @@ where
         permit: &mut Permit,
     ) {
         let info = &infos[0];
-        if info.is_in_shadow()
+        if let [Some(outcome)] = outcomes
+            && outcome.is_shadow
+            && !outcome.decision.is_allowed()
+        {
+            info.record_shadow_denial(&outcome.decision);
+        } else if !S::Kind::DECIDES_SHADOWS
+            && info.is_in_shadow()
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
             && let Progress::Ready(Verdict::Admitted(held)) =

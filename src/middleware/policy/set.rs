@@ -10,7 +10,7 @@ use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
 use crate::stats::{PolicyStats, StoreStats};
-use crate::store::{BoxError, Decided, Few, JointRequest, Permit};
+use crate::store::{BoxError, Decided, Few, JointKind, Permit};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
@@ -106,28 +106,30 @@ pub trait SettlePolicies<Res>: PolicyCount {
 }
 
 /// Policies that can decide a request together with others. Only this crate implements the trait, and only for policies
-/// with state in memory.
+/// with state in memory or in Redis.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
-    note = "the key extractor must know the requests, and the limiter must have its state in memory; in Redis, several limits on one \
-            key are a tuple of algorithms"
+    note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
+    /// The kind of store that all policies have.
+    type Kind: JointKind;
+
     /// Appends one element to `parts` for each policy: its part of the joint decision. `None` if the request is exempt
-    /// from the policy, or if the policy is in shadow mode.
+    /// from the policy, or if the policy is in shadow mode and its kind of store does not decide it with the others.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-        parts: &mut Few<Option<JointRequest<'a>>>,
+        parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
     /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
 
-    /// Lets each policy in shadow mode decide a request that the policies outside of shadow mode have admitted. The
-    /// policies in shadow mode decide one after another, and not together.
+    /// Lets each policy in shadow mode that has not decided yet decide a request that the policies outside of shadow
+    /// mode have admitted. These policies decide one after another, and not together. Also counts their denials.
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
@@ -139,6 +141,9 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
+
+/// The parts of policies in a joint decision.
+pub(in crate::middleware) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
 pub(in crate::middleware) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;

@@ -44,6 +44,8 @@ use crate::stats::{CallCounts, LimiterStats};
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
+#[cfg(feature = "redis")]
+pub(crate) use multi::AnyAlgorithm;
 pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
 pub use on_full::OnFull;
 pub use wait::QueuedAcquire;
@@ -127,6 +129,16 @@ impl<A: Algorithm> MemoryStore<A> {
         counts: &'a Arc<CallCounts>,
     ) -> JointRequest<'a> {
         JointRequest::new(&self.context, self.context.seed.fingerprint(key), call, counts)
+    }
+
+    /// Creates a request as [`part`](Self::part) does. Its call is counted with the calls that are made without a layer.
+    #[cfg(feature = "redis")]
+    pub(crate) fn direct_part<K: MemoryKey + ?Sized>(
+        &self,
+        key: &K,
+        call: Attempt<'_, A>,
+    ) -> JointRequest<'_> {
+        self.part(key, call, &self.context.table.counters.calls.direct)
     }
 }
 

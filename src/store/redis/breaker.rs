@@ -109,9 +109,12 @@ impl Breaker {
 
     /// Records a trip that failed at `now`. Returns whether the breaker is open.
     pub(super) fn failed(&self, error: &RedisError, now: Nanos) -> bool {
-        if !error.kind().is_outage() {
-            return self.is_open();
-        }
+        if error.kind().is_outage() { self.record_outage(error, now) } else { self.is_open() }
+    }
+
+    /// Records a trip that failed at `now` for a reason that concerns other trips as well. Returns whether the breaker is
+    /// open.
+    pub(super) fn record_outage(&self, error: &RedisError, now: Nanos) -> bool {
         let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
         let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
         let mut open = self.lock();

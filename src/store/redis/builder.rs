@@ -87,8 +87,9 @@ impl RedisStoreBuilder {
         master: &str,
         like: &::redis::Client,
     ) -> Self {
-        let sentinels = sentinels.into_iter().collect();
-        Self::with(Ok(Servers::master(Sentinels::new(sentinels, master, like.get_connection_info().clone()))))
+        let like = like.get_connection_info().clone();
+        let sentinels = Sentinels::new(sentinels.into_iter().collect(), master, like);
+        Self::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
     }
 
     /// Creates a builder for the [cluster](RedisStore::cluster) to which the servers of these clients belong. The other
@@ -123,6 +124,9 @@ impl RedisStoreBuilder {
     }
 
     /// Keeps all keys in one slot of a cluster: the slot of `tag`. Then one node does all the work.
+    ///
+    /// Only [joined layers](crate::RateLimitLayer::and) with different subjects need this, such as one limit for each
+    /// caller and one for all callers. Without it, their requests fail with a [`RedisErrorKind::Config`].
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self

@@ -85,7 +85,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
 
 impl<A> Request<A> {
     /// Returns the attempt with which the call is passed to the fallback.
-    fn attempt(&self) -> Attempt<'_, A>
+    pub(super) fn attempt(&self) -> Attempt<'_, A>
     where
         A: StoredAlgorithm,
     {

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::answer::{Answer, Verdict};
 use super::error::RedisError;
 use super::flight::{At, Flight};
-use super::link::{Answer, Verdict};
+use super::link::Swap;
 use super::operation::{Outcome, Pending};
 use super::plan::Plan;
 use super::states::States;
@@ -23,7 +24,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         batch: &[Pending<A>],
         not_after: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let At { link, key } = at;
+        let At { link, keys } = at;
         let sent = link.now();
         let costs: SmallVec<[u64; 4]> = match batch.iter().all(|call| call.operation.is_plain_check()) {
             true => batch.iter().map(|call| call.operation.cost).collect(),
@@ -31,8 +32,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         let script = plan.script(&costs).filter(|_| !costs.is_empty());
         let found = match script {
-            Some((script, arguments)) => link.eval(script, key, not_after, arguments).await?,
-            None => link.read(key, not_after).await?.into_other(),
+            Some((script, arguments)) => link.eval(script, keys, not_after, arguments).await?,
+            None => link.read(keys, not_after).await?.into_other(),
         };
         match found.verdict {
             Verdict::Done => {
@@ -60,7 +61,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         mut found: Answer,
         mut sent: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let At { link, key } = at;
+        let At { link, keys } = at;
         loop {
             if found.is_late() {
                 return Ok(None);
@@ -73,7 +74,8 @@ impl<A: StoredAlgorithm> Flight<A> {
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, now);
                 let asked = link.now();
-                let swapped = link.swap(key, not_after, &found.text, &after, ttl).await?;
+                let swaps = [Swap { before: &found.text, after: &after, ttl }];
+                let swapped = link.swap(keys, not_after, &swaps).await?;
                 match swapped.verdict {
                     // A server that is out of memory can still delete keys, so a deletion does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
@@ -102,12 +104,13 @@ impl<A: StoredAlgorithm> Flight<A> {
         found: &Answer,
         not_after: Nanos,
     ) {
-        let At { link, key } = at;
+        let At { link, keys } = at;
         if found.text.is_empty() || !link.breaker.needs_write() {
             return;
         }
         let ttl = state.time_to_live(&plan.algorithm, found.now);
-        let written = link.swap(key, not_after, &found.text, &found.text, ttl).await;
+        let swaps = [Swap { before: &found.text, after: &found.text, ttl }];
+        let written = link.swap(keys, not_after, &swaps).await;
         if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
             link.breaker.wrote();
         }

@@ -2,6 +2,7 @@
 //! trips.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(super) struct Denials<A: StoredAlgorithm> {
     hasher: RandomState,
     /// The maximum time for which a state is remembered, in nanoseconds. With 0, no state is remembered.
     longest: u64,
+    /// The number of times that states were forgotten.
+    forgotten: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         let longest = Nanos::from(longest).0;
         let sets = if longest == 0 { 0 } else { SETS };
         let sets = (0..sets).map(|_| Mutex::default()).collect();
-        Self { sets, hasher: RandomState::new(), longest }
+        Self { sets, hasher: RandomState::new(), longest, forgotten: AtomicU64::default() }
     }
 
     /// Returns the set of a key, or `None` if this store remembers no states.
@@ -113,13 +116,21 @@ impl<A: StoredAlgorithm> Denials<A> {
         decision
     }
 
+    /// Returns how often states were forgotten. A state that was read before a state of its key was forgotten must not
+    /// be remembered.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
     pub(super) fn forget(&self, key: &str) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         if let Some(mut set) = self.set(key) {
             set.retain(|remembered| *remembered.key != *key);
         }
     }
 
     pub(super) fn clear(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         for set in &self.sets {
             set.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }

@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 
 use super::error::RedisError;
 use super::limit::Shared;
-use super::link::{Key, Link};
+use super::link::{Keys, Link};
+use super::links::Attempted;
 use super::next_trip::{PolledFlight, Waiting};
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
@@ -23,14 +24,11 @@ pub(super) struct Flight<A: StoredAlgorithm> {
     has_ended: bool,
 }
 
-/// If a trip ends by more than this time after its deadline, its caller was not polled in time. In nanoseconds.
-const POLLED_LATE: u64 = 10_000_000;
-
-/// The server and the key of a trip.
+/// The server and the keys of a trip.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) link: &'a Link,
-    pub(super) key: Key<'a>,
+    pub(super) keys: Keys<'a>,
 }
 
 /// The results of all calls of a trip, or an error that applies to all of them.
@@ -140,37 +138,13 @@ impl<A: StoredAlgorithm> Flight<A> {
             else {
                 return Vec::new();
             };
-            let (plan, connection) = (shared.plan(), link.connection());
-            let at = At { link, key: Key { text: &self.key, is_asking: route.is_asking } };
-            let decided = link.until(last, self.decide(at, &plan, &batch, first)).await;
-            let outcomes = match decided {
-                Some(Ok(Some(outcomes))) => Ok(outcomes),
-                // By the server's clock, the deadline of one of the calls had passed, so the server has changed
-                // nothing.
-                Some(Ok(None)) => {
-                    tokio::task::yield_now().await;
-                    continue;
-                }
-                Some(Err(error)) => match shared.links.redirect(&route, &error) {
-                    // The node that replied has changed nothing, so the node that it named decides all calls.
-                    Some(next) => match next.link.breaker.admit(now) {
-                        Ok(()) => {
-                            link.sleep_until(now.saturating_add(next.pause())).await;
-                            route = next;
-                            continue;
-                        }
-                        Err(open) => Err(open),
-                    },
-                    None => Err(error),
-                },
-                // The caller was not polled in time, which says nothing about the server.
-                None if link.now() > last.saturating_add(POLLED_LATE) => Err(link.deadline_error()),
-                None => Err(link.failed(link.deadline_error(), connection)),
-            };
-            if let Err(error) = &outcomes {
-                shared.links.find_masters_after(error);
+            let plan = shared.plan();
+            let keys = Keys { texts: &[&*self.key], is_asking: route.is_asking };
+            let decided = self.decide(At { link, keys }, &plan, &batch, first);
+            match shared.links.attempt(&route, last, decided).await {
+                Attempted::Over(outcomes) => return self.answer(&plan, batch, outcomes),
+                Attempted::Again(next) => route = next,
             }
-            return self.answer(&plan, batch, outcomes);
         }
     }
 

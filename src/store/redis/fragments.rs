@@ -10,9 +10,9 @@ const BUCKET: Fragments = Fragments {
 local m$, h$, l$ = 0, 0, nil
 if s then
   m$, l$, p = string.match(s, '^ (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. s end
+  if not p then return 'O' .. stamp .. all end
   m$, l$ = m$ + 0, l$ + 0
-  if m$ > @6 or l$ > 9007199254740992 then return 'O' .. stamp .. s end
+  if m$ > @6 or l$ > 9007199254740992 then return 'O' .. stamp .. all end
   local e = now - l$
   if e >= 0 then
     m$ = m$ - e * @1
@@ -35,9 +35,9 @@ const FIXED_WINDOW: Fragments = Fragments {
 local l$, g$, n$, h$ = now, 0, 0, 0
 if s then
   l$, g$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. s end
+  if not p then return 'O' .. stamp .. all end
   l$, g$, n$ = l$ + 0, g$ + 0, n$ + 0
-  if l$ > 9007199254740992 or g$ >= @2 or n$ > @1 then return 'O' .. stamp .. s end
+  if l$ > 9007199254740992 or g$ >= @2 or n$ > @1 then return 'O' .. stamp .. all end
   local e = now - l$
   if e >= 0 then g$, l$ = g$ + e, now
   elseif -e <= @2 then h$ = -e
@@ -65,9 +65,9 @@ const SLIDING_COUNTER: Fragments = Fragments {
 local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
 if s then
   l$, i$, a$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. s end
+  if not p then return 'O' .. stamp .. all end
   l$, i$, a$, n$ = l$ + 0, i$ + 0, a$ + 0, n$ + 0
-  if l$ > 9007199254740992 or i$ >= @2 or a$ > @1 or n$ > @1 then return 'O' .. stamp .. s end
+  if l$ > 9007199254740992 or i$ >= @2 or a$ > @1 or n$ > @1 then return 'O' .. stamp .. all end
   local e = now - l$
   if e >= 0 then i$, l$ = i$ + e, now
   elseif -e <= @2 then h$ = -e
@@ -105,9 +105,9 @@ local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
 if s then
   local z
   l$, i$, o$, z, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. s end
+  if not p then return 'O' .. stamp .. all end
   l$, i$, o$, z = l$ + 0, i$ + 0, o$ + 0, z + 0
-  if l$ > 9007199254740992 or i$ >= @3 or o$ > @1 or z > @4 then return 'O' .. stamp .. s end
+  if l$ > 9007199254740992 or i$ >= @3 or o$ > @1 or z > @4 then return 'O' .. stamp .. all end
   local e, passed = now - l$, 0
   if e >= 0 then
     l$ = now
@@ -129,16 +129,16 @@ if s then
   for _ = 1, z do
     local g, w
     g, w, p = string.match(s, '^ (%d+) (%d+)()', p)
-    if not p then return 'O' .. stamp .. s end
+    if not p then return 'O' .. stamp .. all end
     g = g + 0
     local u = w + 0
-    if g <= youngest or g > @4 or u == 0 or u > @1 then return 'O' .. stamp .. s end
+    if g <= youngest or g > @4 or u == 0 or u > @1 then return 'O' .. stamp .. all end
     youngest = g
     g = g + passed
     if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, w, k$ + 2, n$ + u end
   end
   n$ = n$ + o$
-  if n$ > @1 then return 'O' .. stamp .. s end
+  if n$ > @1 then return 'O' .. stamp .. all end
 end
 ",
     fits: "cost <= @1 - n$",
@@ -155,8 +155,8 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for the index of the limit, and `@1` for its first argument, `@2`
-/// for its second.
+/// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for its
+/// second, and `cost` for the cost of the call on the key of the limit.
 pub(super) struct Fragments {
     /// Reads the state and advances it to `now`.
     pub(super) read: &'static str,

@@ -202,7 +202,8 @@ impl<A: StoredAlgorithm> Shared<A> {
         Ok((outcome.decision, reservation))
     }
 
-    fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+    /// Returns the denial of a call that does not wait, if this process remembers a state that denies the call.
+    pub(super) fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
         // The settlement of another call may return units at any time. So calls with settlement are always sent, even
         // if a denial is remembered.
         if request.settles {

@@ -1,17 +1,20 @@
 //! The part of a store that all its limiters share for one server: the connection, the server's time, the deadline and
 //! the circuit breaker. A store in a cluster has a link to each node.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use super::answer::{Answer, Verdict};
 use super::breaker::Breaker;
 use super::connection::{CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
-use super::scripts::{Script, TimeSource};
+use super::scripts::{KeySteps, Script, TimeSource};
 use super::server_time::ServerTime;
 use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
@@ -26,6 +29,8 @@ pub(super) struct Link {
     pub(super) source: TimeSource,
     read: Script,
     swap: Script,
+    /// The scripts of joint calls, by the limits of their keys.
+    joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
     late: AtomicU64,
     /// The time that tests pass to scripts as an argument, in microseconds.
@@ -33,31 +38,22 @@ pub(super) struct Link {
     pub(super) passed: AtomicU64,
 }
 
-/// A key, and whether it is requested with `ASKING`.
+/// The keys of a trip, and whether they are requested with `ASKING`. Only a joint call has several keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Key<'a> {
-    pub(super) text: &'a str,
-    /// `true` if the slot of the key is being migrated to the node that is asked.
+pub(super) struct Keys<'a> {
+    pub(super) texts: &'a [&'a str],
+    /// `true` if the slot of the keys is being migrated to the node that is asked.
     pub(super) is_asking: bool,
 }
 
-/// The reply of a script: a verdict, the server's time, and the value of the key or an empty string.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
-    pub(super) verdict: Verdict,
-    pub(super) now: Nanos,
-    pub(super) text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The script has run to its end.
-    Done,
-    /// The script has changed nothing, because it cannot process the value that it found. The reply contains that
-    /// value.
-    Other,
-    /// The script has changed nothing, because the deadline of a call had passed.
-    Late,
+/// A change of a key's value from `before` to `after`.
+#[derive(Clone, Debug)]
+pub(super) struct Swap<'a> {
+    pub(super) before: &'a str,
+    /// The new value. If it is empty, the key is deleted.
+    pub(super) after: &'a str,
+    /// The time to live of the key, in milliseconds.
+    pub(super) ttl: u64,
 }
 
 impl Link {
@@ -77,11 +73,22 @@ impl Link {
             source,
             read: Script::read(source),
             swap: Script::swap(source),
+            joint: RwLock::default(),
             trips: AtomicU64::default(),
             late: AtomicU64::default(),
             #[cfg(test)]
             passed: AtomicU64::default(),
         }
+    }
+
+    /// Returns the script that decides joint calls on keys with these limits. Returns `None` if it would need too many
+    /// variables.
+    pub(super) fn joint_script(&self, keys: Vec<KeySteps>) -> Option<Arc<Script>> {
+        if let Some(known) = self.joint.read().unwrap_or_else(PoisonError::into_inner).get(&keys) {
+            return known.clone();
+        }
+        let script = Script::decide(self.source, &keys).map(Arc::new);
+        self.joint.write().unwrap_or_else(PoisonError::into_inner).entry(keys).or_insert(script).clone()
     }
 
     pub(super) fn now(&self) -> Nanos {
@@ -128,15 +135,15 @@ impl Link {
         }
     }
 
-    pub(super) async fn read(&self, key: Key<'_>, not_after: Nanos) -> Result<Answer, RedisError> {
-        self.eval(&self.read, key, not_after, |_| {}).await
+    pub(super) async fn read(&self, keys: Keys<'_>, not_after: Nanos) -> Result<Answer, RedisError> {
+        self.eval(&self.read, keys, not_after, |_| {}).await
     }
 
     /// Executes a script that reads a key. The reply contains the server's time, so from then on the server can detect
     /// calls that arrive after their deadline.
     pub(super) async fn verify(&self, key: &str, timeout: Duration) -> Result<(), RedisError> {
         let limit = self.now().saturating_add(Nanos::from(timeout).0);
-        match self.until(limit, self.read(Key::new(key), limit)).await {
+        match self.until(limit, self.read(Keys { texts: &[key], is_asking: false }, limit)).await {
             Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(()),
             Some(Err(error)) => Err(error),
             Some(Ok(_)) => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
@@ -147,18 +154,17 @@ impl Link {
         }
     }
 
-    /// If the value of the key is still `before`, sets the value to `after`, or deletes the key if `after` is empty.
-    /// `ttl` is the time to live in milliseconds.
+    /// If no other process has changed the value of a key, makes these changes, one for each key.
     pub(super) async fn swap(
         &self,
-        key: Key<'_>,
+        keys: Keys<'_>,
         not_after: Nanos,
-        before: &str,
-        after: &str,
-        ttl: u64,
+        swaps: &[Swap<'_>],
     ) -> Result<Answer, RedisError> {
-        self.eval(&self.swap, key, not_after, |command| {
-            command.word(before).word(after).number(ttl);
+        self.eval(&self.swap, keys, not_after, |command| {
+            for Swap { before, after, ttl } in swaps {
+                command.word(before).word(after).number(*ttl);
+            }
         })
         .await
     }
@@ -168,18 +174,21 @@ impl Link {
     pub(super) async fn eval(
         &self,
         script: &Script,
-        key: Key<'_>,
+        keys: Keys<'_>,
         not_after: Nanos,
         arguments: impl Fn(&mut Command),
     ) -> Result<Answer, RedisError> {
         let command = |name: &str, script: &str| {
-            let mut command = Command::new(key.is_asking);
-            command.word(name).word(script).word("1").word(key.text);
+            let mut command = Command::new(keys.is_asking);
+            command.word(name).word(script).number(keys.texts.len() as u64);
+            keys.texts.iter().for_each(|text| {
+                command.word(text);
+            });
             arguments(&mut command);
             command.number(self.last_argument(not_after));
             command
         };
-        let connection = self.connection.number();
+        let (connection, sent) = (self.connection.number(), self.now());
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
@@ -208,7 +217,7 @@ impl Link {
             RedisError::new(RedisErrorKind::Foreign, shown)
         })?;
         let received = self.now();
-        self.time.observe(answer.now.0 / 1_000, received.0 / 1_000, Nanos::from(self.deadline).0 / 1_000);
+        self.time.observe(answer.now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
         self.breaker.replied(received);
         Ok(answer)
     }
@@ -233,6 +242,16 @@ impl Link {
         error
     }
 
+    /// Records a trip on the connection with the number `connection` that had no reply at its deadline. Whatever the
+    /// reason is, the next trip would probably fail as well.
+    pub(super) fn failed_late(&self, connection: u64) -> RedisError {
+        let error = self.deadline_error();
+        if self.breaker.record_outage(&error, self.now()) {
+            self.connection.renew(connection);
+        }
+        error
+    }
+
     /// Returns a lower bound of the server's time, in microseconds, when this process's clock reads `not_after`.
     /// Returns a time in the distant future if the server's time is not known yet.
     fn last_argument(&self, not_after: Nanos) -> u64 {
@@ -241,48 +260,6 @@ impl Link {
             return self.passed.load(Ordering::SeqCst);
         }
         self.time.at(not_after.0 / 1_000).unwrap_or(1 << 53)
-    }
-}
-
-impl<'a> Key<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        Self { text, is_asking: false }
-    }
-}
-
-impl Answer {
-    pub(super) fn is_late(&self) -> bool {
-        self.verdict == Verdict::Late
-    }
-
-    /// Converts the answer of the script that reads into the answer of a script that found a value which it cannot
-    /// process. A late answer stays late.
-    pub(super) fn into_other(self) -> Self {
-        if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
-    }
-
-    /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
-    /// microseconds, and the value after the space. Returns the reply itself if it has another form.
-    fn parse(reply: Vec<u8>) -> Result<Self, Vec<u8>> {
-        let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
-        let Some((verdict, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
-        text.drain(..start);
-        Ok(Self { verdict, now, text })
-    }
-
-    /// Parses the verdict and the time of a reply. The third part of the result is the index at which the value begins.
-    fn head(reply: &str) -> Option<(Verdict, Nanos, usize)> {
-        let verdict = match reply.as_bytes().first()? {
-            b'D' => Verdict::Done,
-            b'O' => Verdict::Other,
-            b'L' => Verdict::Late,
-            _ => return None,
-        };
-        let (seconds, rest) = reply[1..].split_once(' ')?;
-        let (micros, text) = rest.split_once(' ')?;
-        let micros =
-            seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?;
-        Some((verdict, Nanos(micros.checked_mul(1_000)?), reply.len() - text.len()))
     }
 }
 

@@ -1,12 +1,15 @@
 //! The link to the server of a store, or the cluster with a link to each node.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use super::cluster::Cluster;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::route::Route;
+use super::slots::slot;
 use super::stats::RedisStats;
+use crate::clock::Nanos;
 
 #[derive(Clone, Debug)]
 pub(super) enum Links {
@@ -14,6 +17,19 @@ pub(super) enum Links {
     One(Arc<Link>),
     Cluster(Arc<Cluster>),
 }
+
+/// If a trip ends by more than this time after its deadline, its caller was not polled in time. In nanoseconds.
+const POLLED_LATE: u64 = 10_000_000;
+
+/// The result of an attempt to make a trip.
+pub(super) enum Attempted<T> {
+    Over(Result<T, RedisError>),
+    /// The trip has changed nothing, and must be made again on this route.
+    Again(Route),
+}
+
+/// The pause before a trip is made again because the keys of a joint call are being moved, in nanoseconds.
+const MOVING_PAUSE: u64 = 2_000_000;
 
 impl Links {
     /// Returns a link, for the settings that all links share: the clock, the deadline and the source of the time.
@@ -34,8 +50,67 @@ impl Links {
         Route::new(link)
     }
 
+    /// Makes an attempt on `route`, which ends at `deadline`. `trip` yields `None` if the server has changed nothing
+    /// because a deadline had passed by its clock.
+    pub(super) async fn attempt<T>(
+        &self,
+        route: &Route,
+        deadline: Nanos,
+        trip: impl Future<Output = Result<Option<T>, RedisError>>,
+    ) -> Attempted<T> {
+        let link = &*route.link;
+        let connection = link.connection();
+        let result = match link.until(deadline, trip).await {
+            Some(Ok(Some(decided))) => return Attempted::Over(Ok(decided)),
+            Some(Ok(None)) => {
+                tokio::task::yield_now().await;
+                return Attempted::Again(route.clone());
+            }
+            // Some of the keys of a joint call have been moved to another node, and some have not.
+            Some(Err(error)) if error.detail().starts_with("TRYAGAIN") => {
+                link.sleep_until(link.now().saturating_add(MOVING_PAUSE)).await;
+                return Attempted::Again(route.clone());
+            }
+            Some(Err(error)) => match self.redirect(route, &error) {
+                // The node that replied has changed nothing, so the node that it named decides all calls.
+                Some(next) => {
+                    let now = link.now();
+                    match next.link.breaker.admit(now) {
+                        Ok(()) => {
+                            link.sleep_until(now.saturating_add(next.pause())).await;
+                            return Attempted::Again(next);
+                        }
+                        Err(open) => Err(open),
+                    }
+                }
+                None => Err(error),
+            },
+            // The caller was not polled in time, which says nothing about the server.
+            None if link.now() > deadline.saturating_add(POLLED_LATE) => Err(link.deadline_error()),
+            None => Err(link.failed_late(connection)),
+        };
+        if let Err(error) = &result {
+            self.find_masters_after(error);
+        }
+        Attempted::Over(result)
+    }
+
+    /// Returns whether both are the links of one store.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(own), Self::One(other)) => Arc::ptr_eq(own, other),
+            (Self::Cluster(own), Self::Cluster(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
+    }
+
+    /// Returns whether one script can change both keys.
+    pub(super) fn has_one_slot(&self, key: &str, other: &str) -> bool {
+        matches!(self, Self::One(_)) || slot(key) == slot(other)
+    }
+
     /// If `error` says that another node of the cluster has the key, returns the route to that node.
-    pub(super) fn redirect(&self, from: &Route, error: &RedisError) -> Option<Route> {
+    fn redirect(&self, from: &Route, error: &RedisError) -> Option<Route> {
         match self {
             Self::One(_) => None,
             Self::Cluster(cluster) => cluster.redirect(from, error),
@@ -44,7 +119,7 @@ impl Links {
 
     /// Asks the nodes of a cluster again which node has which slots, if `error` is an outage or says that no node has
     /// the slot. Another node may have become a master.
-    pub(super) fn find_masters_after(&self, error: &RedisError) {
+    fn find_masters_after(&self, error: &RedisError) {
         if let Self::Cluster(cluster) = self
             && (error.kind().is_outage() || error.kind() == RedisErrorKind::Unserved)
         {

@@ -30,6 +30,9 @@
 //! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
+//! [Joined layers](crate::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of round
+//! trips.
+//!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
 //! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
@@ -55,6 +58,7 @@
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
 //!   because a new key counts as idle since the Unix epoch.
 
+mod answer;
 mod asked;
 mod breaker;
 mod builder;
@@ -67,6 +71,7 @@ mod denials;
 mod error;
 mod flight;
 mod fragments;
+mod joint;
 mod limit;
 mod link;
 mod links;

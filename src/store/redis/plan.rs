@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
-use super::scripts::{Script, TimeSource};
-use crate::algorithm::{Step, StorableError, StoredAlgorithm};
+use super::scripts::{KeySteps, Script, TimeSource};
+use crate::algorithm::{ScriptSteps, Step, StepKind, StorableError, StoredAlgorithm};
 use crate::clock::Nanos;
 
 /// The version of the format of a key's value in Redis. It is the first word of the value.
@@ -26,8 +26,15 @@ pub(super) struct Plan<A> {
 #[derive(Debug)]
 struct PlannedScript {
     script: Script,
+    part: ScriptPart,
+}
+
+/// The part of a limiter in a script.
+#[derive(Clone, Debug)]
+pub(super) struct ScriptPart {
+    pub(super) kinds: Vec<StepKind>,
     /// The arguments of the steps, each as eight bytes.
-    arguments: Vec<u8>,
+    pub(super) arguments: Vec<u8>,
     max_cost: u64,
 }
 
@@ -36,15 +43,10 @@ impl<A: StoredAlgorithm> Plan<A> {
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: StorableError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
-        let script =
-            algorithm.script().filter(|steps| scripts && steps.fits_lua()).map(|steps| PlannedScript {
-                script: Script::decide(source, &steps.steps),
-                arguments: {
-                    let each = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
-                    steps.steps.iter().flat_map(each).flat_map(packed).collect()
-                },
-                max_cost: steps.max_cost,
-            });
+        let script = algorithm.script().filter(|_| scripts).map(ScriptPart::new).and_then(|part| {
+            let script = Script::decide(source, &[part.steps(false)])?;
+            Some(PlannedScript { script, part })
+        });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
         let prefix = format!("{VERSION} {}", algorithm.unit());
@@ -62,16 +64,22 @@ impl<A: StoredAlgorithm> Plan<A> {
         &'a self,
         costs: &'a [u64],
     ) -> Option<(&'a Script, impl Fn(&mut Command) + use<'a, A>)> {
-        let planned = self.script.as_ref()?;
-        if costs.iter().any(|cost| *cost > planned.max_cost) {
+        let PlannedScript { script, part } = self.script.as_ref()?;
+        if !costs.iter().all(|cost| part.decides(*cost)) {
             return None;
         }
         let arguments = move |command: &mut Command| {
-            let mut numbers = SmallVec::<[u8; 64]>::from_slice(&planned.arguments);
+            let mut numbers = SmallVec::<[u8; 64]>::from_slice(&part.arguments);
             costs.iter().for_each(|cost| numbers.extend_from_slice(&packed(*cost)));
             command.word(&self.prefix).word(numbers);
         };
-        Some((&planned.script, arguments))
+        Some((script, arguments))
+    }
+
+    /// Returns the part of this plan in the script of a joint call, or `None` if no script can decide calls of this
+    /// cost.
+    pub(super) fn script_part(&self, cost: u64) -> Option<&ScriptPart> {
+        self.script.as_ref().map(|planned| &planned.part).filter(|part| part.decides(cost))
     }
 
     /// Returns the numbers of a state that is written as a string. Returns `None` if the
@@ -82,8 +90,29 @@ impl<A: StoredAlgorithm> Plan<A> {
     }
 }
 
+impl ScriptPart {
+    fn new(steps: ScriptSteps) -> Self {
+        let ScriptSteps { steps, max_cost } = steps;
+        let arguments = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
+        Self {
+            kinds: steps.iter().map(|step| step.kind).collect(),
+            arguments: steps.iter().flat_map(arguments).flat_map(packed).collect(),
+            max_cost,
+        }
+    }
+
+    /// Returns the steps for the limiter's key.
+    pub(super) fn steps(&self, is_in_shadow: bool) -> KeySteps {
+        KeySteps { kinds: self.kinds.clone(), is_in_shadow }
+    }
+
+    fn decides(&self, cost: u64) -> bool {
+        cost <= self.max_cost
+    }
+}
+
 /// Returns the bytes of a number in a script's argument: as a floating-point number, which is what numbers in Lua are.
-fn packed(number: u64) -> [u8; 8] {
+pub(super) fn packed(number: u64) -> [u8; 8] {
     (number as f64).to_be_bytes()
 }
 

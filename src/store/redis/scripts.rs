@@ -8,10 +8,8 @@
 //! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
 //! their digits. So limits that need larger numbers have no script.
 
-use std::fmt::Write;
-
 use super::fragments::{Fragments, fragments};
-use crate::algorithm::Step;
+use crate::algorithm::{MAX_LOCALS, StepKind};
 
 /// A script, and the SHA-1 by which the server identifies it.
 #[derive(Clone, Debug)]
@@ -66,33 +64,48 @@ local now = tonumber(ARGV[#ARGV])
 local stamp = string.format('%d %d ', math.floor(now / 1000000), math.fmod(now, 1000000))
 ";
 
-/// Gets the value of the key. An empty value was not written by this crate.
+/// Gets the values of all keys, of which there is usually one. In a reply, they are one after another, after the length
+/// of each but the last. An empty value was not written by this crate.
 const GET: &str = "\
-local s = c('GET', KEYS[1])
-if s == '' then return 'E' .. stamp end
+local found, all = {}, ''
+for i = 1, #KEYS do
+  local s = c('GET', KEYS[i])
+  if s == '' then return 'E' .. stamp end
+  found[i] = s or ''
+  if i < #KEYS then all = all .. #found[i] .. ' ' end
+end
+all = all .. table.concat(found)
 ";
 
-/// Returns the state of the key.
+/// Returns the states of the keys.
 const READ: &str = "\
-return 'D' .. stamp .. (s or '')
+return 'D' .. stamp .. all
 ";
 
-/// Writes the state of the key if no other process has changed it. The arguments are the old state, the new state, and
-/// the time to live. If the new state is empty, the key is deleted.
+/// Writes the states of the keys if no other process has changed one of them. For each key, the arguments are the old
+/// state, the new state, and the time to live. If the new state is empty, the key is deleted.
 const SWAP: &str = "\
-s = s or ''
-if s ~= ARGV[1] then return 'O' .. stamp .. s end
-if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
+for i = 1, #KEYS do
+  if found[i] ~= ARGV[3 * i - 2] then return 'O' .. stamp .. all end
+end
+for i = 1, #KEYS do
+  local s = ARGV[3 * i - 1]
+  if s == '' then c('DEL', KEYS[i]) else c('PSETEX', KEYS[i], ARGV[3 * i], s) end
+end
 return 'D' .. stamp
 ";
 
-/// Begins to read the state. The first argument is the beginning of the values that this process writes. The second
-/// contains numbers of eight bytes each.
-const OPEN: &str = "\
-local prefix, numbers, back, any = ARGV[1], ARGV[2], false, false
-local p = #prefix + 1
-if s and string.find(s, prefix, 1, true) ~= 1 then return 'O' .. stamp .. s end
-";
+/// The number of local variables for each key, apart from those of its steps.
+const KEY_LOCALS: usize = 2;
+
+/// The limits of one key in a script.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct KeySteps {
+    pub(super) kinds: Vec<StepKind>,
+    /// `true` if the limits of the key are in shadow mode: they do not decide whether calls are admitted, and are
+    /// charged if the other keys admit the call.
+    pub(super) is_in_shadow: bool,
+}
 
 impl Script {
     fn new(text: String) -> Self {
@@ -110,46 +123,28 @@ impl Script {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
 
-    /// Creates the script that decides checks by these steps. The first argument of the script is the beginning of the
-    /// values that this process writes. The second argument contains the arguments of the steps and then the costs of
-    /// the calls, each as eight bytes. These bytes are one argument, because the server reads one long argument faster
-    /// than many short ones.
-    pub(super) fn decide(source: TimeSource, steps: &[Step]) -> Self {
-        let mut text = format!("{}{GET}{OPEN}", source.head());
-        let mut first = 1;
-        let mut parts = Vec::with_capacity(steps.len());
-        for (index, step) in steps.iter().enumerate() {
-            let count = step.kind.argument_count();
-            let names: Vec<_> = (0..count).map(|argument| format!("a{index}_{argument}")).collect();
-            let (names, format) = (names.join(", "), format!(">{}", "d".repeat(count)));
-            let _ = writeln!(text, "local {names} = struct.unpack('{format}', numbers, {first})");
-            first += 8 * count;
-            let fill = |fragment: &str| {
-                let mut filled = fragment.replace('$', &index.to_string());
-                for argument in 0..count {
-                    filled = filled.replace(&format!("@{}", argument + 1), &format!("a{index}_{argument}"));
-                }
-                filled
-            };
-            let Fragments { read, fits, take, write } = fragments(step.kind);
-            parts.push((fill(read), fill(fits), fill(take), fill(write)));
+    /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually there is one key. A joint call has several keys, and is charged to
+    /// all of them or to none. The first arguments of the script are the beginnings of the values that this process
+    /// writes, one for each key. The next argument contains the arguments of all steps, and then the costs of each call,
+    /// one for each key. Each number has eight bytes. These bytes are one argument, because the server reads one long
+    /// argument faster than many short ones.
+    pub(super) fn decide(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
+        let locals =
+            |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
+        if keys.iter().map(locals).sum::<usize>() > MAX_LOCALS {
+            return None;
         }
-        parts.iter().for_each(|(read, ..)| text.push_str(read));
-        text.push_str("if s and p ~= #s + 1 then return 'O' .. stamp .. s end\n");
-        let _ =
-            writeln!(text, "for i = {first}, #numbers, 8 do\nlocal cost = struct.unpack('>d', numbers, i)");
-        let fits: Vec<_> = parts.iter().map(|(_, fits, ..)| fits.as_str()).collect();
-        let _ = writeln!(text, "if {} then", fits.join(" and "));
-        parts.iter().for_each(|(_, _, take, _)| {
-            let _ = writeln!(text, "{take}");
-        });
-        text.push_str("any = true\nend\nend\nif any or back then\nlocal x, ttl = prefix, 0\n");
-        parts.iter().for_each(|(.., write)| {
-            // Each fragment is in a block of its own, since a function can have at most 200 local variables.
-            let _ = writeln!(text, "do\n{write}end");
-        });
-        text.push_str("c('PSETEX', KEYS[1], ttl + 1, x)\nend\nreturn 'D' .. stamp .. (s or '')\n");
-        Self::new(text)
+        let mut script = Decide { text: source.head().to_owned(), ..Decide::default() };
+        script.get(keys.len());
+        for (at, key) in keys.iter().enumerate() {
+            script.read(at, key);
+        }
+        script.take(keys);
+        for at in 0..keys.len() {
+            script.write(at);
+        }
+        script.text.push_str("return 'D' .. stamp .. all\n");
+        Some(Self::new(script.text))
     }
 
     pub(super) fn text(&self) -> &str {
@@ -158,5 +153,115 @@ impl Script {
 
     pub(super) fn sha(&self) -> &str {
         &self.sha
+    }
+}
+
+/// The script that decides checks, while its text is made.
+#[derive(Default)]
+struct Decide {
+    text: String,
+    /// The number of steps so far, and the place of the next number in the argument with the numbers.
+    steps: usize,
+    place: usize,
+    /// For each key, the fragments of its steps.
+    fragments: Vec<Vec<Filled>>,
+}
+
+/// The fragments of a step, with the names of variables filled in.
+struct Filled {
+    fits: String,
+    take: String,
+    write: String,
+}
+
+impl Decide {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    /// Gets the value of each key, as [`GET`] does, but without a table.
+    fn get(&mut self, keys: usize) {
+        for at in 0..keys {
+            self.line(&format!("local value{at} = c('GET', KEYS[{}])", at + 1));
+            self.line(&format!("if value{at} == '' then return 'E' .. stamp end"));
+        }
+        let lengths = (0..keys - 1).map(|at| format!("#(value{at} or '') .. ' '"));
+        let values = (0..keys).map(|at| format!("(value{at} or '')"));
+        let all: Vec<_> = lengths.chain(values).collect();
+        self.line(&format!("local all = {}", all.join(" .. ")));
+        self.line(&format!("local numbers, s, prefix, p, back = ARGV[{}]", keys + 1));
+        self.place = 1;
+    }
+
+    /// Reads the state of a key, and advances it to the present time.
+    fn read(&mut self, at: usize, key: &KeySteps) {
+        self.line(&format!("s, prefix, back = value{at}, ARGV[{}], false", at + 1));
+        self.line("p = #prefix + 1");
+        self.line("if s and string.find(s, prefix, 1, true) ~= 1 then return 'O' .. stamp .. all end");
+        let mut filled = Vec::with_capacity(key.kinds.len());
+        for kind in &key.kinds {
+            let (step, count) = (self.steps, kind.argument_count());
+            let names: Vec<_> = (0..count).map(|argument| format!("a{step}_{argument}")).collect();
+            let (names, format) = (names.join(", "), format!(">{}", "d".repeat(count)));
+            self.line(&format!("local {names} = struct.unpack('{format}', numbers, {})", self.place));
+            let fill = |fragment: &str| {
+                let mut text = fragment.replace('$', &step.to_string()).replace("cost", &format!("cost{at}"));
+                for argument in 0..count {
+                    text = text.replace(&format!("@{}", argument + 1), &format!("a{step}_{argument}"));
+                }
+                text
+            };
+            let Fragments { read, fits, take, write } = fragments(*kind);
+            self.text.push_str(&fill(read));
+            filled.push(Filled { fits: fill(fits), take: fill(take), write: fill(write) });
+            (self.steps, self.place) = (step + 1, self.place + 8 * count);
+        }
+        self.line("if s and p ~= #s + 1 then return 'O' .. stamp .. all end");
+        // The state of a key must be written if the clock was set back, even if nothing is charged.
+        self.line(&format!("local must{at} = back"));
+        self.fragments.push(filled);
+    }
+
+    /// Decides the calls in order, and charges those that are admitted.
+    fn take(&mut self, keys: &[KeySteps]) {
+        let costs: Vec<_> = (0..keys.len()).map(|at| format!("cost{at}")).collect();
+        let (count, first) = (keys.len(), self.place);
+        self.line(&format!("for i = {first}, #numbers, {} do", 8 * count));
+        let format = "d".repeat(count);
+        self.line(&format!("local {} = struct.unpack('>{format}', numbers, i)", costs.join(", ")));
+        let deciding = |at: &usize| !keys[*at].is_in_shadow;
+        let fits: Vec<_> = (0..count).filter(deciding).map(|at| self.fits(at)).collect();
+        self.line(&format!(
+            "if {} then",
+            if fits.is_empty() { "true".to_owned() } else { fits.join(" and ") }
+        ));
+        for (at, key) in keys.iter().enumerate() {
+            if key.is_in_shadow {
+                self.line(&format!("if {} then", self.fits(at)));
+            }
+            let takes: Vec<_> = self.fragments[at].iter().map(|step| step.take.clone()).collect();
+            takes.iter().for_each(|take| self.line(take));
+            self.line(&format!("must{at} = true"));
+            if key.is_in_shadow {
+                self.line("end");
+            }
+        }
+        self.line("end\nend");
+    }
+
+    fn fits(&self, at: usize) -> String {
+        let fits: Vec<_> = self.fragments[at].iter().map(|step| step.fits.as_str()).collect();
+        fits.join(" and ")
+    }
+
+    /// Writes the state of a key, if it must be written.
+    fn write(&mut self, at: usize) {
+        self.line(&format!("if must{at} then\nlocal x, ttl = ARGV[{}], 0", at + 1));
+        for step in std::mem::take(&mut self.fragments[at]) {
+            // Each fragment is in a block of its own, since a function can have at most 200 local variables.
+            self.line(&format!("do\n{}end", step.write));
+        }
+        self.line(&format!("c('PSETEX', KEYS[{}], ttl + 1, x)\nend", at + 1));
     }
 }

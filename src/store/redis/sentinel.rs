@@ -21,70 +21,92 @@ pub(super) struct Sentinels {
     like: ConnectionInfo,
 }
 
+/// A step of an attempt to connect.
+enum Step {
+    /// A sentinel has named the master.
+    Named(Address),
+    Connected(MultiplexedConnection),
+}
+
 impl Sentinels {
-    pub(super) fn new(sentinels: Vec<Client>, name: &str, like: ConnectionInfo) -> Self {
-        Self { sentinels, name: name.to_owned(), like }
+    /// Creates sentinels from their clients. The master is reached with the settings of `like`, apart from the address.
+    pub(super) fn new(sentinels: Vec<Client>, name: &str, like: ConnectionInfo) -> RedisResult<Self> {
+        if sentinels.is_empty() {
+            return Err(no_sentinels());
+        }
+        Ok(Self { sentinels, name: name.to_owned(), like })
     }
 
     /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.
     pub(super) fn from_infos(infos: Vec<ConnectionInfo>, name: &str) -> RedisResult<Self> {
-        let Some(like) = infos.first().cloned() else {
-            return Err((ErrorKind::InvalidClientConfig, "the URL of at least one sentinel is needed").into());
-        };
+        let like = infos.first().cloned().ok_or_else(no_sentinels)?;
         // A sentinel has no databases.
         let without_database = |info: ConnectionInfo| {
             let settings = info.redis_settings().clone().set_db(0);
             Client::open(info.set_redis_settings(settings))
         };
         let sentinels = infos.into_iter().map(without_database).collect::<RedisResult<_>>()?;
-        Ok(Self::new(sentinels, name, like))
+        Self::new(sentinels, name, like)
     }
 
-    /// Connects to the present master.
+    /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names.
+    /// Returns the first connection to a server that is a master. So a sentinel that does not answer delays nothing,
+    /// and neither does one that names the former master.
     pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
-        let info = self.master(config).await?.apply_to(&self.like);
-        let mut connection = Client::open(info)?.get_multiplexed_async_connection_with_config(config).await?;
-        // The sentinels name the former master until they have agreed on a new one.
-        let role: Value = ::redis::cmd("ROLE").query_async(&mut connection).await?;
-        match &role {
-            Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-                Ok(connection)
-            }
-            _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
-        }
-    }
-
-    /// Asks all sentinels at once for the address of the master, and returns the first address that arrives. So a
-    /// sentinel that does not answer delays nothing.
-    async fn master(&self, config: &AsyncConnectionConfig) -> RedisResult<Address> {
-        let mut replies = JoinSet::new();
+        let mut steps = JoinSet::new();
         for sentinel in &self.sentinels {
-            replies.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
+            steps.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
         }
-        let mut failed = None;
-        while let Some(reply) = replies.join_next().await {
-            match reply {
-                Ok(Ok(Some(address))) => return Ok(address),
-                Ok(Ok(None)) => failed = Some(self.unknown_name()),
+        let (mut named, mut failed) = (Vec::new(), None);
+        while let Some(step) = steps.join_next().await {
+            match step {
+                Ok(Ok(Step::Connected(connection))) => return Ok(connection),
+                Ok(Ok(Step::Named(address))) if !named.contains(&address) => {
+                    steps.spawn(connect_to_master(
+                        Client::open(address.apply_to(&self.like))?,
+                        config.clone(),
+                    ));
+                    named.push(address);
+                }
+                Ok(Ok(Step::Named(_))) | Err(_) => {}
+                // The user can correct a wrong name, so this error is returned rather than another.
+                Ok(Err(error)) if error.kind() == ErrorKind::InvalidClientConfig => failed = Some(error),
                 Ok(Err(error)) => failed = failed.or(Some(error)),
-                Err(_) => {}
             }
         }
         Err(failed.unwrap_or_else(|| (ErrorKind::Io, "the runtime of the attempt has ended").into()))
     }
+}
 
-    fn unknown_name(&self) -> RedisError {
-        let detail = format!("no master is called {:?}", self.name);
-        (ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into()
+fn no_sentinels() -> RedisError {
+    (ErrorKind::InvalidClientConfig, "at least one sentinel is needed").into()
+}
+
+/// Asks a sentinel for the address of the master.
+async fn ask(sentinel: Client, name: String, config: AsyncConnectionConfig) -> RedisResult<Step> {
+    let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
+    let mut question = ::redis::cmd("SENTINEL");
+    question.arg("get-master-addr-by-name").arg(&name);
+    match question.query_async(&mut connection).await? {
+        Some((host, port)) => Ok(Step::Named(Address { host, port })),
+        None => {
+            let detail = format!("no master is called {name:?}");
+            Err((ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into())
+        }
     }
 }
 
-async fn ask(sentinel: Client, name: String, config: AsyncConnectionConfig) -> RedisResult<Option<Address>> {
-    let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
-    let mut question = ::redis::cmd("SENTINEL");
-    question.arg("get-master-addr-by-name").arg(name);
-    let address: Option<(String, u16)> = question.query_async(&mut connection).await?;
-    Ok(address.map(|(host, port)| Address { host, port }))
+/// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
+/// they have agreed on a new one.
+async fn connect_to_master(server: Client, config: AsyncConnectionConfig) -> RedisResult<Step> {
+    let mut connection = server.get_multiplexed_async_connection_with_config(&config).await?;
+    let role: Value = ::redis::cmd("ROLE").query_async(&mut connection).await?;
+    match &role {
+        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
+            Ok(Step::Connected(connection))
+        }
+        _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
+    }
 }
 
 impl fmt::Debug for Sentinels {

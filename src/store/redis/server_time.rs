@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
 ///
 /// A reply is received some time after the server read its clock for the reply. So each reply shows by how much the
-/// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. If a difference is
-/// smaller than the largest by more than two deadlines, the store assumes that the server's clock was set back.
+/// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. The request was
+/// sent before the server read its clock. So each reply also shows by how much the server's clock is ahead *at most*. If
+/// that is less than a former reply has shown, the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
     /// The difference plus [`BIAS`], or 0 if the difference is not known.
@@ -15,15 +16,18 @@ pub(super) struct ServerTime {
 }
 
 const BIAS: u64 = 1 << 62;
+/// The error of the difference of two differences, because readings are rounded to microseconds.
+const ROUNDING: u64 = 2;
 
 impl ServerTime {
-    /// Records a reading of the server's clock that was received when this process's clock read `local`. All arguments
-    /// are in microseconds.
-    pub(super) fn observe(&self, server: u64, local: u64, deadline: u64) {
-        let ahead = BIAS.saturating_add(server).saturating_sub(local).max(1);
+    /// Records a reading of the server's clock. This process's clock read `sent` when the request was sent, and
+    /// `received` when the reply was read. All arguments are in microseconds, and each is rounded down.
+    pub(super) fn observe(&self, server: u64, sent: u64, received: u64) {
+        let at_least = BIAS.saturating_add(server).saturating_sub(received).max(1);
+        let at_most = BIAS.saturating_add(server).saturating_add(ROUNDING).saturating_sub(sent);
         let known = self.ahead.load(Ordering::Relaxed);
-        if ahead > known || known - ahead > deadline.saturating_mul(2) {
-            self.ahead.store(ahead, Ordering::Relaxed);
+        if at_least > known || known > at_most {
+            self.ahead.store(at_least, Ordering::Relaxed);
         }
     }
 
@@ -45,15 +49,25 @@ mod tests {
     fn the_quickest_reply_counts_until_the_clock_is_set_back() {
         let time = ServerTime::default();
         assert_eq!(time.at(5), None);
-        time.observe(1_000, 300, 50);
+        time.observe(1_000, 200, 300);
         assert_eq!(time.at(400), Some(1_100));
-        time.observe(2_000, 1_290, 50);
+        time.observe(2_000, 1_280, 1_290);
         assert_eq!(time.at(1_290), Some(2_000), "a quicker reply");
-        time.observe(3_000, 2_330, 50);
+        time.observe(3_000, 2_285, 2_330);
         assert_eq!(time.at(2_330), Some(3_040), "a slower one");
-        time.observe(3_000, 3_000, 50);
+        time.observe(3_000, 2_990, 3_000);
         assert_eq!(time.at(3_000), Some(3_000), "the clock was set back");
-        time.observe(10, 3_000, 50);
+        time.observe(10, 2_990, 3_000);
         assert_eq!(time.at(3_000), Some(10), "it may be behind the own one");
+    }
+
+    #[test]
+    fn a_reply_that_is_read_late_is_no_step_of_the_clock() {
+        let time = ServerTime::default();
+        time.observe(1_000, 290, 300);
+        time.observe(2_000, 1_295, 900_000);
+        assert_eq!(time.at(900_000), Some(900_700));
+        time.observe(2_000, 1_300, 1_305);
+        assert_eq!(time.at(1_305), Some(2_005), "a difference of rounding");
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tower_throttle::algorithm::FixedWindow;
-use tower_throttle::store::redis::{RedisErrorKind, RedisLimit, RedisStore};
+use tower_throttle::store::redis::{RedisErrorKind, RedisLimit, RedisStore, RedisStoreBuilder};
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::redis_server::{RedisCluster, RedisServer};
@@ -173,11 +175,14 @@ impl Load {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_names_and_sentinels_are_named_errors() {
     let no_urls: [&str; 0] = [];
-    let kind = |builder: tower_throttle::store::redis::RedisStoreBuilder| async {
+    let kind = |builder: RedisStoreBuilder| async {
         let error = builder.connect().await.unwrap_err();
         (error.kind(), error.to_string())
     };
     assert_eq!(kind(RedisStore::sentinel(no_urls, "mymaster")).await.0, RedisErrorKind::Config);
+    let like = ::redis::Client::open("redis://127.0.0.1:1").unwrap();
+    let no_clients = RedisStoreBuilder::from_sentinel_clients([], "mymaster", &like);
+    assert_eq!(kind(no_clients).await.0, RedisErrorKind::Config);
     assert_eq!(kind(RedisStore::sentinel(["not a url"], "mymaster")).await.0, RedisErrorKind::Config);
     let gone = "redis://127.0.0.1:1";
     assert_eq!(kind(RedisStore::sentinel([gone], "mymaster")).await.0, RedisErrorKind::Unreachable);
@@ -194,6 +199,64 @@ async fn wrong_names_and_sentinels_are_named_errors() {
     hangs.suspend();
     let store = patient(&[&hangs.url(), gone, &sentinel.url()], "mymaster").connect().await.unwrap();
     assert_eq!(admitted(&limiter(&store), "a", 3).await, 3);
+}
+
+/// Starts a server that replies to each question of a sentinel's client with the address of `named`, at once.
+async fn stale_sentinel(named: &RedisServer) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let port = named.address().port().to_string();
+    let address = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
+    let serve = async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4_096];
+            while let Ok(length @ 1..) = stream.read(&mut request).await {
+                // Each command is an array, and no word of these commands has an asterisk.
+                for command in String::from_utf8_lossy(&request[..length]).split('*').skip(1) {
+                    let reply = if command.contains("SENTINEL") { &address } else { "+OK\r\n" };
+                    stream.write_all(reply.as_bytes()).await.unwrap();
+                }
+            }
+        }
+    };
+    (url, tokio::spawn(serve))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_names_a_replica_delays_nothing() {
+    let group = Group::start();
+    let (stale, task) = stale_sentinel(&group.replica).await;
+    let mut urls = vec![stale];
+    urls.extend(group.urls());
+    for _ in 0..20 {
+        let store = RedisStore::sentinel(&urls, "mymaster").deadline(20_000 * MS).connect().await.unwrap();
+        assert_eq!(admitted(&limiter(&store), "a", 1).await, 1);
+    }
+    let kind = RedisStore::sentinel(&urls[..1], "mymaster").connect().await.unwrap_err().kind();
+    assert_eq!(kind, RedisErrorKind::Unreachable, "it names no master");
+    task.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_no_sentinel_knows_opens_the_circuit_breaker() {
+    let server = RedisServer::start();
+    let sentinel = RedisServer::sentinel(&server);
+    let builder = RedisStore::sentinel([sentinel.url()], "other").deadline(200 * MS);
+    let store = builder.connect_lazily().unwrap();
+    let limiter = limiter(&store);
+    let start = Instant::now();
+    while !store.stats().is_open {
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Config);
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let error = limiter.check("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Open);
+    assert!(error.to_string().contains("\"other\""), "{error}");
+    // The name may be added later.
+    let port = server.address().port().to_string();
+    sentinel.call(&["SENTINEL", "MONITOR", "other", "127.0.0.1", &port, "1"]).ok();
+    recovers(&limiter, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

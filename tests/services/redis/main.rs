@@ -5,6 +5,7 @@ mod cluster;
 mod contract;
 mod failover;
 mod faults;
+mod joined;
 mod layer;
 mod limits;
 mod network;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use self::commit::Commit;
 use self::lock_entries::{group_by_state, lock_entries};
-use self::locked::{AnyAlgorithm, Ask, ErasedLimiter, ErasedShard};
+use self::locked::{Ask, ErasedLimiter, ErasedShard};
 use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
@@ -31,6 +31,7 @@ use crate::store;
 use crate::sync::wake_all;
 
 pub(crate) use few::Few;
+pub(crate) use locked::AnyAlgorithm;
 pub(crate) use wait::{AllDecisions, Decided, JointWait};
 
 /// One of several calls that are decided together.
@@ -49,10 +50,10 @@ pub struct JointRequest<'a> {
 
 /// The outcome of a joint decision. `None` stands for a call that is not limited.
 #[derive(Debug)]
-pub(crate) enum JointOutcome {
+pub enum JointOutcome<W> {
     Admitted(AllDecisions),
     Denied(Few<Option<Decided>>),
-    Pending(Box<JointWait>),
+    Pending(W),
 }
 
 impl<'a> JointRequest<'a> {
@@ -167,7 +168,7 @@ impl<'a> LockedShards<'a> {
 
 /// Decides all calls, or returns the future of their decision if a call must wait. `None` stands for a call that is not
 /// limited.
-pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome {
+pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
     // If an algorithm panics, `wait` is dropped last, so that the charges are undone when no lock is held any more.
     let mut wait = JointWait::default();
     let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();

@@ -22,6 +22,8 @@ pub struct Decided {
     pub(crate) reservation: Option<Reservation>,
     /// The units that the call has borrowed from the next window.
     pub(crate) borrowed: u64,
+    /// `true` if the decision was made in shadow mode, so that it does not affect the others.
+    pub(crate) is_shadow: bool,
 }
 
 /// One of the calls that were decided together.
@@ -113,7 +115,7 @@ impl JointWait {
             let reserve = reserve.filter(|_| decision.is_allowed());
             let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
             let borrowed = if decision.delay().is_zero() { 0 } else { borrows };
-            Some(Decided { decision, algorithm, reservation, borrowed })
+            Some(Decided { decision, algorithm, reservation, borrowed, is_shadow: false })
         };
         self.parts.drain(..).map(decided).collect()
     }
