@@ -6,6 +6,7 @@ mod contract;
 mod failover;
 mod faults;
 mod layer;
+mod leases;
 mod limits;
 mod network;
 mod outages;
