@@ -57,6 +57,8 @@ mod in_memory;
 mod in_redis;
 mod tested;
 
+#[cfg(feature = "redis")]
+pub use crate::store::redis::in_process::RedisInProcess;
 pub use contract::{Contract, Failure, Report};
 pub use in_memory::InMemory;
 pub use tested::{MakeTested, Subject, TestedStore};

@@ -9,7 +9,7 @@ use super::error::RedisError;
 
 /// A connection to one server. It sends the commands of several callers one after another, without waiting for the
 /// replies in between.
-pub(super) trait Connection: Send + Sync + 'static {
+pub(crate) trait Connection: Send + Sync + 'static {
     /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller sets the
     /// deadline.
     fn call(&self, command: Command) -> Call;
@@ -27,20 +27,20 @@ pub(super) trait Connection: Send + Sync + 'static {
 }
 
 /// A pending [`Connection::call`].
-pub(super) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
+pub(crate) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
 
 /// A command: its name and its arguments.
 #[derive(Clone)]
-pub(super) struct Command {
-    pub(super) words: Cmd,
+pub(crate) struct Command {
+    pub(crate) words: Cmd,
     /// `true` if the command is sent right after `ASKING`. A node of a cluster then executes the command even if the
     /// slot of the key is still being migrated to that node.
-    pub(super) is_asking: bool,
+    pub(crate) is_asking: bool,
 }
 
 /// A reply that is not an error of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     Text(Vec<u8>),
     /// A reply that no script of this crate returns.
     Other(String),
@@ -48,24 +48,24 @@ pub(super) enum Reply {
 
 /// The reason why a call has no reply.
 #[derive(Clone, Debug)]
-pub(super) enum CallError {
+pub(crate) enum CallError {
     /// The server does not have the script.
     NoScript,
     Failed(RedisError),
 }
 
 impl Command {
-    pub(super) fn new(is_asking: bool) -> Self {
+    pub(crate) fn new(is_asking: bool) -> Self {
         // This is enough for the script of two limits.
         Self { words: Cmd::with_capacity(8, 320), is_asking }
     }
 
-    pub(super) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
+    pub(crate) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
         self.words.arg(word.as_ref());
         self
     }
 
-    pub(super) fn number(&mut self, number: u64) -> &mut Self {
+    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
         self.words.arg(number);
         self
     }

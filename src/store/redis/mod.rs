@@ -38,6 +38,9 @@
 //! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
 //! available yet, the process denies the call without asking Redis.
 //!
+//! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
+//! without a trip.
+//!
 //! # What is not promised
 //!
 //! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
@@ -71,7 +74,10 @@ mod denials;
 mod error;
 mod flight;
 mod fragments;
+#[cfg(any(test, feature = "test-util"))]
+pub(crate) mod in_process;
 mod joint;
+mod lease;
 mod limit;
 mod link;
 mod links;
@@ -108,6 +114,7 @@ use crate::store::{MakeStore, StoreSettings};
 
 pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
+pub use lease::{LeasedLimit, WithLeases};
 pub use limit::{RedisKey, RedisLimit, RedisReply};
 pub use stats::RedisStats;
 
@@ -227,6 +234,75 @@ impl RedisStore {
     /// `limiter` counts only the calls that are passed to it, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
+    }
+
+    /// Returns a store whose limiters take up to `units` units of a key at once, and spend them without further trips:
+    /// a *lease*.
+    ///
+    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for `units`
+    /// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many
+    /// in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases
+    /// get smaller while few units are left.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::store::redis::RedisStore;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+    /// let bucket = TokenBucket::new(Quota::per_second(1_000).burst(200));
+    /// let limiter = RateLimiter::builder(bucket).name("api").store(redis.lease(10)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Guarantees
+    ///
+    /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
+    /// bucket would admit, because other processes hold the units: at most `units` for each process. A process returns
+    /// the units that it has not spent one second after it has leased them, or when the limiter is dropped, if its
+    /// runtime still runs. If a process ends without returning units, or a reply is lost, these units count as spent.
+    /// They are refilled from the first trip of any process that is made three seconds after they were leased.
+    ///
+    /// This requires that the server's clock is not set forward, and that the process is not suspended together with
+    /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end, and
+    /// at most the units of the leases are admitted too many.
+    ///
+    /// The methods of a limiter keep their meaning, except:
+    ///
+    /// | method | with leases |
+    /// |---|---|
+    /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
+    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold |
+    /// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
+    /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
+    /// | `replace`, `settle` of a layer, `fallback` | do not compile |
+    ///
+    /// Other algorithms do not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use tower_throttle::algorithm::FixedWindow;
+    /// # use tower_throttle::store::redis::RedisStore;
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// # fn example(redis: RedisStore) {
+    /// RateLimiter::builder(FixedWindow::new(Quota::per_second(10))).store(redis.lease(10));
+    /// # }
+    /// ```
+    ///
+    /// All limiters that share a name must lease units, of the same quota. The calls of other limiters fail with
+    /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
+    ///
+    /// # Memory
+    ///
+    /// A process holds units of at most 10,000 keys at once, each for about a second.
+    ///
+    /// # Errors
+    ///
+    /// A limiter is not built if `units` is 0, or if its bucket needs numbers above 2^53.
+    #[must_use]
+    pub fn lease(self, units: u64) -> WithLeases {
+        WithLeases::new(self, units)
     }
 
     /// Returns the counts of this store, which its clones share.

@@ -30,7 +30,7 @@ pub(super) enum TimeSource {
 }
 
 impl TimeSource {
-    const fn head(self) -> &'static str {
+    pub(super) const fn head(self) -> &'static str {
         match self {
             Self::Server => SERVER,
             #[cfg(test)]
@@ -57,6 +57,9 @@ local c = function(name, ...)
     local key, ttl, value = ...
     redis.call('SET', 'ttl:' .. key, ttl)
     return redis.call('SET', key, value)
+  elseif name == 'PEXPIRE' then
+    local key, ttl = ...
+    return redis.call('SET', 'ttl:' .. key, ttl)
   end
   return redis.call(name, ...)
 end
@@ -108,7 +111,7 @@ pub(super) struct KeySteps {
 }
 
 impl Script {
-    fn new(text: String) -> Self {
+    pub(super) fn new(text: String) -> Self {
         let sha = ::redis::Script::new(&text).get_hash().to_owned();
         Self { text, sha }
     }

@@ -7,6 +7,7 @@ mod failover;
 mod faults;
 mod joined;
 mod layer;
+mod leases;
 mod limits;
 mod network;
 mod outages;

@@ -3,9 +3,9 @@ mod fallback;
 mod faults;
 mod flights;
 #[path = "../../../../tests/support/redis_connection.rs"]
-mod redis_connection;
+pub(super) mod redis_connection;
 #[path = "../../../../tests/support/redis_server.rs"]
-mod redis_server;
+pub(super) mod redis_server;
 mod runtimes;
 mod staged;
 

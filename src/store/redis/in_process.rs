@@ -1,0 +1,176 @@
+//! A server in this process, for simulations in virtual time.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::Arg;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::RedisStore;
+use super::builder::{RedisStoreBuilder, Settings};
+use super::connection::{Call, CallError, Command, Connection, Reply};
+use super::error::RedisError;
+use super::lease::reference::{Leased, execute};
+use super::scripts::TimeSource;
+
+/// A Redis server in this process, for simulations and tests in tokio's paused time.
+///
+/// The server executes the scripts of [leases](RedisStore::lease), and the scripts that read and write the states of all
+/// other limiters, which then make two trips for each call. It keeps all keys for ever, and its clock is tokio's.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::test_util::RedisInProcess;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = RedisInProcess::new(Duration::from_millis(1));
+/// let bucket = TokenBucket::new(Quota::per_second(100));
+/// let machines = [(); 2].map(|()| server.machine().connect().lease(10));
+/// for machine in machines {
+///     let limiter = RateLimiter::builder(bucket.clone()).name("api").store(machine).build()?;
+///     assert!(limiter.check("user:42").await?.is_allowed());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisInProcess {
+    server: Arc<Inner>,
+    /// `true` if the commands of this machine are lost.
+    is_cut_off: Arc<AtomicBool>,
+}
+
+struct Inner {
+    round_trip: Duration,
+    started: Instant,
+    keys: Mutex<Keys>,
+    is_running: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Keys {
+    texts: HashMap<String, String>,
+    leased: HashMap<String, Leased>,
+    trips: u64,
+}
+
+impl RedisInProcess {
+    /// Creates a server whose replies take `round_trip`.
+    #[must_use]
+    pub fn new(round_trip: Duration) -> Self {
+        let (is_running, _) = watch::channel(true);
+        let inner = Inner { round_trip, started: Instant::now(), keys: Mutex::default(), is_running };
+        Self { server: Arc::new(inner), is_cut_off: Arc::default() }
+    }
+
+    /// Returns another machine's access to the same server.
+    #[must_use]
+    pub fn machine(&self) -> Self {
+        Self { server: Arc::clone(&self.server), is_cut_off: Arc::default() }
+    }
+
+    /// Cuts this machine off: all further commands of its stores are lost, as if the machine had failed.
+    pub fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns a store on this server, as that of another process.
+    #[must_use]
+    pub fn connect(&self) -> RedisStore {
+        let deadline = Duration::from_millis(50);
+        RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::unscripted())
+    }
+
+    /// Stops the server, or lets it run again. A server that is stopped executes the commands that it receives when it
+    /// runs again.
+    pub fn set_running(&self, is_running: bool) {
+        self.server.is_running.send_replace(is_running);
+    }
+
+    /// Returns the number of commands that the server has executed.
+    #[must_use]
+    pub fn trips(&self) -> u64 {
+        self.keys().trips
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.server.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
+        let error = |text: &str| Err(CallError::Failed(RedisError::from_reply(text)));
+        let [_, _, _, key, arguments @ .., last] = command else { return error("ERR arguments") };
+        let elapsed = u64::try_from(self.server.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now = elapsed.saturating_add(1_700_000_000_000_000);
+        let reply = |verdict: char, text: &str| {
+            let text = format!("{verdict}{} {} {text}", now / 1_000_000, now % 1_000_000);
+            Ok(Reply::Text(text.into_bytes()))
+        };
+        let mut keys = self.keys();
+        keys.trips += 1;
+        if last.parse::<u64>().is_ok_and(|not_after| now > not_after) {
+            return reply('L', "");
+        }
+        let text = keys.texts.get(key).cloned().unwrap_or_default();
+        match arguments {
+            [] => reply('D', &text),
+            [before, _, _] if *before != text => reply('O', &text),
+            [_, after, _] if after.is_empty() => {
+                keys.texts.remove(key);
+                reply('D', "")
+            }
+            [_, after, _] => {
+                keys.texts.insert(key.clone(), after.clone());
+                reply('D', "")
+            }
+            _ => match execute(keys.leased.entry(key.clone()).or_default(), arguments, now) {
+                Some(found) => reply('D', &found),
+                None => reply('O', "another prefix"),
+            },
+        }
+    }
+}
+
+impl Connection for RedisInProcess {
+    fn call(&self, command: Command) -> Call {
+        let words = command.words.args_iter().filter_map(|word| match word {
+            Arg::Simple(word) => Some(String::from_utf8_lossy(word).into_owned()),
+            _ => None,
+        });
+        let (server, command) = (self.clone(), words.collect::<Vec<_>>());
+        Box::pin(async move {
+            sleep(server.server.round_trip / 2).await;
+            // The sender lives in `server`, so this does not fail.
+            let _ = server.server.is_running.subscribe().wait_for(|is_running| *is_running).await;
+            if server.is_cut_off.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            let reply = server.execute(&command);
+            sleep(server.server.round_trip - server.server.round_trip / 2).await;
+            reply
+        })
+    }
+
+    fn problem(&self) -> Option<RedisError> {
+        None
+    }
+
+    fn number(&self) -> u64 {
+        0
+    }
+
+    fn renew(&self, _: u64) {}
+}
+
+impl fmt::Debug for RedisInProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisInProcess").field("round_trip", &self.server.round_trip).finish_non_exhaustive()
+    }
+}

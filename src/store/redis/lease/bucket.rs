@@ -1,0 +1,195 @@
+//! The arithmetic of a token bucket whose units are leased. The [script](super::script) makes the same steps on the
+//! server.
+//!
+//! Units that are leased have left the bucket, and whether they are spent is not known until their process returns or
+//! reports them. So the bucket must not refill in their place: at least as many units are missing from the bucket as
+//! are leased. Then the units that were spent, refilled as in a single bucket, and the units that can still be spent are
+//! together never more than the units that are missing. So no more calls are admitted than a single bucket would admit.
+
+use crate::algorithm::{StoredAlgorithm, TokenBucket};
+use crate::decision::Decision;
+
+/// The time for which the server counts units as leased, in microseconds.
+pub(super) const LEASE: u64 = 3_000_000;
+
+/// A token bucket in integers that are exact in a script.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    /// The grains that are refilled in a microsecond.
+    pub(super) micro: u64,
+    /// The grains of a unit.
+    pub(super) unit: u64,
+    /// The grains of a full bucket.
+    pub(super) full: u64,
+    /// The period in microseconds. If the clock is further behind, it was set back.
+    pub(super) period: u64,
+}
+
+/// The level of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Level {
+    /// The grains that are missing from a full bucket, including those of leased units.
+    pub(super) missing: u64,
+    /// The server's time as of which they are missing, in microseconds.
+    pub(super) last: u64,
+    /// The number of units that are leased.
+    pub(super) leased: u64,
+}
+
+/// What a trip finds on the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) level: Level,
+    /// The units that are leased to the process that makes the trip.
+    pub(super) own: u64,
+    /// The units whose lease has expired, for all other processes together.
+    pub(super) expired: u64,
+}
+
+/// What a trip asks for. It ends the present lease of the process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ask {
+    /// The units of the present lease that are returned, because they were not spent.
+    pub(super) unspent: u64,
+    /// The units that are refunded.
+    pub(super) refund: u64,
+    /// The costs of the calls, which are charged in this order.
+    pub(super) costs: Vec<u64>,
+    /// The units that the process wants to lease.
+    pub(super) want: u64,
+}
+
+/// What a trip has changed.
+#[derive(Clone, Debug)]
+pub(super) struct Touched {
+    pub(super) level: Level,
+    /// The decision on each call.
+    pub(super) decisions: Vec<Decision>,
+    /// The units that are now leased to the process.
+    pub(super) granted: u64,
+    /// `true` if the new state must be written.
+    pub(super) has_changed: bool,
+}
+
+impl Bucket {
+    /// Creates the bucket, or returns `None` if it needs numbers that are not exact in a script.
+    pub(super) fn new(algorithm: &TokenBucket) -> Option<Self> {
+        let [micro, unit, full, _, period, _] = algorithm.script()?.steps.first()?.arguments;
+        Some(Self { micro, unit, full, period })
+    }
+
+    pub(super) fn burst(&self) -> u64 {
+        self.full / self.unit
+    }
+
+    /// Returns the level of a bucket from which nothing is missing.
+    pub(super) const fn new_level(now: u64) -> Level {
+        Level { missing: 0, last: now, leased: 0 }
+    }
+
+    /// Makes a trip at `now`, in microseconds of the server's clock.
+    pub(super) fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
+        let Found { own, expired, .. } = *found;
+        let was_set_back = found.level.last.saturating_sub(now) > self.period;
+        let back = ask.unspent.min(own) + ask.refund.min(self.burst());
+        let mut level = self.after_return(self.at(found.level, now), own + expired, back);
+        let mut is_charged = false;
+        let mut decide = |cost: &u64| {
+            let fits = level.missing + cost * self.unit <= self.full;
+            if fits {
+                level.missing += cost * self.unit;
+                is_charged = true;
+                self.allow(level, now, 0)
+            } else {
+                self.deny(level, now, *cost)
+            }
+        };
+        let decisions = ask.costs.iter().map(&mut decide).collect();
+        // Half of the units stay in the bucket for other processes. So a lease is smaller the fewer units there are.
+        let granted = ask.want.min((self.full - level.missing) / (2 * self.unit));
+        level.missing += granted * self.unit;
+        level.leased += granted;
+        let has_changed = is_charged || was_set_back || granted + own + expired + ask.refund > 0;
+        Touched { level, decisions, granted, has_changed }
+    }
+
+    /// Returns the level after the end of leases. `back` is the number of units that are given back.
+    pub(super) fn after_return(&self, level: Level, ended: u64, back: u64) -> Level {
+        let leased = level.leased.saturating_sub(ended);
+        let missing = level.missing.saturating_sub(back * self.unit).max(leased * self.unit);
+        Level { missing, leased, ..level }
+    }
+
+    /// Returns the level at a later time, if no process changes it until then.
+    pub(super) fn at(&self, mut level: Level, now: u64) -> Level {
+        match now.checked_sub(level.last) {
+            Some(elapsed) => {
+                level.missing = level.missing.saturating_sub(elapsed.saturating_mul(self.micro));
+                level.last = now;
+            }
+            // The clock was set back.
+            None if level.last - now > self.period => level.last = now,
+            None => {}
+        }
+        level.missing = level.missing.max(level.leased * self.unit);
+        level
+    }
+
+    /// Returns how long the server keeps the level, in milliseconds: until the bucket would be full if all leased units
+    /// were spent at the end of their leases.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn time_to_live(&self, level: Level, now: u64) -> u64 {
+        let time = |grains: u64| grains.div_ceil(self.micro);
+        let ahead = level.last - now;
+        let leases = if level.leased > 0 { LEASE + time(level.leased * self.unit) } else { 0 };
+        (time(level.missing) + ahead).max(leases).div_ceil(1_000) + 1
+    }
+
+    /// Returns an admission by the level at `now`. The process holds `left` units.
+    pub(super) fn allow(&self, level: Level, now: u64, left: u64) -> Decision {
+        let remaining = left + (self.full - level.missing) / self.unit;
+        let next = if remaining == 0 { self.wait(level, now, 1) } else { Some(0) };
+        Decision::allow(self.burst(), remaining, self.reset(level, now)).with_next(next.unwrap_or(0))
+    }
+
+    /// Returns a denial by the level at `now`. The wait is unknown if the call has to wait for the return or the end of
+    /// a lease.
+    pub(super) fn deny(&self, level: Level, now: u64, cost: u64) -> Decision {
+        let remaining = (self.full - level.missing) / self.unit;
+        Decision::deny(self.burst(), remaining, self.wait(level, now, cost), self.reset(level, now))
+            .with_unknown_wait(cost <= self.burst())
+    }
+
+    /// Returns whether a call of `cost` would be admitted by the level at `now`.
+    pub(super) fn peek(&self, level: Level, now: u64, cost: u64) -> Decision {
+        match cost.saturating_mul(self.unit) <= self.full - level.missing {
+            true => self.allow(level, now, 0),
+            false => self.deny(level, now, cost),
+        }
+    }
+
+    /// Returns the time in which `units` are refilled, in nanoseconds.
+    pub(super) fn time_of(&self, units: u64) -> u64 {
+        self.nanos(units * self.unit, Self::new_level(0), 0)
+    }
+
+    /// Returns the time until a call of `cost` fits, in nanoseconds, if no process changes the level until then. Returns
+    /// `None` if the leases must end first.
+    fn wait(&self, level: Level, now: u64, cost: u64) -> Option<u64> {
+        let room = self.burst().checked_sub(cost).filter(|room| *room >= level.leased)?;
+        Some(self.nanos(level.missing.saturating_sub(room * self.unit), level, now))
+    }
+
+    fn reset(&self, level: Level, now: u64) -> u64 {
+        self.nanos(level.missing, level, now)
+    }
+
+    /// Returns the time in which `grains` are refilled, in nanoseconds, rounded up.
+    fn nanos(&self, grains: u64, level: Level, now: u64) -> u64 {
+        if grains == 0 {
+            return 0;
+        }
+        let nanos = (u128::from(grains) * 1_000).div_ceil(u128::from(self.micro));
+        u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add((level.last - now).saturating_mul(1_000))
+    }
+}

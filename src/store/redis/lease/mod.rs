@@ -1,0 +1,200 @@
+//! Leases: a process takes several units of a key at once, and spends them without further trips.
+
+mod bucket;
+mod held;
+#[cfg(any(test, feature = "test-util"))]
+pub(super) mod reference;
+mod script;
+#[cfg(test)]
+mod tests;
+mod trips;
+mod wait;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dashmap::DashMap;
+
+use self::bucket::Bucket;
+use self::held::{Action, Rules};
+use self::trips::{Leases, Shared};
+use super::RedisStore;
+use super::error::{RedisError, RedisErrorKind};
+use super::limit::{RedisKey, RedisReply};
+use super::plan::Plan;
+use super::wait_queue::WaitQueues;
+use crate::algorithm::{TokenBucket, holds_requests};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::stats::StoreStats;
+use crate::store::shared_key::SharedKey;
+use crate::store::{
+    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, Reservation, Store, StoreSettings,
+};
+
+/// A [`RedisStore`] whose limiters lease units. Created by [`RedisStore::lease`].
+#[derive(Clone, Debug)]
+pub struct WithLeases {
+    store: RedisStore,
+    units: u64,
+}
+
+/// The store of one limiter that leases units. Created by [`Builder::store`](crate::limiter::Builder::store) from
+/// [`RedisStore::lease`].
+#[derive(Clone)]
+pub struct LeasedLimit {
+    owner: Arc<Owner>,
+}
+
+/// When the last clone of the limiter is dropped, its tasks return the units that were not spent.
+struct Owner(Arc<Shared>);
+
+impl WithLeases {
+    pub(super) fn new(store: RedisStore, units: u64) -> Self {
+        Self { store, units }
+    }
+}
+
+impl MakeStore<TokenBucket> for WithLeases {
+    type Store = LeasedLimit;
+    type Error = RedisError;
+
+    /// Creates the store of a limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limiter has no name, if another limiter of this store has the same name, but another
+    /// quota or no leases, if leases have 0 units, or if the bucket needs numbers above 2^53.
+    fn make_store(self, settings: StoreSettings<TokenBucket>) -> Result<LeasedLimit, RedisError> {
+        let Self { store, units } = self;
+        let StoreSettings { algorithm, name, .. } = settings;
+        if units == 0 {
+            return Err(RedisError::new(RedisErrorKind::Config, "a lease has at least one unit: `lease(1)`"));
+        }
+        let source = store.links.any().source;
+        let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
+        let bucket = Bucket::new(&algorithm).ok_or_else(|| {
+            let detail = "the bucket is too large for leases, whose script computes with numbers up to 2^53: \
+                give a quota with a smaller burst or a shorter period, or call no `lease`";
+            RedisError::new(RedisErrorKind::Algorithm, detail)
+        })?;
+        let key_text = store.settings.key_text(name.as_deref().unwrap_or_default());
+        let rules = Rules { bucket, units, remember: Nanos::from(store.settings.remember_denials).0 };
+        let shared = Shared {
+            _name: store.names.register(name, &format!("{prefix}, with leases"))?,
+            links: store.links,
+            key_text,
+            algorithm,
+            rules,
+            prefix,
+            script: script::script(source),
+            held: DashMap::new(),
+            leases: Leases::new(),
+            queues: WaitQueues::default(),
+            is_closed: AtomicBool::new(false),
+        };
+        Ok(LeasedLimit { owner: Arc::new(Owner(Arc::new(shared))) })
+    }
+}
+
+impl LeasedLimit {
+    fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.owner.0)
+    }
+}
+
+impl Store<TokenBucket> for LeasedLimit {
+    type Key = RedisKey;
+    type Error = RedisError;
+    type Wait = RedisReply<(Decision, Reservation)>;
+
+    fn algorithm(&self) -> Cow<'_, TokenBucket> {
+        Cow::Borrowed(&self.owner.0.algorithm)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let stats = self.owner.0.links.stats();
+        StoreStats {
+            trips: stats.trips,
+            circuit_openings: stats.opened,
+            is_circuit_open: stats.is_open,
+            ..StoreStats::default()
+        }
+    }
+
+    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
+        if !may_wait && let Some(decision) = shared.decide(&key, cost) {
+            return Acquired::Ready(decision, Reservation::default());
+        }
+        let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
+        Acquired::Pending(Box::pin(async move {
+            let decision = match may_wait {
+                true => shared.wait(&key, cost, max_wait).await?,
+                false => shared.check(&key, cost).await?,
+            };
+            Ok((decision, Reservation::default()))
+        }))
+    }
+}
+
+impl<K: SharedKey + ?Sized> KeyedStore<TokenBucket, K> for LeasedLimit {
+    fn key(&self, key: &K) -> RedisKey {
+        RedisKey(self.owner.0.key_text.of(key).into())
+    }
+}
+
+impl CheckStore<TokenBucket> for LeasedLimit {
+    type Reply<T: Send + 'static> = RedisReply<T>;
+    type Output<T> = Result<T, RedisError>;
+
+    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
+        result
+    }
+
+    fn check(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> RedisReply<Decision> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move { shared.check(&key, cost).await })
+    }
+
+    /// Returns an empty permit for an admitted call, because a token bucket does not limit calls in progress.
+    fn try_acquire_permit(
+        &self,
+        key: RedisKey,
+        attempt: Attempt<'_, TokenBucket>,
+    ) -> RedisReply<Result<Permit, Denied>> {
+        let decision = self.check(key, attempt);
+        Box::pin(async move { Ok(Permit::decided(decision.await?, Reservation::default())) })
+    }
+
+    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> RedisReply<Decision> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move { shared.ask(&key, Action::Peek, cost).await })
+    }
+
+    fn refund(&self, RedisKey(key): RedisKey, cost: u64) -> RedisReply<()> {
+        let shared = self.shared();
+        Box::pin(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
+    }
+
+    /// Refunds all units except those that are leased to other processes.
+    fn reset(&self, key: RedisKey) -> RedisReply<()> {
+        self.refund(key, u64::MAX)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.held.iter().for_each(|held| held.wake.notify_one());
+    }
+}
+
+impl fmt::Debug for LeasedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeasedLimit").field("key", &self.owner.0.key_text).finish_non_exhaustive()
+    }
+}

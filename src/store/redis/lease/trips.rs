@@ -1,0 +1,242 @@
+//! The task that makes the trips of a key, one after another, while this process holds units of the key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::bucket::{Found, Touched};
+use super::held::{Action, Call, Held, Rules, Step, Trip};
+use super::script::add_arguments;
+use crate::algorithm::TokenBucket;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::random::random_u64;
+use crate::store::redis::error::{RedisError, RedisErrorKind};
+use crate::store::redis::link::{Answer, Key, Link, Verdict};
+use crate::store::redis::links::Links;
+use crate::store::redis::names::Registered;
+use crate::store::redis::scripts::Script;
+use crate::store::redis::wait_queue::WaitQueues;
+use crate::store::shared_key::KeyText;
+
+/// The maximum number of keys of which a process holds units. Other keys make a trip for each call.
+const MAX_KEYS: usize = 10_000;
+/// If a trip ends by more than this time after its deadline, its task was not polled in time. In nanoseconds.
+const POLLED_LATE: u64 = 10_000_000;
+
+/// The part of a limiter that its clones and its tasks share.
+pub(super) struct Shared {
+    pub(super) links: Links,
+    pub(super) key_text: KeyText,
+    pub(super) algorithm: TokenBucket,
+    pub(super) rules: Rules,
+    pub(super) prefix: String,
+    pub(super) script: Script,
+    pub(super) held: DashMap<Arc<str>, Arc<Held>>,
+    pub(super) leases: Leases,
+    pub(super) queues: WaitQueues,
+    /// `true` if the limiter was dropped.
+    pub(super) is_closed: AtomicBool,
+    pub(super) _name: Registered,
+}
+
+/// The names of leases. No two leases of all processes have the same name.
+pub(super) struct Leases {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl Leases {
+    pub(super) fn new() -> Self {
+        Self { process: random_u64(), next: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Decides a call that does not wait, without a trip if possible.
+    pub(super) fn decide(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
+        let Rules { bucket, .. } = self.rules;
+        if cost > bucket.burst() {
+            // Other numbers would need a trip.
+            return Some(Decision::deny(bucket.burst(), 0, None, 0));
+        }
+        let held = self.held.get(key)?;
+        held.lock().decide(&self.rules, cost, self.links.any().now())
+    }
+
+    /// Decides a call in the next trip of its key.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        action: Action,
+        cost: u64,
+    ) -> Result<Decision, RedisError> {
+        let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
+        let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
+        let link = &*self.links.route(key).link;
+        link.breaker.admit(link.now())?;
+        let deadline = link.deadline();
+        let (reply, answer) = oneshot::channel();
+        let new = || Arc::new(Held::new(Arc::clone(key), self.leases.next()));
+        let held = Arc::clone(&self.held.entry(Arc::clone(key)).or_insert_with(new));
+        if held.push(Call { action, cost, deadline, reply }) {
+            let (shared, held) = (Arc::clone(self), Arc::clone(&held));
+            runtime.spawn(Served { shared, held, has_ended: false }.serve());
+        }
+        let refund = if action == Action::Check { cost } else { 0 };
+        let mut asked = Asked { held: &held, refund, answer };
+        let result = match link.until(deadline, &mut asked.answer).await {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(no_runtime("the runtime of the trip has ended".to_owned())),
+            None => {
+                // The call may have been decided just at the deadline.
+                asked.answer.close();
+                asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
+            }
+        };
+        if result.is_err() && link.now() >= deadline {
+            link.count_late();
+        }
+        result
+    }
+}
+
+/// A call that awaits its decision. If the call is dropped after it was charged, its units are refunded.
+struct Asked<'a> {
+    held: &'a Held,
+    refund: u64,
+    answer: oneshot::Receiver<Result<Decision, RedisError>>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(decision)) = self.answer.try_recv()
+            && decision.is_allowed()
+        {
+            self.held.lock().refund(self.refund);
+        }
+    }
+}
+
+/// The units of a key and the calls for it, while a task serves them.
+struct Served {
+    shared: Arc<Shared>,
+    held: Arc<Held>,
+    has_ended: bool,
+}
+
+/// The result of a trip, if the server has replied: the server's time, and what has changed. `None` if the trip was too
+/// late for one of its calls.
+type Replied = Result<Option<(u64, Touched)>, RedisError>;
+
+impl Served {
+    async fn serve(mut self) {
+        while let Some(trip) = self.next_trip().await {
+            let Self { shared, held, .. } = &self;
+            let sent = shared.links.any().now();
+            match self.make(&trip).await {
+                Ok(Some((now, touched))) => held.lock().finish(&shared.rules, trip, touched, now, sent),
+                Ok(None) => {
+                    held.lock().put_back(trip);
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    held.lock().fail(shared.leases.next());
+                    shared.links.find_masters_after(&error);
+                    trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
+                }
+            }
+        }
+        self.has_ended = true;
+    }
+
+    /// Returns the next trip, once there is one. Returns `None` if the process holds no units, and no calls follow.
+    async fn next_trip(&self) -> Option<Trip> {
+        let Self { shared, held, .. } = self;
+        loop {
+            let link = shared.links.any();
+            let is_closed = shared.is_closed.load(Ordering::Acquire);
+            let step = held.lock().next(&shared.rules, is_closed, link.now());
+            match step {
+                Step::Trip(mut trip) => {
+                    if shared.held.len() > MAX_KEYS {
+                        trip.ask.want = 0;
+                    }
+                    return Some(trip);
+                }
+                Step::Wait(until) => {
+                    link.until(until, held.wake.notified()).await;
+                }
+                Step::End => return None,
+            }
+        }
+    }
+
+    /// Makes a trip, and follows the key if it has moved to another node of a cluster.
+    async fn make(&self, trip: &Trip) -> Replied {
+        let Self { shared, held, .. } = self;
+        let mut route = shared.links.route(&held.key);
+        let first = trip.calls.iter().map(|call| call.deadline).min();
+        let last = trip.calls.iter().map(|call| call.deadline).max();
+        let deadline = route.link.deadline();
+        let (first, last) = (first.unwrap_or(deadline), last.unwrap_or(deadline));
+        loop {
+            let link = &*route.link;
+            let connection = link.connection();
+            let key = Key { text: &held.key, is_asking: route.is_asking };
+            let error = match link.until(last, self.touch(link, key, trip, first)).await {
+                Some(Err(error)) => error,
+                Some(replied) => return replied,
+                None if link.now() > last.saturating_add(POLLED_LATE) => return Err(link.deadline_error()),
+                None => return Err(link.failed(link.deadline_error(), connection)),
+            };
+            let Some(next) = shared.links.redirect(&route, &error) else { return Err(error) };
+            let now = link.now();
+            next.link.breaker.admit(now)?;
+            link.sleep_until(now.saturating_add(next.pause())).await;
+            route = next;
+        }
+    }
+
+    async fn touch(&self, link: &Link, key: Key<'_>, trip: &Trip, not_after: Nanos) -> Replied {
+        let Shared { rules, prefix, script, leases, .. } = &*self.shared;
+        let name = format!("{:016x}.{}", leases.process, trip.lease);
+        let add = |command: &mut _| add_arguments(command, &rules.bucket, prefix, &name, &trip.ask);
+        let Answer { verdict, now, text } = link.eval(script, key, not_after, add).await?;
+        let found = match verdict {
+            Verdict::Late => return Ok(None),
+            Verdict::Done => Found::parse(&text),
+            Verdict::Other => None,
+        };
+        let Some(found) = found else {
+            let shown: String = text.chars().take(60).collect();
+            let detail = format!("the value is {shown:?}, not that of a limiter with leases and this quota");
+            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+        };
+        // The script has made the same changes.
+        let touched = rules.bucket.touch(&found, now.0 / 1_000, &trip.ask);
+        if touched.has_changed {
+            link.breaker.wrote();
+        }
+        Ok(Some((now.0 / 1_000, touched)))
+    }
+}
+
+/// When the task ends, or when a runtime drops it, a later call starts another task.
+impl Drop for Served {
+    fn drop(&mut self) {
+        let Self { shared, held, .. } = self;
+        shared.held.remove_if(&held.key, |_, present| Arc::ptr_eq(present, held));
+        if !self.has_ended {
+            let _calls = held.lock().abandon(shared.leases.next());
+        }
+    }
+}
