@@ -249,12 +249,6 @@ enum Opened {
 }
 
 impl Settings {
-    /// Returns the settings of a store on a server that decides no calls by scripts.
-    #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn unscripted() -> Self {
-        Self { scripts: false, ..Self::default() }
-    }
-
     /// Returns the rule by which the names of the limiter's keys in Redis are made.
     pub(super) fn key_text(&self, name: &str) -> KeyText {
         let mut text = KeyText::new(name).prefix(&self.prefix);

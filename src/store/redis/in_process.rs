@@ -15,12 +15,17 @@ use super::builder::{RedisStoreBuilder, Settings};
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
+use super::plan::{Plan, VERSION};
 use super::scripts::TimeSource;
+use crate::algorithm::{Algorithm, StoredAlgorithm, TokenBucket};
+use crate::clock::Nanos;
+use crate::quota::Quota;
 
 /// A Redis server in this process, for simulations and tests in tokio's paused time.
 ///
-/// The server executes the scripts of [leases](RedisStore::lease), and the scripts that read and write the states of all
-/// other limiters, which then make two trips for each call. It keeps all keys for ever, and its clock is tokio's.
+/// The server executes the scripts of [leases](RedisStore::lease), of token buckets, and those that read and write the
+/// states of all other limiters, which then make at least three trips for each call. It keeps all keys for ever, and its
+/// clock is tokio's.
 ///
 /// ```
 /// use std::time::Duration;
@@ -85,7 +90,7 @@ impl RedisInProcess {
     #[must_use]
     pub fn connect(&self) -> RedisStore {
         let deadline = Duration::from_millis(50);
-        RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::unscripted())
+        RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::default())
     }
 
     /// Stops the server, or lets it run again. A server that is stopped executes the commands that it receives when it
@@ -121,6 +126,14 @@ impl RedisInProcess {
         let text = keys.texts.get(key).cloned().unwrap_or_default();
         match arguments {
             [] => reply('D', &text),
+            // Token buckets decide here; `O` makes other limiters read and write the state.
+            [prefix, numbers] => match decide(prefix, numbers, &text, now) {
+                Some(after) => {
+                    keys.texts.insert(key.clone(), after);
+                    reply('D', &text)
+                }
+                None => reply('O', &text),
+            },
             [before, _, _] if *before != text => reply('O', &text),
             [_, after, _] if after.is_empty() => {
                 keys.texts.remove(key);
@@ -138,10 +151,31 @@ impl RedisInProcess {
     }
 }
 
+/// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
+/// that of a token bucket, or if the state has another.
+fn decide(prefix: &str, numbers: &str, text: &str, now: u64) -> Option<String> {
+    let unit = prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
+    let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
+    if !text.is_empty() && !text.starts_with(prefix) {
+        return None;
+    }
+    let plan = Plan::new(bucket, TimeSource::Server, true).ok()?;
+    let now = Nanos(now * 1_000);
+    let mut states = plan.decode(text, now).ok()?;
+    let numbers: Vec<u8> = numbers.chars().map(|byte| byte as u8).collect();
+    let (arguments, costs) = numbers.split_at_checked(plan.script_part(0)?.arguments.len())?;
+    debug_assert_eq!(arguments, plan.script_part(0)?.arguments);
+    for cost in costs.as_chunks().0 {
+        let _ = plan.algorithm.check(&mut states.own, now, f64::from_be_bytes(*cost) as u64);
+    }
+    Some(states.write(&plan, now).unwrap_or_default())
+}
+
 impl Connection for RedisInProcess {
     fn call(&self, command: Command) -> Call {
         let words = command.words.args_iter().filter_map(|word| match word {
-            Arg::Simple(word) => Some(String::from_utf8_lossy(word).into_owned()),
+            // Each byte is a character, as the numbers of a script are no text.
+            Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect::<String>()),
             _ => None,
         });
         let (server, command) = (self.clone(), words.collect::<Vec<_>>());

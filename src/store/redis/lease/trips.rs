@@ -14,18 +14,19 @@ use crate::algorithm::TokenBucket;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::random::random_u64;
+use crate::store::redis::answer::{Answer, Verdict};
 use crate::store::redis::error::{RedisError, RedisErrorKind};
-use crate::store::redis::link::{Answer, Key, Link, Verdict};
+use crate::store::redis::link::Keys;
+use crate::store::redis::links::Attempted;
 use crate::store::redis::links::Links;
 use crate::store::redis::names::Registered;
+use crate::store::redis::route::Route;
 use crate::store::redis::scripts::Script;
 use crate::store::redis::wait_queue::WaitQueues;
 use crate::store::shared_key::KeyText;
 
 /// The maximum number of keys of which a process holds units. Other keys make a trip for each call.
 const MAX_KEYS: usize = 10_000;
-/// If a trip ends by more than this time after its deadline, its task was not polled in time. In nanoseconds.
-const POLLED_LATE: u64 = 10_000_000;
 
 /// The part of a limiter that its clones and its tasks share.
 pub(super) struct Shared {
@@ -133,24 +134,24 @@ struct Served {
     has_ended: bool,
 }
 
-/// The result of a trip, if the server has replied: the server's time, and what has changed. `None` if the trip was too
-/// late for one of its calls.
-type Replied = Result<Option<(u64, Touched)>, RedisError>;
-
 impl Served {
     async fn serve(mut self) {
+        let mut next_route = None;
         while let Some(trip) = self.next_trip().await {
             let Self { shared, held, .. } = &self;
-            let sent = shared.links.any().now();
-            match self.make(&trip).await {
-                Ok(Some((now, touched))) => held.lock().finish(&shared.rules, trip, touched, now, sent),
-                Ok(None) => {
-                    held.lock().put_back(trip);
-                    tokio::task::yield_now().await;
+            let route = next_route.take().unwrap_or_else(|| shared.links.route(&held.key));
+            let sent = route.link.now();
+            match self.make(&route, &trip).await {
+                Attempted::Over(Ok((now, touched))) => {
+                    held.lock().finish(&shared.rules, trip, touched, now, sent);
                 }
-                Err(error) => {
+                // Another node has the key, or the trip was too late for one of its calls.
+                Attempted::Again(next) => {
+                    held.lock().put_back(trip);
+                    next_route = Some(next);
+                }
+                Attempted::Over(Err(error)) => {
                     held.lock().fail(shared.leases.next());
-                    shared.links.find_masters_after(&error);
                     trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
                 }
             }
@@ -180,37 +181,29 @@ impl Served {
         }
     }
 
-    /// Makes a trip, and follows the key if it has moved to another node of a cluster.
-    async fn make(&self, trip: &Trip) -> Replied {
-        let Self { shared, held, .. } = self;
-        let mut route = shared.links.route(&held.key);
+    /// Makes a trip. The result is the server's time, and what has changed.
+    async fn make(&self, route: &Route, trip: &Trip) -> Attempted<(u64, Touched)> {
         let first = trip.calls.iter().map(|call| call.deadline).min();
         let last = trip.calls.iter().map(|call| call.deadline).max();
         let deadline = route.link.deadline();
         let (first, last) = (first.unwrap_or(deadline), last.unwrap_or(deadline));
-        loop {
-            let link = &*route.link;
-            let connection = link.connection();
-            let key = Key { text: &held.key, is_asking: route.is_asking };
-            let error = match link.until(last, self.touch(link, key, trip, first)).await {
-                Some(Err(error)) => error,
-                Some(replied) => return replied,
-                None if link.now() > last.saturating_add(POLLED_LATE) => return Err(link.deadline_error()),
-                None => return Err(link.failed(link.deadline_error(), connection)),
-            };
-            let Some(next) = shared.links.redirect(&route, &error) else { return Err(error) };
-            let now = link.now();
-            next.link.breaker.admit(now)?;
-            link.sleep_until(now.saturating_add(next.pause())).await;
-            route = next;
-        }
+        self.shared.links.attempt(route, last, self.touch(route, trip, first)).await
     }
 
-    async fn touch(&self, link: &Link, key: Key<'_>, trip: &Trip, not_after: Nanos) -> Replied {
+    /// Executes the script. Returns `None` if the server has executed it too late for one of its calls, and has changed
+    /// nothing.
+    async fn touch(
+        &self,
+        route: &Route,
+        trip: &Trip,
+        not_after: Nanos,
+    ) -> Result<Option<(u64, Touched)>, RedisError> {
         let Shared { rules, prefix, script, leases, .. } = &*self.shared;
+        let link = &*route.link;
+        let keys = Keys { texts: &[&*self.held.key], is_asking: route.is_asking };
         let name = format!("{:016x}.{}", leases.process, trip.lease);
         let add = |command: &mut _| add_arguments(command, &rules.bucket, prefix, &name, &trip.ask);
-        let Answer { verdict, now, text } = link.eval(script, key, not_after, add).await?;
+        let Answer { verdict, now, text } = link.eval(script, keys, not_after, add).await?;
         let found = match verdict {
             Verdict::Late => return Ok(None),
             Verdict::Done => Found::parse(&text),

@@ -1,0 +1,104 @@
+//! Runs a scenario, and judges what was admitted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::clock::ManualClock;
+
+use crate::scenario::{Call, QUOTA, STOP, Scenario};
+use crate::strategy::Machines;
+
+/// What happened in a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// When calls were admitted, since the beginning.
+    pub(crate) admitted: Vec<Duration>,
+    /// How many calls one exact bucket for all machines admits.
+    pub(crate) exact: u64,
+    /// How many units more than the quota were admitted, at most, over any time.
+    pub(crate) over: u64,
+    pub(crate) undecided: u64,
+    pub(crate) trips: u64,
+    /// How long decisions took, in order.
+    pub(crate) latencies: Vec<Duration>,
+}
+
+impl Outcome {
+    /// Returns the latency of the call at which `percent` of the calls are done.
+    pub(crate) fn latency(&self, percent: usize) -> Duration {
+        let at = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(at).copied().unwrap_or_default()
+    }
+}
+
+/// Runs a scenario, in the time of tokio's clock.
+pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
+    let calls = scenario.calls();
+    let machines = Arc::new(machines);
+    // Buckets in memory are created at their first call, and full: so there is nothing to wait for.
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    if let Some(at) = scenario.center_stops_at() {
+        let machines = Arc::clone(&machines);
+        tasks.spawn(async move {
+            sleep_until(start + at).await;
+            machines.set_center_running(false);
+            sleep(STOP).await;
+            machines.set_center_running(true);
+            None
+        });
+    }
+    if let Some(at) = scenario.machines_fail_at() {
+        let (machines, failing) = (Arc::clone(&machines), scenario.failing().collect::<Vec<_>>());
+        tasks.spawn(async move {
+            sleep_until(start + at).await;
+            failing.into_iter().for_each(|machine| machines.fail(machine));
+            None
+        });
+    }
+    for Call { at, machine } in calls.iter().copied() {
+        let machines = Arc::clone(&machines);
+        tasks.spawn(async move {
+            sleep_until(start + at).await;
+            let decision = machines.is_admitted(machine).await;
+            Some((start.elapsed(), start.elapsed() - at, decision))
+        });
+    }
+    let done: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    let mut admitted: Vec<_> = done.iter().filter(|call| call.2 == Some(true)).map(|call| call.0).collect();
+    admitted.sort_unstable();
+    let mut latencies: Vec<_> = done.iter().filter(|call| call.2.is_some()).map(|call| call.1).collect();
+    latencies.sort_unstable();
+    let undecided = done.iter().filter(|call| call.2.is_none()).count() as u64;
+    let trips = machines.trips();
+    Outcome { exact: exact(&calls), over: over(&admitted), admitted, undecided, trips, latencies }
+}
+
+/// Returns how many of the calls one bucket admits.
+fn exact(calls: &[Call]) -> u64 {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).clock(clock.clone()).build();
+    let is_admitted = |call: &&Call| {
+        clock.set(call.at);
+        limiter.check("all").is_allowed()
+    };
+    calls.iter().filter(is_admitted).count() as u64
+}
+
+/// Returns how many units the admitted calls take from a bucket at most, beyond its capacity.
+fn over(admitted: &[Duration]) -> u64 {
+    let (mut used, mut last, mut most) = (0_u128, Duration::ZERO, 0);
+    let unit = QUOTA.period().as_nanos();
+    for at in admitted {
+        used = used.saturating_sub((*at - last).as_nanos() * u128::from(QUOTA.limit())) + unit;
+        last = *at;
+        most = most.max(used);
+    }
+    // A round trip more or less before a decision arrives is not counted: that is a part of a unit.
+    let capacity = u128::from(QUOTA.capacity()) * unit;
+    u64::try_from(most.saturating_sub(capacity) / unit).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,108 @@
+//! Which calls arrive, when and on which machine.
+
+use std::time::Duration;
+
+use tower_throttle::Quota;
+
+use crate::random::Random;
+
+/// The limit of all machines together.
+pub(crate) const QUOTA: Quota = Quota::per_second(100);
+
+/// How the calls are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// Over all machines alike, at random times.
+    Even,
+    /// The machine with the number n gets a share of the calls that is proportional to 1/n.
+    Skewed,
+    /// Over all machines alike, but all calls of five seconds arrive in the first of them.
+    Bursty,
+}
+
+/// What fails, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// A fifth of the machines fails at a third of the time. The calls go to the other machines from then on.
+    MachinesFail,
+    /// What the machines share does not answer for five seconds, from half of the time on: Redis, or the token server.
+    CenterStops,
+}
+
+/// How long the center is stopped.
+pub(crate) const STOP: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) machines: usize,
+    pub(crate) time: Duration,
+    /// The number of calls, in percent of what the quota admits.
+    pub(crate) load: u64,
+    pub(crate) spread: Spread,
+    pub(crate) fault: Fault,
+    pub(crate) seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Call {
+    /// The time since the beginning.
+    pub(crate) at: Duration,
+    pub(crate) machine: usize,
+}
+
+impl Scenario {
+    /// Returns the time at which a fifth of the machines fails, if they do.
+    pub(crate) fn machines_fail_at(&self) -> Option<Duration> {
+        (self.fault == Fault::MachinesFail).then(|| self.time / 3)
+    }
+
+    /// Returns the time at which the center stops, if it does.
+    pub(crate) fn center_stops_at(&self) -> Option<Duration> {
+        (self.fault == Fault::CenterStops).then(|| self.time / 2)
+    }
+
+    /// Returns the machines that fail: every fifth, so that the busiest is one of them.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = usize> {
+        (0..self.machines).step_by(5)
+    }
+
+    /// Returns all calls, in the order of their times. The same seed gives the same calls.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        let mut random = Random::new(self.seed);
+        let count = QUOTA.limit() * self.time.as_secs() * self.load / 100;
+        let shares: Vec<u64> = (1..=self.machines as u64).map(|n| 1_000_000 / n).collect();
+        let all: u64 = shares.iter().sum();
+        let mut calls: Vec<Call> = (0..count)
+            .map(|_| {
+                let mut at = Duration::from_nanos(random.below(self.time.as_nanos() as u64));
+                if self.spread == Spread::Bursty {
+                    at = Duration::from_secs(at.as_secs() / 5 * 5)
+                        + Duration::from_nanos(random.below(1_000_000_000));
+                }
+                let mut machine = match self.spread {
+                    Spread::Even | Spread::Bursty => random.below(self.machines as u64) as usize,
+                    Spread::Skewed => {
+                        let mut place = random.below(all);
+                        shares
+                            .iter()
+                            .take_while(|share| {
+                                place.checked_sub(**share).is_some_and(|rest| {
+                                    place = rest;
+                                    true
+                                })
+                            })
+                            .count()
+                    }
+                };
+                let fails = self.failing().any(|failing| failing == machine);
+                if fails && self.machines_fail_at().is_some_and(|time| at >= time) {
+                    machine = (machine + 1) % self.machines;
+                }
+                Call { at, machine }
+            })
+            .collect();
+        calls.sort_unstable();
+        calls
+    }
+}
