@@ -49,7 +49,7 @@ use crate::stats::{CallCounts, StoreStats};
 
 pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
-pub(crate) use memory::{AllDecisions, JointOutcome, OnClose, decide as decide_joint};
+pub(crate) use memory::{AllDecisions, JointOutcome, OnClose, decide as decide_joint, decide_at_once};
 pub(crate) use memory::{Decided, Few, JointRequest, JointWait};
 #[doc(hidden)]
 pub use memory::{KeyId, MemoryOptions, QueuedAcquire};

@@ -44,7 +44,9 @@ use crate::stats::{CallCounts, LimiterStats};
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
-pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
+pub(crate) use multi::{
+    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide, decide_at_once,
+};
 pub use on_full::OnFull;
 pub use wait::QueuedAcquire;
 
