@@ -176,6 +176,12 @@ impl Decision {
         Duration::from_nanos(self.delay)
     }
 
+    /// Returns whether the call was queued.
+    #[inline]
+    pub(crate) const fn is_delayed(&self) -> bool {
+        self.delay > 0
+    }
+
     /// Returns the time in nanoseconds until one more unit is available, for an admission whose algorithm reports that
     /// time. For an admission by several limits, returns instead the [effective
     /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit. Returns `None` in all other

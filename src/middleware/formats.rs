@@ -7,12 +7,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use super::response::report::PolicyReport;
-use super::response::structured_field;
+use super::response::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
 use crate::algorithm::QuotaUnit;
 use crate::clock::since_epoch;
-
-pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The format of `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the field says when
 /// the budget is full again. On a rejection, the field says when the client can retry. The field is absent if this time

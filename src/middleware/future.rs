@@ -9,10 +9,9 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::outcome::limited;
-use super::policy::set::{PolicySet, Rejected, SettlePolicies, Verdict};
+use super::policy::set::{PolicySet, Rejected, SettlePolicies};
 use super::response::Responder;
 use super::shared::{Admitted, Shared};
-use crate::store::Permit;
 
 pin_project! {
     /// The response future of a rate-limited service.
@@ -73,31 +72,25 @@ where
     P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
-    /// Creates the future of a call that was decided. If the request is admitted, calls `service`.
-    // This function is inlined, because outcomes and requests are large to copy.
+    /// Creates the future of a call that was passed to the inner service.
     #[inline(always)]
-    pub(super) fn decided(
-        verdict: Verdict,
-        outcomes: P::Outcomes,
-        mut request: Req,
-        service: &mut Svc,
+    pub(super) fn calling(
+        response: Svc::Future,
+        admitted: Admitted<P::Outcomes>,
         shared: &Arc<Shared<P, R>>,
     ) -> Self {
-        let permit = match verdict {
-            Verdict::Admitted(permit) => permit,
-            Verdict::Rejected(Rejected::StoreError(error)) if shared.admits_undecided(&error) => {
-                Permit::default()
-            }
-            Verdict::Rejected(rejected) => return Self::rejected(rejected, outcomes, request, shared),
-        };
-        let started = shared.admit(&mut request, &outcomes);
-        let response = service.call(request);
-        let stage = Stage::Calling { response, admitted: Admitted { outcomes, permit, started } };
-        Self { stage, shared: Some(Arc::clone(shared)) }
+        Self { stage: Stage::Calling { response, admitted }, shared: Some(Arc::clone(shared)) }
     }
 
-    fn rejected(rejected: Rejected, outcomes: P::Outcomes, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
-        let answer = Some(shared.reject(rejected, &request, &outcomes));
+    /// Creates the future of a call that was rejected.
+    #[inline(always)]
+    pub(super) fn rejected(
+        rejected: Rejected,
+        outcomes: &P::Outcomes,
+        request: Req,
+        shared: &Arc<Shared<P, R>>,
+    ) -> Self {
+        let answer = Some(shared.reject(rejected, &request, outcomes));
         let drain = shared.responder.drain(request);
         let shared = drain.is_some().then(|| Arc::clone(shared));
         Self { stage: Stage::Answered { answer, drain }, shared }
@@ -140,14 +133,19 @@ where
                     let shared = this.shared.as_ref().expect("a queued call has its policies");
                     let held = held.as_mut().project();
                     let waited = ready!(held.wait.poll(cx));
-                    let (mut ready, request) = held.call.take().expect("it calls once");
+                    let (mut ready, mut request) = held.call.take().expect("it calls once");
                     let (policies, mut outcomes) = (&*shared.policies, P::Outcomes::default());
                     let verdict = policies.set.waited(&policies.infos, &request, waited, &mut outcomes);
-                    if matches!(verdict, Verdict::Admitted(_)) {
-                        limited(&policies.infos, outcomes.as_ref())
-                            .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
+                    match shared.permit(verdict) {
+                        Ok(permit) => {
+                            limited(&policies.infos, outcomes.as_ref())
+                                .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
+                            let started = shared.admit(&mut request, &outcomes);
+                            let response = ready.call(request);
+                            Stage::Calling { response, admitted: Admitted { outcomes, permit, started } }
+                        }
+                        Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
                     }
-                    Self::decided(verdict, outcomes, request, &mut ready, shared).stage
                 }
                 StageProj::Answered { answer, drain } => {
                     if let Some(reading) = drain {

@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::future::ResponseFuture;
 use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
 use super::response::Responder;
-use super::shared::Shared;
+use super::shared::{Admitted, Shared};
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -54,7 +54,7 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let (shared, policies) = (&self.shared, &*self.shared.policies);
         let max_wait = match policies.set.may_queue(&policies.infos) {
             true => shared.responder.max_wait(&request),
@@ -62,9 +62,14 @@ where
         };
         let mut outcomes = P::Outcomes::default();
         match policies.set.decide(&policies.infos, &request, max_wait, &mut outcomes) {
-            Progress::Ready(verdict) => {
-                ResponseFuture::decided(verdict, outcomes, request, &mut self.inner, shared)
-            }
+            Progress::Ready(verdict) => match shared.permit(verdict) {
+                Ok(permit) => {
+                    let started = shared.admit(&mut request, &outcomes);
+                    let response = self.inner.call(request);
+                    ResponseFuture::calling(response, Admitted { outcomes, permit, started }, shared)
+                }
+                Err(rejected) => ResponseFuture::rejected(rejected, &outcomes, request, shared),
+            },
             Progress::Pending(wait) => {
                 // Only the instance that is ready may be called, so it moves into the future. Its clone stays here for
                 // the next call.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::policy::info::PolicyInfo;
 use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, word};
-use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies};
+use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
 use crate::clock::Nanos;
@@ -25,6 +25,18 @@ impl<P, R> Shared<P, R> {
         let has_timeline = policies.infos.iter().any(|info| info.timeline.is_some());
         let watches_keys = policies.infos.iter().any(|info| info.watches_keys);
         Self { policies, responder, has_timeline, watches_keys }
+    }
+
+    /// Returns the permit of an admitted request, or the reason why the request is rejected.
+    #[inline]
+    pub(super) fn permit(&self, verdict: Verdict) -> Result<Permit, Rejected> {
+        match verdict {
+            Verdict::Admitted(permit) => Ok(permit),
+            Verdict::Rejected(Rejected::StoreError(error)) if self.admits_undecided(&error) => {
+                Ok(Permit::default())
+            }
+            Verdict::Rejected(rejected) => Err(rejected),
+        }
     }
 
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
@@ -54,7 +66,7 @@ impl<P, R> Shared<P, R> {
     }
 
     /// Counts a request that the store could not decide. Returns whether the request is admitted.
-    pub(super) fn admits_undecided(&self, error: &BoxError) -> bool {
+    fn admits_undecided(&self, error: &BoxError) -> bool {
         // Joined policies have one store, which fails for all of them.
         let infos = &self.policies.infos;
         infos.iter().for_each(|info| info.record_store_error(error));

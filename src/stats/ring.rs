@@ -6,9 +6,10 @@
 //! number of the new slice. A reader reads the number before and after the counters. If the number has changed, the
 //! reader discards the counts.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::slice::{Event, Slice};
+use crate::clock::Nanos;
 
 /// The number of a set of counters that is not in use, or is being overwritten. Slices of time have numbers from 1 on.
 const NONE: u64 = 0;
@@ -112,21 +113,43 @@ fn add(counter: &AtomicU64, more: u64) {
 #[derive(Debug)]
 pub(super) struct Ring {
     slices: Box<[Counters]>,
+    /// The length of a slice, in nanoseconds.
+    length: u64,
+    /// The index of the counters of the latest event, and the clock reading at which their slice of time began. At
+    /// first, the index is out of range. Only the thread of the ring uses both fields.
+    latest: AtomicUsize,
+    began: AtomicU64,
 }
 
 impl Ring {
-    pub(super) fn new(slices: usize) -> Self {
-        Self { slices: (0..slices).map(|_| Counters::new()).collect() }
+    pub(super) fn new(slices: usize, length: u64) -> Self {
+        let slices: Box<[_]> = (0..slices).map(|_| Counters::new()).collect();
+        Self { latest: AtomicUsize::new(slices.len()), began: AtomicU64::new(0), slices, length }
     }
 
-    /// Counts an event in the slice `number`. Only one thread may call this method on a ring.
+    /// Counts an event at `now`. Only one thread may call this method on a ring.
     #[inline]
-    pub(super) fn add(&self, number: u64, event: Event) {
-        let slice = &self.slices[(number % self.slices.len() as u64) as usize];
-        if slice.number.load(Ordering::Relaxed) != number {
-            slice.begin(number);
+    pub(super) fn add(&self, now: Nanos, event: Event) {
+        // If `now` is before the slice, the difference wraps, and is above the length.
+        let is_within = now.0.wrapping_sub(self.began.load(Ordering::Relaxed)) < self.length;
+        match self.slices.get(self.latest.load(Ordering::Relaxed)) {
+            Some(slice) if is_within => slice.add(event),
+            _ => self.turn_to(now).add(event),
         }
-        slice.add(event);
+    }
+
+    /// Returns the counters of the slice at `now`, which later events use as well.
+    #[cold]
+    fn turn_to(&self, now: Nanos) -> &Counters {
+        let number = now.0 / self.length;
+        let at = (number % self.slices.len() as u64) as usize;
+        let slice = &self.slices[at];
+        if slice.number.load(Ordering::Relaxed) != number + 1 {
+            slice.begin(number + 1);
+        }
+        self.latest.store(at, Ordering::Relaxed);
+        self.began.store(number * self.length, Ordering::Relaxed);
+        slice
     }
 
     /// Returns the slices, each with its number, in any order.

@@ -99,14 +99,13 @@ impl Timeline {
     /// Counts an event at `now`.
     #[inline]
     pub(crate) fn record(&self, now: Nanos, event: Event) {
-        let Shared { id, length, .. } = *self.shared;
-        let number = now.0 / length + 1;
+        let id = self.shared.id;
         // A thread that is ending has no `OWN` any more, and counts nothing.
         let _ = OWN.try_with(|own| {
             let Ok(mut own) = own.try_borrow_mut() else { return };
             match own.first() {
-                Some((of, ring)) if *of == id => ring.add(number, event),
-                _ => self.first(&mut own).add(number, event),
+                Some((of, ring)) if *of == id => ring.add(now, event),
+                _ => self.first(&mut own).add(now, event),
             }
         });
     }
@@ -127,7 +126,7 @@ impl Timeline {
         // The ring of a thread that has ended is used again.
         let unused = rings.iter().find(|ring| Arc::strong_count(ring) == 1).cloned();
         let ring = unused.unwrap_or_else(|| {
-            let ring = Arc::new(Ring::new(self.shared.slices));
+            let ring = Arc::new(Ring::new(self.shared.slices, self.shared.length));
             rings.push(Arc::clone(&ring));
             ring
         });

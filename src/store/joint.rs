@@ -4,9 +4,10 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::memory::{JointRequest, JointWait, decide};
+use super::memory::{JointRequest, JointWait, decide, decide_at_once};
 use super::{AllDecisions, Attempt, BoxError, Few, JointOutcome, KeyedStore, MemoryKey, MemoryStore};
 use crate::algorithm::Algorithm;
+use crate::decision::Decision;
 use crate::stats::CallCounts;
 
 /// A store whose limiters can decide a call together with the limiters of other stores of the same kind. Only the
@@ -43,6 +44,17 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
+    /// Decides all parts without waiting and without allocation. Calls `report` with the index and the decision of each
+    /// limiter that is not exempt. Returns whether all of them admit the call. Returns `None`, and changes nothing, if
+    /// [`decide`](Self::decide) must decide instead.
+    #[inline]
+    fn decide_at_once(
+        parts: &[Option<Self::Part<'_>>],
+        _report: &mut dyn FnMut(usize, Decision),
+    ) -> Option<bool> {
+        parts.iter().all(Option::is_none).then_some(true)
+    }
+
     /// Decides all parts. `None` stands for a limiter from which the call is exempt.
     fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
 }
@@ -57,6 +69,14 @@ impl JointKind for InMemory {
     type Wait = Box<JointWait>;
 
     const DECIDES_SHADOWS: bool = false;
+
+    #[inline]
+    fn decide_at_once(
+        parts: &[Option<JointRequest<'_>>],
+        report: &mut dyn FnMut(usize, Decision),
+    ) -> Option<bool> {
+        decide_at_once(parts, report)
+    }
 
     #[inline]
     fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {

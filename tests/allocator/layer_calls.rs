@@ -162,7 +162,7 @@ fn what_else_costs_an_allocation() {
     assert_eq!(allocations(settled.responder(silent()), 200), 1, "what it is settled by");
     assert_eq!(allocations(bucket().shadow(&Shadow::new()).responder(silent()), 200), 0);
     let all = RateLimitLayer::new(Global, FixedWindow::new(MANY));
-    assert!(allocations(bucket().and(all).responder(silent()), 200) <= 2, "the locks of the two keys");
+    assert_eq!(allocations(bucket().and(all).responder(silent()), 200), 0);
 }
 
 #[test]

@@ -132,9 +132,16 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
             return Progress::Ready(Verdict::Rejected(Rejected::KeyError(error)));
         }
-        if parts.iter().all(Option::is_none) {
-            let nothing = parts.iter().map(|_| None).collect();
-            return Progress::Ready(self.admitted(infos, request, (nothing, Permit::default()), outcomes));
+        parts.iter().for_each(|_| outcomes.push(None));
+        let report = &mut |at, decision| outcomes[at] = Some(Outcome::new(decision, false));
+        match P::Kind::decide_at_once(&parts, report) {
+            Some(true) => {
+                let mut permit = Permit::default();
+                self.decide_shadows(infos, request, outcomes, &mut permit);
+                return Progress::Ready(Verdict::Admitted(permit));
+            }
+            Some(false) => return Progress::Ready(Verdict::Rejected(Rejected::Denied)),
+            None => outcomes.clear(),
         }
         Progress::Ready(match P::Kind::decide(parts) {
             JointOutcome::Admitted(decided) => self.admitted(infos, request, decided, outcomes),

@@ -107,7 +107,7 @@ impl PolicyInfo {
     /// Counts a call that had to wait for its decision, unless the store counts the calls. A call that was delayed is
     /// also counted as queued.
     pub(super) fn count_wait(&self, decision: &Decision) {
-        if !self.calls.is_by_shard() && !decision.delay().is_zero() {
+        if !self.calls.is_by_shard() && decision.is_delayed() {
             self.calls.add(CallOutcome::Queued);
         }
         self.count(decision, self.is_in_shadow());
@@ -138,7 +138,7 @@ impl PolicyInfo {
     pub(in crate::middleware) fn log_wait(&self, decision: &Decision) {
         self.observer.waited(self.name(), decision);
         #[cfg(feature = "metrics")]
-        if !decision.delay().is_zero() {
+        if decision.is_delayed() {
             crate::metrics::record_wait(self.name(), decision.delay());
         }
     }

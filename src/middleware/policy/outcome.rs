@@ -42,6 +42,12 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
+    /// Creates the outcome of a decision that needs nothing else until the response is made.
+    #[inline]
+    pub(in crate::middleware) fn new(decision: Decision, is_shadow: bool) -> Self {
+        Self { decision, is_shadow, reservation: Reservation::default(), details: None }
+    }
+
     /// Returns the quotas of the algorithm that decided the request. Empty if these are the quotas with which the
     /// policy was created.
     #[inline]
@@ -99,7 +105,7 @@ pub(in crate::middleware) fn record_decisions(
         let now = timeline.now();
         started.get_or_insert(now);
         let event = match (is_admitted, outcome.decision.is_allowed()) {
-            (true, _) if !outcome.decision.delay().is_zero() => Event::Released(outcome.borrowed()),
+            (true, _) if outcome.decision.is_delayed() => Event::Released(outcome.borrowed()),
             (true, _) => Event::Admitted,
             (false, false) => Event::Denied,
             // Another policy denied the request.
@@ -136,7 +142,7 @@ pub(in crate::middleware) fn record_end(
 /// precedence. Returns `None` if no policy has an outcome.
 pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
-        decision if decision.is_allowed() && !decision.delay().is_zero() => CallOutcome::Queued,
+        decision if decision.is_allowed() && decision.is_delayed() => CallOutcome::Queued,
         decision => CallOutcome::of(decision, outcome.is_shadow),
     };
     let rank = |outcome: &CallOutcome| match outcome {

@@ -5,15 +5,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
 
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::error::PolicyNameError;
 use crate::middleware::response::problem_json;
-use crate::middleware::response::structured_field;
+use crate::middleware::response::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
 
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
+
+/// The value of `Cache-Control` in rejections.
+pub(in crate::middleware) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`Algorithm::for_each_policy`].
 #[derive(Clone, Debug)]
@@ -93,9 +97,21 @@ pub(in crate::middleware) struct PolicyName {
     /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
     /// its store failed.
     pub(in crate::middleware) reduced: Bytes,
+    /// The header fields of a usual rejection by this limit. The values of `Retry-After` and `RateLimit` are empty.
+    pub(in crate::middleware) denied: HeaderMap,
 }
 
 impl PolicyName {
+    fn denied(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
+        fields.insert(CACHE_CONTROL, NO_STORE);
+        fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
+        fields.insert(RATELIMIT_POLICY, policy_field.clone());
+        fields.insert(RATELIMIT, HeaderValue::from_static(""));
+        fields
+    }
+
     pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, PolicyNameError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !printable || name.is_empty() || name.len() > MAX_LEN {
@@ -105,8 +121,10 @@ impl PolicyName {
     }
 
     fn printable(name: &str, policy: QuotaPolicy) -> Self {
+        let policy_field = structured_field::policy(name, policy);
         Self {
-            policy_field: structured_field::policy(name, policy),
+            denied: Self::denied(&policy_field),
+            policy_field,
             item: structured_field::item_start(name),
             exceeded: problem_json::quota_exceeded(&[name]),
             reduced: problem_json::reduced_capacity(&[name]),

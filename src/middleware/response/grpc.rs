@@ -37,14 +37,18 @@ enum Code {
 /// Returns the content type of the response to a gRPC request, or `None` if the request is not a gRPC request.
 pub(in crate::middleware) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
     let requested = headers.get(CONTENT_TYPE)?;
-    let kind = requested.as_bytes().to_ascii_lowercase();
-    let rest = kind.strip_prefix(b"application/grpc")?;
+    let rest = after_prefix(requested.as_bytes(), b"application/grpc")?;
     match rest {
-        // gRPC-Web clients require that the response has the content type of their request.
-        [b'-', b'w', b'e', b'b', ..] => Some(requested.clone()),
         [] | [b'+' | b';', ..] => Some(PLAIN),
-        _ => None,
+        // gRPC-Web clients require that the response has the content type of their request.
+        _ => after_prefix(rest, b"-web").map(|_| requested.clone()),
     }
+}
+
+/// Returns what follows `prefix` in `text`, in any case. Returns `None` if `text` does not begin with `prefix`.
+fn after_prefix<'a>(text: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = text.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
 /// Returns the content type of the rejection of a request with these header fields, or `None` if the rejection must not

@@ -7,8 +7,9 @@ use http::{HeaderMap, HeaderValue};
 
 use super::options::Options;
 use super::report::PolicyReport;
-use super::{retry_after, structured_field};
-use crate::middleware::formats::{self, Draft, RATELIMIT, RATELIMIT_POLICY};
+use super::retry_after;
+use super::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
+use crate::middleware::formats::{self, Draft};
 use crate::middleware::policy::policy_name::PolicyName;
 
 /// The waits that a rejection reports.
@@ -51,8 +52,12 @@ pub(in crate::middleware) fn add_fields(
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
     // The fields that are already present, collected before this function adds any field.
-    let lines = headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT));
-    let others: Vec<HeaderValue> = lines.cloned().collect();
+    let others: Vec<HeaderValue> = match headers.is_empty() {
+        true => Vec::new(),
+        false => {
+            headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect()
+        }
+    };
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };

@@ -15,6 +15,10 @@ use crate::middleware::response::{PolicyReport, Rejection};
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
+    /// `true` if the responses are the default ones.
+    #[doc(hidden)]
+    const IS_DEFAULT: bool;
+
     /// Returns the response. If the request is a `HEAD` request, the response has no body.
     #[doc(hidden)]
     fn answer(
@@ -42,6 +46,8 @@ const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=ut
 pub struct DefaultRejection;
 
 impl<B> RejectionResponse<B> for DefaultRejection {
+    const IS_DEFAULT: bool = true;
+
     fn answer(
         &self,
         rejection: &Rejection<'_>,
@@ -121,6 +127,8 @@ where
     F: Fn(&Rejection<'_>, &RequestHead<'_>) -> Response<T>,
     T: IntoRejectionBody<B>,
 {
+    const IS_DEFAULT: bool = false;
+
     fn answer(
         &self,
         rejection: &Rejection<'_>,

@@ -4,8 +4,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use crate::algorithm::{QuotaPolicy, QuotaUnit};
 use crate::decision::Decision;
 use crate::middleware::policy::info::PolicyInfo;
@@ -29,6 +27,15 @@ impl<'a> PolicyReport<'a> {
         // The index may be out of range with a custom algorithm.
         let names = &self.info.names;
         names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
+    }
+
+    /// Returns the name of a policy that callers see, and that has one limit with the quota for which the name was
+    /// made. Returns `None` for any other policy.
+    pub(in crate::middleware) fn sole_label(&self) -> Option<&'a PolicyName> {
+        match self.info.names.all() {
+            [label] if !self.is_hidden() && self.outcome.quotas().is_empty() => Some(label),
+            _ => None,
+        }
     }
 
     /// Returns whether the policy is hidden from callers. See [`hidden`](crate::middleware::RateLimitLayer::hidden).
@@ -91,7 +98,9 @@ impl<'a> PolicyReport<'a> {
 /// The reports of the policies that decided a request.
 pub(in crate::middleware) enum Reports<'a> {
     One(Option<PolicyReport<'a>>),
-    Many(SmallVec<[PolicyReport<'a>; 4]>),
+    /// The reports, and their number. The rest of the array repeats the first report.
+    Few([PolicyReport<'a>; 4], usize),
+    Many(Vec<PolicyReport<'a>>),
 }
 
 impl<'a> Deref for Reports<'a> {
@@ -101,13 +110,15 @@ impl<'a> Deref for Reports<'a> {
     fn deref(&self) -> &[PolicyReport<'a>] {
         match self {
             Self::One(report) => report.as_slice(),
+            Self::Few(reports, count) => &reports[..*count],
             Self::Many(reports) => reports,
         }
     }
 }
 
 /// Returns the reports of the policies that decided a request, without those in shadow mode.
-#[inline]
+// This function is inlined, so that responders that do not read the reports do not pay for them.
+#[inline(always)]
 pub(in crate::middleware) fn reports<'a>(
     infos: &'a [PolicyInfo],
     outcomes: &'a [Option<Outcome>],
@@ -115,12 +126,18 @@ pub(in crate::middleware) fn reports<'a>(
     let report = |(info, outcome): (&'a PolicyInfo, &'a Outcome)| {
         (!outcome.is_shadow).then(|| PolicyReport::new(info, outcome))
     };
-    match outcomes {
-        [_] => Reports::One(limited(infos, outcomes).find_map(report)),
-        _ => {
-            let mut reports = SmallVec::new();
-            limited(infos, outcomes).filter_map(report).for_each(|report| reports.push(report));
-            Reports::Many(reports)
-        }
+    if let [_] = outcomes {
+        return Reports::One(limited(infos, outcomes).find_map(report));
     }
+    let all = || limited(infos, outcomes).filter_map(report);
+    let Some(first) = all().next() else { return Reports::One(None) };
+    let (mut few, mut count) = ([first; 4], 0);
+    if outcomes.len() > few.len() {
+        return Reports::Many(all().collect());
+    }
+    for report in all() {
+        few[count] = report;
+        count += 1;
+    }
+    Reports::Few(few, count)
 }

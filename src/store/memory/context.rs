@@ -48,7 +48,7 @@ impl<A: Algorithm> MemoryContext<A> {
     }
 
     #[inline]
-    fn is_replaced(&self) -> bool {
+    pub(super) fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
     }
 

@@ -46,7 +46,9 @@ pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
 #[cfg(feature = "redis")]
 pub(crate) use multi::AnyAlgorithm;
-pub(crate) use multi::{AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
+pub(crate) use multi::{
+    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide, decide_at_once,
+};
 pub use on_full::OnFull;
 pub use wait::QueuedAcquire;
 

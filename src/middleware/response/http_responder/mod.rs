@@ -1,4 +1,5 @@
 mod respond;
+mod usual;
 
 use std::time::Duration;
 

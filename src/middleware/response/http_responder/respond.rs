@@ -4,6 +4,7 @@ use super::{HttpResponder, RETRY_AFTER_MS, is_followed};
 use crate::decision::Decision;
 use crate::middleware::body::{OuterBody, ResponseBody};
 use crate::middleware::drain::{self, Drain, UnreadBody};
+use crate::middleware::policy::policy_name::NO_STORE;
 use crate::middleware::policy::shadow::ShadowDenied;
 use crate::middleware::response::extensions::{Decisions, Rejected};
 use crate::middleware::response::grpc;
@@ -16,11 +17,9 @@ use crate::middleware::response::retry_after;
 use crate::middleware::response::{Rejection, Responder};
 use crate::store::Permit;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderValue, Request, Response};
+use http::{Request, Response};
 use std::cmp::Reverse;
 use std::time::Duration;
-
-const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 impl<ReqBody, ResBody, Err, F, D, B> Responder<Request<ReqBody>, Response<ResBody>, Err>
     for HttpResponder<F, D, B>
@@ -89,9 +88,15 @@ where
 
     fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
         let options = &self.options;
-        let waits = options.waits(&rejection);
         let grpc_type = grpc::response_content_type(request.headers(), options.grpc);
         let is_grpc = grpc_type.is_some();
+        if F::IS_DEFAULT
+            && !is_grpc
+            && let Some(usual) = self.usual(request, &rejection)
+        {
+            return Ok(usual);
+        }
+        let waits = options.waits(&rejection);
         let mut answer = match grpc_type {
             Some(content_type) => {
                 grpc::rejection(content_type, &rejection, waits.wait).map(|()| ResponseBody::empty())

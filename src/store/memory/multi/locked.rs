@@ -9,6 +9,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::JointRequest;
+use super::at_once::decide_with;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -46,6 +48,12 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
+    /// Decides a call, together with `others`. See [`decide_with`].
+    fn decide_at_once(
+        &self,
+        part: &JointRequest<'_>,
+        others: &mut dyn FnMut(bool) -> Option<bool>,
+    ) -> Option<(Decision, bool)>;
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
     /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
@@ -222,6 +230,14 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
 
     fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
         self.table.overflow_location(key)
+    }
+
+    fn decide_at_once(
+        &self,
+        part: &JointRequest<'_>,
+        others: &mut dyn FnMut(bool) -> Option<bool>,
+    ) -> Option<(Decision, bool)> {
+        decide_with(self, part, others)
     }
 
     fn lock(&self, location: Location) -> *const () {

@@ -8,6 +8,7 @@
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
 
+mod at_once;
 mod commit;
 mod few;
 mod lock_entries;
@@ -30,6 +31,7 @@ use crate::stats::{CallCounts, CallOutcome, Counted};
 use crate::store;
 use crate::sync::wake_all;
 
+pub(crate) use at_once::decide_at_once;
 pub(crate) use few::Few;
 pub(crate) use locked::AnyAlgorithm;
 pub(crate) use wait::{AllDecisions, Decided, JointWait};

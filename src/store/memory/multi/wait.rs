@@ -114,7 +114,7 @@ impl JointWait {
             let decision = decisions[decides?]?;
             let reserve = reserve.filter(|_| decision.is_allowed());
             let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
-            let borrowed = if decision.delay().is_zero() { 0 } else { borrows };
+            let borrowed = if decision.is_delayed() { borrows } else { 0 };
             Some(Decided { decision, algorithm, reservation, borrowed, is_shadow: false })
         };
         self.parts.drain(..).map(decided).collect()

@@ -1,0 +1,106 @@
+//! The most frequent rejection: a denial by a policy with one limit, with the default settings. Its header fields are
+//! built once for each policy, and copied. The names of fields are then not hashed for each response.
+
+use http::header::RETRY_AFTER;
+use http::{Method, Request, Response, StatusCode};
+
+use super::HttpResponder;
+use crate::middleware::accept::prefers_html;
+use crate::middleware::body::{OuterBody, ResponseBody};
+use crate::middleware::drain::announces_body;
+use crate::middleware::formats::Draft;
+use crate::middleware::response::Rejection;
+use crate::middleware::response::options::{BodyFormat, Options, SendHeaders};
+use crate::middleware::response::retry_after::{MAX_RETRY_AFTER, retry_after};
+use crate::middleware::response::structured_field::{self, RATELIMIT};
+
+impl Options {
+    /// Returns whether a usual rejection has all fields that these options ask for, and no others.
+    fn are_usual(&self) -> bool {
+        self.draft == Some(Draft::V11)
+            && self.legacy.is_none()
+            && self.custom.is_none()
+            && self.retry_after
+            && !self.retry_after_ms
+            && !self.insert_details
+            && self.jitter.is_zero()
+            && matches!(self.send_headers, SendHeaders::Always | SendHeaders::OnRejection)
+            && matches!(self.body, BodyFormat::ByAccept | BodyFormat::ProblemJson)
+    }
+}
+
+impl<F, D, B> HttpResponder<F, D, B> {
+    /// Returns the response to a rejected request that is not a gRPC request, if the rejection is a usual one.
+    #[inline]
+    pub(super) fn usual<ReqBody, ResBody>(
+        &self,
+        request: &Request<ReqBody>,
+        rejection: &Rejection<'_>,
+    ) -> Option<Response<B::Body>>
+    where
+        B: OuterBody<ResBody>,
+    {
+        let Rejection::Limited([report]) = rejection else { return None };
+        // A denial with a known wait is not one because of a closed limiter, a full table, or a cost above the limit.
+        let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
+        let label = report.sole_label()?;
+        let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());
+        let is_usual = self.options.are_usual() && !is_html && *request.method() != Method::HEAD;
+        if !is_usual || wait.is_zero() || announces_body(request) {
+            return None;
+        }
+        let mut headers = label.denied.clone();
+        for (name, value) in &mut headers {
+            if *name == RETRY_AFTER {
+                *value = retry_after(wait);
+            } else if *name == RATELIMIT {
+                let window = (!report.is_concurrent()).then_some(wait.min(MAX_RETRY_AFTER));
+                *value = structured_field::item(&label.item, report.decision().remaining(), window);
+            }
+        }
+        let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded.clone())));
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        *response.headers_mut() = headers;
+        Some(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::decision::Decision;
+    use crate::middleware::policy::info::PolicyInfo;
+    use crate::middleware::policy::outcome::Outcome;
+    use crate::middleware::response::Responder;
+    use crate::middleware::response::report::PolicyReport;
+    use crate::quota::Quota;
+
+    #[test]
+    fn a_usual_rejection_is_the_same_as_any_other() {
+        let info = PolicyInfo::new(&TokenBucket::new(Quota::per_minute(7)), Arc::default());
+        let usual = HttpResponder::new().max_reported_wait(std::time::Duration::from_secs(5_000));
+        // With this option, the response has an extension, and is not made from the prebuilt fields.
+        let other = usual.insert_details(true);
+        for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
+            for remaining in [0, 3] {
+                let outcome = Outcome::new(Decision::deny(7, remaining, Some(wait), wait), false);
+                let reports = [PolicyReport::new(&info, &outcome)];
+                let answer = |responder: HttpResponder| {
+                    let rejection = Rejection::Limited(&reports);
+                    let is_usual = responder.usual::<_, ()>(&Request::new(()), &rejection).is_some();
+                    let answer: Result<Response<ResponseBody<()>>, Infallible> =
+                        responder.reject(&Request::new(()), rejection);
+                    let (head, body) = answer.unwrap().into_parts();
+                    (is_usual, format!("{} {:?} {body:?}", head.status, head.headers))
+                };
+                let ((is_usual, response), (is_other_usual, expected)) = (answer(usual), answer(other));
+                assert!(is_usual && !is_other_usual);
+                assert_eq!(response, expected);
+            }
+        }
+    }
+}
