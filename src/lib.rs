@@ -106,6 +106,7 @@
 //!   error. It also logs as an error that its store fails. Some probable mistakes are logged as warnings, such as a
 //!   window whose quota has a burst. Requests that were queued or denied, or whose key is invalid, are logged at level
 //!   `debug`.
+//! - `tsc`: `clock::TscClock`, a clock that reads the time stamp counter, for faster checks.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -22,9 +22,28 @@
 //! clock.advance(Duration::from_millis(200));
 //! assert!(limiter.check("user:42").is_allowed());
 //! ```
+//!
+//! # What a reading costs
+//!
+//! A check reads the clock once, and this takes up to half of its time. These are the times of a reading on one virtual
+//! machine:
+//!
+//! | clock | time | deviation |
+//! |---|---|---|
+//! | tokio's, read directly: the default clock on Linux, if no crate in the build enables tokio's `test-util` | 17 ns | none |
+//! | tokio's: the default clock in all other cases | 18 ns | none |
+//! | the time stamp counter: `TscClock`, with the feature `tsc` | 9 ns | up to 0.1 % |
+//! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
+//!
+//! The default clock is the exact one. Its time is that of the timers, so a queued call is released when its timer ends.
+//! A [`retry_after`](crate::Decision::retry_after) holds by the clock that callers use. And it needs no calibration,
+//! which blocks the thread for milliseconds. A coarse clock would report each wait up to a tick too long, and would
+//! admit nothing between two ticks that the clock at the first tick does not admit.
 
 mod manual;
 mod monotonic;
+#[cfg(feature = "tsc")]
+mod tsc;
 mod wall;
 
 use std::fmt;
@@ -39,6 +58,8 @@ use pin_project_lite::pin_project;
 use self::monotonic::Monotonic;
 
 pub use manual::ManualClock;
+#[cfg(feature = "tsc")]
+pub use tsc::TscClock;
 pub(crate) use wall::since_epoch;
 
 /// A reading of a [`Clock`]: the nanoseconds since that clock's own zero.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
-use tower_throttle::clock::{AnyClock, Nanos};
+use tower_throttle::clock::{AnyClock, Nanos, TscClock};
 
 use super::{PEER, ours, print};
 use crate::check::{Quotas, Subject, governor, keys};
@@ -29,12 +29,15 @@ pub fn parts(rounds: usize) {
     let bucket = TokenBucket::new(Quotas::deep().ours);
     let (mut state, mut now) = (bucket.new_state(Nanos::ZERO, Nanos::ZERO), 0);
     let (spin, mutex) = (spin::mutex::SpinMutex::<_>::new(0), Mutex::new(0));
+    let (started, tsc) = (Instant::now(), AnyClock::from(TscClock::new()));
     let (limiter, peer) = (ours(TokenBucket::new(Quotas::deep().ours), 100_000), governor(Quotas::deep()));
     let rounds = Rounds::of(
         vec![
             timed(PEER, Box::new(move |_| Subject::check(&peer, &key).into())),
             timed("a whole check", Box::new(move |_| Subject::check(&limiter, &key).into())),
             timed("clock", Box::new(move |_| clock.now().0)),
+            timed("clock of std", Box::new(move |_| started.elapsed().as_nanos() as u64)),
+            timed("clock of the time stamp counter", Box::new(move |_| tsc.now().0)),
             timed("hash of std", Box::new(move |_| hash.hash_one(key))),
             timed(
                 "lock",
