@@ -62,6 +62,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         mut sent: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
         let At { link, keys } = at;
+        let mut lost = 0;
         loop {
             if found.is_late() {
                 return Ok(None);
@@ -74,15 +75,22 @@ impl<A: StoredAlgorithm> Flight<A> {
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, now);
                 let asked = link.now();
-                let swaps = [Swap { before: &found.text, after: &after, ttl }];
-                let swapped = link.swap(keys, not_after, &swaps).await?;
+                let swap = Swap { before: &found.text, after: &after, ttl };
+                let swapped = match self.shared.links.has_turns() {
+                    true => link.swap_in_turn(&self.key, not_after, swap, lost).await?,
+                    false => link.swap(keys, not_after, &[swap]).await?,
+                };
                 match swapped.verdict {
                     // A server that is out of memory can still delete keys, so a deletion does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
                     Verdict::Done => link.breaker.wrote(),
-                    // Another process has changed the state since it was read. The calls are decided again, from the
-                    // state in the reply.
+                    // Another process has changed the state since it was read, or it is the turn of another process.
+                    // The calls are decided again, from the state in the reply.
                     Verdict::Other => {
+                        if swapped.text == found.text {
+                            link.wait_for_turn().await;
+                        }
+                        lost += 1;
                         (found, sent) = (swapped, asked);
                         continue;
                     }

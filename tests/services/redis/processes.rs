@@ -7,7 +7,7 @@ use tower_throttle::algorithm::{FixedWindow, SlidingWindow, StoredAlgorithm, Tok
 use tower_throttle::store::redis::RedisStore;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisServer, Reply};
 
 const URL: &str = "TOWER_THROTTLE_TEST_REDIS";
 const KIND: &str = "TOWER_THROTTLE_TEST_KIND";
@@ -117,6 +117,22 @@ fn sum(kind: &str) -> u64 {
 #[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 fn no_call_of_four_processes_times_64_is_late_by_compare_and_set() {
     assert_eq!(sum("swaps"), 0, "calls failed");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_the_turn_of_another_process_until_it_expires() {
+    let server = RedisServer::start();
+    let store = crate::patient(&server).without_scripts().connect().await.unwrap();
+    let window = FixedWindow::new(Quota::per_day(5));
+    let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
+    server.call(&["PSETEX", "throttle:{a}:api:turn", "200", "other"]).ok();
+    let start = Instant::now();
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    assert!(start.elapsed() >= Duration::from_millis(190), "{:?}", start.elapsed());
+    assert_eq!(server.call(&["EXISTS", "throttle:{a}:api:turn"]), Reply::Integer(0));
+    let start = Instant::now();
+    assert!(limiter.check("b").await.unwrap().is_allowed());
+    assert!(start.elapsed() < Duration::from_secs(5), "a turn concerns one key");
 }
 
 #[test]
