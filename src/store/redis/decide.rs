@@ -62,22 +62,26 @@ impl<A: StoredAlgorithm> Flight<A> {
         mut sent: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
         let At { link, keys } = at;
-        let mut lost = 0;
+        let (has_turns, mut has_lost) = (self.shared.links.has_turns(), false);
         loop {
             if found.is_late() {
                 return Ok(None);
             }
             let (outcomes, mut state, must_write) = apply(plan, &found, batch)?;
             let now = found.now;
-            let after = state.write(plan, now).unwrap_or_default();
-            if !(must_write && after != found.text) {
+            let mut after = state.write(plan, now).unwrap_or_default();
+            if !must_write {
+                after.clone_from(&found.text);
+            }
+            // A process that has lost writes the state even if it is unchanged, so that its turn ends.
+            if after == found.text && !has_lost {
                 self.probe(at, plan, &mut state, &found, not_after).await;
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, now);
                 let asked = link.now();
                 let swap = Swap { before: &found.text, after: &after, ttl };
-                let swapped = match self.shared.links.has_turns() {
-                    true => link.swap_in_turn(&self.key, not_after, swap, lost).await?,
+                let swapped = match has_turns {
+                    true => link.swap_in_turn(&self.key, not_after, swap).await?,
                     false => link.swap(keys, not_after, &[swap]).await?,
                 };
                 match swapped.verdict {
@@ -90,8 +94,7 @@ impl<A: StoredAlgorithm> Flight<A> {
                         if swapped.text == found.text {
                             link.wait_for_turn().await;
                         }
-                        lost += 1;
-                        (found, sent) = (swapped, asked);
+                        (found, sent, has_lost) = (swapped, asked, has_turns);
                         continue;
                     }
                     Verdict::Late => return Ok(None),

@@ -96,15 +96,15 @@ return 'D' .. stamp
 ";
 
 /// Writes the state of the first key as [`SWAP`] does. The second key says whose turn it is. The fourth argument
-/// identifies this process. If the fifth is not 0, and it is nobody's turn, a process that cannot write takes the next
-/// turn, for at most that many milliseconds. During a turn, no other process writes.
+/// identifies this process. If this process cannot write, and it is nobody's turn, it takes the next turn, for at most the
+/// milliseconds of the fifth argument. During a turn, no other process writes.
 const SWAP_IN_TURN: &str = "\
 local s = c('GET', KEYS[1])
 if s == '' then return 'E' .. stamp end
 s = s or ''
 local turn = c('GET', KEYS[2])
 if s ~= ARGV[1] or turn and turn ~= ARGV[4] then
-  if not turn and ARGV[5] ~= '0' then c('PSETEX', KEYS[2], ARGV[5], ARGV[4]) end
+  if not turn then c('PSETEX', KEYS[2], ARGV[5], ARGV[4]) end
   return 'O' .. stamp .. s
 end
 if turn then c('DEL', KEYS[2]) end
