@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, StoredAlgorithm, TokenBucket};
-use tower_throttle::key::from_fn;
+use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::redis::{RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
@@ -62,7 +62,9 @@ pub fn run(rounds: usize) {
         setting.limiter("sliding counter", SlidingCounter::new(PLENTY)),
         setting.limiter("sliding window", SlidingWindow::new(PLENTY)),
         setting.layer("token bucket, through the layer"),
+        setting.joined("token bucket and fixed window, joined layers"),
         setting.one_key("token bucket, one key", &trips),
+        setting.throttle_kit(&server.url()),
     ];
     let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
     let efforts: Vec<_> = names.iter().map(|_| Rc::default()).collect();
@@ -204,6 +206,40 @@ impl Setting {
                 let request = Request::get(format!("/{}", keys[number % KEYS])).body(Body::empty());
                 let response = service.clone().oneshot(request.expect("a request"));
                 async move { assert_eq!(response.await.expect("a response").status(), 200) }
+            })
+        })
+    }
+
+    /// Two limits, one for each path and one for all.
+    fn joined(&self, name: &str) -> Contestant<'static> {
+        let setting = self.clone();
+        let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
+        let all = self.build("all", FixedWindow::new(PLENTY));
+        let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)))
+            .and(RateLimitLayer::with_limiter(Global, all));
+        let hello =
+            |_: Request<Body>| async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) };
+        let service = layer.layer(service_fn(hello));
+        Contestant::new(name, move || {
+            let (keys, service) = (Rc::clone(&setting.keys), service.clone());
+            setting.time(move |number| {
+                let request = Request::get(format!("/{}", keys[number % KEYS])).body(Body::empty());
+                let response = service.clone().oneshot(request.expect("a request"));
+                async move { assert_eq!(response.await.expect("a response").status(), 200) }
+            })
+        })
+    }
+
+    /// A bucket by a script with the time of the client. Its backend reports no failures.
+    fn throttle_kit(&self, url: &str) -> Contestant<'static> {
+        let backend = self.runtime.block_on(throttle_kit::RedisBackend::connect(url)).expect("a connection");
+        let quota = throttle_kit::Quota::from_parts(Duration::from_millis(1), 1_000_000);
+        let (setting, limiter) = (self.clone(), throttle_kit::RateLimiter::new(quota, backend));
+        Contestant::new("throttle-kit, a bucket", move || {
+            let (keys, limiter) = (Rc::clone(&setting.keys), limiter.clone());
+            setting.time(move |number| {
+                let (keys, limiter) = (Rc::clone(&keys), limiter.clone());
+                async move { assert!(limiter.check(&keys[number % KEYS]).await.allowed) }
             })
         })
     }

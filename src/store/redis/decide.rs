@@ -62,28 +62,39 @@ impl<A: StoredAlgorithm> Flight<A> {
         mut sent: Nanos,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
         let At { link, keys } = at;
+        let (has_turns, mut has_lost) = (self.shared.links.has_turns(), false);
         loop {
             if found.is_late() {
                 return Ok(None);
             }
             let (outcomes, mut state, must_write) = apply(plan, &found, batch)?;
             let now = found.now;
-            let after = state.write(plan, now).unwrap_or_default();
-            if !(must_write && after != found.text) {
+            let mut after = state.write(plan, now).unwrap_or_default();
+            if !must_write {
+                after.clone_from(&found.text);
+            }
+            // A process that has lost writes the state even if it is unchanged, so that its turn ends.
+            if after == found.text && !has_lost {
                 self.probe(at, plan, &mut state, &found, not_after).await;
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, now);
                 let asked = link.now();
-                let swaps = [Swap { before: &found.text, after: &after, ttl }];
-                let swapped = link.swap(keys, not_after, &swaps).await?;
+                let swap = Swap { before: &found.text, after: &after, ttl };
+                let swapped = match has_turns {
+                    true => link.swap_in_turn(&self.key, not_after, swap).await?,
+                    false => link.swap(keys, not_after, &[swap]).await?,
+                };
                 match swapped.verdict {
                     // A server that is out of memory can still delete keys, so a deletion does not close the breaker.
                     Verdict::Done if after.is_empty() => {}
                     Verdict::Done => link.breaker.wrote(),
-                    // Another process has changed the state since it was read. The calls are decided again, from the
-                    // state in the reply.
+                    // Another process has changed the state since it was read, or it is the turn of another process.
+                    // The calls are decided again, from the state in the reply.
                     Verdict::Other => {
-                        (found, sent) = (swapped, asked);
+                        if swapped.text == found.text {
+                            link.wait_for_turn().await;
+                        }
+                        (found, sent, has_lost) = (swapped, asked, has_turns);
                         continue;
                     }
                     Verdict::Late => return Ok(None),

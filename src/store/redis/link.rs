@@ -18,17 +18,21 @@ use super::scripts::{KeySteps, Script, TimeSource};
 use super::server_time::ServerTime;
 use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
+use crate::random::random_u64;
 
 pub(super) struct Link {
     connection: Box<dyn Connection>,
     /// The clock of this process, for deadlines. States contain only the server's time.
     clock: AnyClock,
-    deadline: Duration,
+    pub(super) deadline: Duration,
     time: ServerTime,
     pub(super) breaker: Breaker,
     pub(super) source: TimeSource,
     read: Script,
     swap: Script,
+    pub(super) swap_in_turn: Script,
+    /// A number that identifies this process among those that change a key.
+    pub(super) process: u64,
     /// The scripts of joint calls, by the limits of their keys.
     joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
@@ -73,6 +77,8 @@ impl Link {
             source,
             read: Script::read(source),
             swap: Script::swap(source),
+            swap_in_turn: Script::swap_in_turn(source),
+            process: random_u64(),
             joint: RwLock::default(),
             trips: AtomicU64::default(),
             late: AtomicU64::default(),

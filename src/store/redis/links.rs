@@ -104,6 +104,12 @@ impl Links {
         }
     }
 
+    /// Returns whether processes that change one key take turns. In a cluster, they do not: while a slot is being moved, a
+    /// script cannot use a second key that does not exist.
+    pub(super) fn has_turns(&self) -> bool {
+        matches!(self, Self::One(_))
+    }
+
     /// Returns whether one script can change both keys.
     pub(super) fn has_one_slot(&self, key: &str, other: &str) -> bool {
         matches!(self, Self::One(_)) || slot(key) == slot(other)

@@ -21,7 +21,8 @@
 //! admit exactly the calls that one process would admit. The exceptions are below. Times are those of the server's
 //! clock, in microseconds. For most algorithms, a script on the server decides a call in one round trip. For the
 //! others, one round trip reads the state, and a second writes the new state. If another process has changed the state
-//! between these two round trips, the call is decided again:
+//! between these two round trips, the call is decided again. A process to which this happens takes the next
+//! turn, in a key of its own that exists for at most 100 ms (not in a cluster):
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -97,6 +98,7 @@ mod states;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod wait_queue;
 mod waiting;
 

@@ -98,6 +98,23 @@ end
 return 'D' .. stamp
 ";
 
+/// Writes the state of the first key as [`SWAP`] does. The second key says whose turn it is. The fourth argument
+/// identifies this process. If this process cannot write, and it is nobody's turn, it takes the next turn, for at most the
+/// milliseconds of the fifth argument. During a turn, no other process writes.
+const SWAP_IN_TURN: &str = "\
+local s = c('GET', KEYS[1])
+if s == '' then return 'E' .. stamp end
+s = s or ''
+local turn = c('GET', KEYS[2])
+if s ~= ARGV[1] or turn and turn ~= ARGV[4] then
+  if not turn then c('PSETEX', KEYS[2], ARGV[5], ARGV[4]) end
+  return 'O' .. stamp .. s
+end
+if turn then c('DEL', KEYS[2]) end
+if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
+return 'D' .. stamp
+";
+
 /// The number of local variables for each key, apart from those of its steps.
 const KEY_LOCALS: usize = 2;
 
@@ -124,6 +141,12 @@ impl Script {
     /// Creates the script that writes a state if no other process has changed it.
     pub(super) fn swap(source: TimeSource) -> Self {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
+    }
+
+    /// Creates the script that writes a state if no other process has changed it, and if it is not the turn of another
+    /// process.
+    pub(super) fn swap_in_turn(source: TimeSource) -> Self {
+        Self::new(format!("{}{SWAP_IN_TURN}", source.head()))
     }
 
     /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually there is one key. A joint call has several keys, and is charged to

@@ -7,7 +7,7 @@ use tower_throttle::algorithm::{FixedWindow, SlidingWindow, StoredAlgorithm, Tok
 use tower_throttle::store::redis::RedisStore;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisServer, Reply};
 
 const URL: &str = "TOWER_THROTTLE_TEST_REDIS";
 const KIND: &str = "TOWER_THROTTLE_TEST_KIND";
@@ -117,6 +117,43 @@ fn sum(kind: &str) -> u64 {
 #[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
 fn no_call_of_four_processes_times_64_is_late_by_compare_and_set() {
     assert_eq!(sum("swaps"), 0, "calls failed");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_the_turn_of_another_process_until_it_expires() {
+    let server = RedisServer::start();
+    let store = crate::patient(&server).without_scripts().connect().await.unwrap();
+    let window = FixedWindow::new(Quota::per_day(5));
+    let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
+    server.call(&["PSETEX", "throttle:{a}:api:turn", "200", "other"]).ok();
+    let start = Instant::now();
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    assert!(start.elapsed() >= Duration::from_millis(190), "{:?}", start.elapsed());
+    assert_eq!(
+        server.call(&["EXISTS", "throttle:{a}:api:turn"]),
+        Reply::Integer(0),
+        "its own turn has ended"
+    );
+}
+
+#[tokio::test]
+async fn a_process_that_need_not_write_any_more_ends_its_turn() {
+    let server = RedisServer::start();
+    let mut limiters = Vec::new();
+    for _ in 0..2 {
+        let store = crate::patient(&server).without_scripts().remember_denials(Duration::ZERO);
+        let window = FixedWindow::new(Quota::per_day(5));
+        let builder = RateLimiter::builder(window).name("api").store(store.connect().await.unwrap());
+        limiters.push(builder.build().unwrap());
+    }
+    for key in 0..200 {
+        let key = format!("key-{key}");
+        // Both read the same state. One of them takes all units, so the other has nothing to write.
+        let (first, second) = tokio::join!(limiters[0].check_n(&*key, 5), limiters[1].check_n(&*key, 5));
+        assert!(first.unwrap().is_allowed() != second.unwrap().is_allowed());
+        let turn = format!("throttle:{{{key}}}:api:turn");
+        assert_eq!(server.call(&["EXISTS", &turn]), Reply::Integer(0), "{key}");
+    }
 }
 
 #[test]

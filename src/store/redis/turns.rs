@@ -1,0 +1,39 @@
+//! The turns of processes that change one key by reading and writing its state.
+//!
+//! Without turns, a process whose answers take longer than those of the others would never be the first to write, and its
+//! calls would be late. So a process that was not the first takes the next turn, unless another process has it already. A turn
+//! is a key of its own, which expires.
+
+use super::answer::Answer;
+use super::error::RedisError;
+use super::link::{Keys, Link, Swap};
+use crate::clock::Nanos;
+
+/// The maximum time of a turn, in milliseconds. It is short, because no other process writes while a process that has its
+/// turn has ended.
+const MAX_TURN: u64 = 100;
+
+impl Link {
+    /// Makes the change of a key as [`swap`](Self::swap) does, unless it is the turn of another process. If another process
+    /// has changed the value first, this process takes the next turn.
+    pub(super) async fn swap_in_turn(
+        &self,
+        key: &str,
+        not_after: Nanos,
+        Swap { before, after, ttl }: Swap<'_>,
+    ) -> Result<Answer, RedisError> {
+        let turn = format!("{key}:turn");
+        let turn_millis = (self.deadline.as_millis() as u64 / 2).clamp(1, MAX_TURN);
+        let keys = Keys { texts: &[key, &turn], is_asking: false };
+        self.eval(&self.swap_in_turn, keys, not_after, |command| {
+            command.word(before).word(after).number(ttl).number(self.process).number(turn_millis);
+        })
+        .await
+    }
+
+    /// Waits for a moment while another process has its turn.
+    pub(super) async fn wait_for_turn(&self) {
+        let pause = Nanos::from(self.deadline).0 / 64;
+        self.sleep_until(self.now().saturating_add(pause)).await;
+    }
+}
