@@ -3,8 +3,11 @@
 mod build;
 mod equality;
 mod format;
+mod standing;
 
 use std::time::Duration;
+
+pub(crate) use standing::StandingDenial;
 
 /// The result of one call.
 ///
