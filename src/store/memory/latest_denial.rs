@@ -43,7 +43,10 @@ impl LatestDenial {
         let (known, at) = (self.key.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
         let denial = self.denial.each_ref().map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        if sequence % 2 > 0 || self.sequence.load(Ordering::Relaxed) != sequence || known != key.word() {
+        if !sequence.is_multiple_of(2)
+            || self.sequence.load(Ordering::Relaxed) != sequence
+            || known != key.word()
+        {
             return None;
         }
         let age = now.0.checked_sub(at).filter(|age| *age < MAX_AGE)?;
