@@ -6,6 +6,7 @@
 mod real {
     pub(crate) use std::hash::RandomState;
     pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
+    pub(crate) use std::thread_local;
 
     use std::hint::spin_loop;
     use std::thread;
@@ -71,6 +72,7 @@ mod real {
     use std::hash::{BuildHasherDefault, DefaultHasher};
 
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
+    pub(crate) use shuttle::thread_local;
 
     pub(crate) type SpinGuard<'a, T> = MutexGuard<'a, T>;
 

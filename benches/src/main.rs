@@ -36,15 +36,17 @@ sections: check, layer, server, store (check by table size, threads, memory and 
           exact; needs valgrind), verify (fails if they are above their bounds), and redis (limits in Redis, to PING; needs
           redis-server). The first three if none is named.
     --quick    a tenth of the rounds
+    --markdown of store: also a table of all rows, and their picture in benches/store.svg
     --help     this text";
 
 fn main() {
     let mut sections = Vec::new();
-    let mut quick = false;
+    let (mut quick, mut markdown) = (false, false);
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => quick = true,
+            "--markdown" => markdown = true,
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "store" | "count" | "verify" | "redis" => sections.push(argument),
             // `count` starts this under valgrind, with a subject and the number of rounds.
@@ -67,7 +69,7 @@ fn main() {
                 router::run(2 * rounds);
             }
             "server" => server::run(rounds / 2),
-            "store" => store::run(rounds / 9),
+            "store" => store::run(rounds / 9, markdown),
             #[cfg(feature = "redis")]
             "redis" => redis::run(rounds / 5),
             #[cfg(not(feature = "redis"))]

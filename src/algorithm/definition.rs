@@ -34,6 +34,12 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [`release`](Algorithm::release) once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
+    /// `true` if a denial of a call of cost 1 stands until its `retry_after` has passed, whatever calls are made until
+    /// then. At each instant until then, [`check`](Algorithm::check) must return the same denial, except that the times
+    /// in the denial are shorter by the time that has passed. And it must change nothing in the state but the time. If
+    /// `true`, a store may deny such calls without calling `check`.
+    const DENIALS_STAND: bool = false;
+
     /// Returns the state of a new key at `now`.
     ///
     /// The limiter was created at `created_at`, and the key has been idle since then.

@@ -154,6 +154,8 @@ impl FixedWindow {
 impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
+    const DENIALS_STAND: bool = true;
+
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> FixedWindowState {
         FixedWindowState { last: now, age: 0, count: 0 }
     }

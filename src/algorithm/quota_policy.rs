@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::rate::Rate;
+use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::quota::Quota;
 
@@ -84,16 +85,22 @@ impl QuotaPolicy {
     /// unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
+        self.effective_nanos(decision).map(Duration::from_nanos)
+    }
+
+    /// Returns the [effective window](QuotaPolicy::effective_window) in nanoseconds.
+    #[inline]
+    pub(crate) fn effective_nanos(&self, decision: &Decision) -> Option<u64> {
         if !decision.is_allowed() {
-            return decision.retry_after();
+            return decision.retry_nanos();
         }
         match (decision.next(), self.unit, self.rate) {
             // The time until the end of a lockout, the time until the next unit, or the window of one of several
             // limits.
-            (Some(next), _, _) => Some(Duration::from_nanos(next)),
+            (Some(next), _, _) => Some(next),
             (None, QuotaUnit::ConcurrentRequests, _) => None,
-            (None, _, Some(rate)) => Some(Duration::from_nanos(rate.time(decision.remaining()))),
-            (None, _, None) => Some(decision.reset_after().min(self.window)),
+            (None, _, Some(rate)) => Some(rate.time(decision.remaining())),
+            (None, _, None) => Some(decision.reset_nanos().min(Nanos::from(self.window).0)),
         }
     }
 }

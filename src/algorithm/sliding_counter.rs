@@ -173,6 +173,8 @@ impl SlidingCounter {
 impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
+    const DENIALS_STAND: bool = true;
+
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingCounterState {
         SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }
     }

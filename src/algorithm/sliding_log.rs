@@ -200,6 +200,7 @@ impl Algorithm for SlidingLog {
     type State = SlidingLogState;
 
     const UNDO_BY_COPY: bool = false;
+    const DENIALS_STAND: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingLogState {
         SlidingLogState { last: now, time: 0, total: 0, base: 0, hits: VecDeque::new() }

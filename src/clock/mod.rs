@@ -101,6 +101,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;
 
+    /// Returns whether no reading is before an earlier one. If `true`, a limiter in memory may deny a call without
+    /// recording the reading, so a later reading that is before this one is not noticed. `false` by default.
+    fn is_monotonic(&self) -> bool {
+        false
+    }
+
     /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
     ///
     /// The future may end early or late, because the limiter reads the clock again when the future has ended. If the
@@ -128,6 +134,15 @@ impl AnyClock {
         match &self.0 {
             Kind::Tokio(clock) => clock.now(),
             Kind::Other(clock) => clock.now(),
+        }
+    }
+
+    /// Returns whether no reading is before an earlier one. See [`Clock::is_monotonic`].
+    #[inline]
+    pub(crate) fn is_monotonic(&self) -> bool {
+        match &self.0 {
+            Kind::Tokio(_) => true,
+            Kind::Other(clock) => clock.is_monotonic(),
         }
     }
 

@@ -72,6 +72,11 @@ impl Clock for TscClock {
         self.unix.saturating_add(self.counter.delta_as_nanos(self.started, self.counter.raw()))
     }
 
+    /// Returns `true`, although the counters of two processors may differ by some nanoseconds.
+    fn is_monotonic(&self) -> bool {
+        true
+    }
+
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let left = deadline.saturating_since(self.now());
         Box::pin(tokio::time::sleep(Duration::from_nanos(left)))

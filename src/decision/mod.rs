@@ -3,8 +3,11 @@
 mod build;
 mod equality;
 mod format;
+mod standing;
 
 use std::time::Duration;
+
+pub(crate) use standing::StandingDenial;
 
 /// The result of one call.
 ///
@@ -156,9 +159,18 @@ impl Decision {
     /// necessary.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
+        match self.retry_nanos() {
+            Some(nanos) => Some(Duration::from_nanos(nanos)),
+            None => None,
+        }
+    }
+
+    /// Returns the [`retry_after`](Decision::retry_after) in nanoseconds.
+    #[inline]
+    pub(crate) const fn retry_nanos(&self) -> Option<u64> {
         match self.has(ALLOWED) || self.wait == NEVER {
             true => None,
-            false => Some(self.span(self.wait)),
+            false => Some(self.nanos(self.wait)),
         }
     }
 
@@ -167,7 +179,13 @@ impl Decision {
     /// is zero, because it is unknown when calls in progress end.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.span(self.reset)
+        Duration::from_nanos(self.reset_nanos())
+    }
+
+    /// Returns the [`reset_after`](Decision::reset_after) in nanoseconds.
+    #[inline]
+    pub(crate) const fn reset_nanos(&self) -> u64 {
+        self.nanos(self.reset)
     }
 
     /// Returns the time for which the call was queued. Returns zero if the call was not queued.
@@ -193,10 +211,7 @@ impl Decision {
         }
     }
 
-    const fn span(&self, grains: u64) -> Duration {
-        Duration::from_nanos(self.nanos(grains))
-    }
-
+    #[inline]
     const fn nanos(&self, grains: u64) -> u64 {
         grains.div_ceil(self.grains)
     }

@@ -96,8 +96,9 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | the maximum number of calls in progress | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
-    /// With state in memory, the work is linear in the number of keys that are kept: a few milliseconds for 100,000
-    /// keys. One 64th of the keys is locked at a time.
+    /// With state in memory, the work is linear in the number of keys that are kept. A million keys of a
+    /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. The keys of one part of
+    /// the [table](crate::store::MemoryStore#memory) are locked at a time, about 1,500 of these keys for 60 microseconds.
     ///
     /// An algorithm of another type needs another limiter:
     ///

@@ -1,8 +1,9 @@
 //! The counters of calls.
 //!
 //! A limiter in memory counts most calls while the key's shard is locked, in a cell of that shard. So a plain load and
-//! a plain store are enough, without an atomic read-modify-write. Calls that are counted without that lock are added
-//! atomically, in a cell of their own.
+//! a plain store are enough, without an atomic read-modify-write. A call that is denied without the lock is counted in
+//! a cell of its thread, by a plain load and a plain store as well. All other calls are added atomically, in a cell of
+//! their own.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
+use super::thread_number::{THREADS, thread_number};
 use crate::decision::Decision;
 
 /// Counters on cache lines of their own.
@@ -17,18 +19,30 @@ use crate::decision::Decision;
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
+impl Cell {
+    /// Counts a call while no other thread counts in this cell.
+    #[inline]
+    fn add_alone(&self, outcome: CallOutcome) {
+        let counter = &self.0[outcome as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
 /// The counters of one policy, or of the calls that are made to a limiter without a layer.
 #[derive(Debug, Default)]
 pub struct CallCounts {
     /// One cell for each shard of a store in memory. Empty if the layer counts the calls, and not the store.
     by_shard: Box<[Cell]>,
+    /// One cell for each number of a thread, if the store counts the calls.
+    by_thread: Box<[Cell]>,
     rest: Cell,
 }
 
 impl CallCounts {
     /// Creates counters in which a store counts calls while one of its `shards` is locked.
     pub(crate) fn by_shard(shards: usize) -> Self {
-        Self { by_shard: (0..shards).map(|_| Cell::default()).collect(), ..Self::default() }
+        let cells = |count| (0..count).map(|_| Cell::default()).collect();
+        Self { by_shard: cells(shards), by_thread: cells(THREADS), rest: Cell::default() }
     }
 
     /// Returns whether the store counts the calls itself.
@@ -40,8 +54,15 @@ impl CallCounts {
     /// Counts a call while its shard is locked, so that no other thread counts in the cell.
     #[inline]
     pub(crate) fn add_locked(&self, shard: usize, outcome: CallOutcome) {
-        let counter = &self.by_shard[shard].0[outcome as usize];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.by_shard[shard].add_alone(outcome);
+    }
+
+    /// Counts a call in the cell of this thread, if the thread has one. No lock is needed. Returns whether the call was
+    /// counted.
+    #[inline]
+    pub(crate) fn add_by_thread(&self, outcome: CallOutcome) -> bool {
+        let cell = thread_number().and_then(|number| self.by_thread.get(number));
+        cell.inspect(|cell| cell.add_alone(outcome)).is_some()
     }
 
     /// Counts a call. No lock is needed.
@@ -50,7 +71,7 @@ impl CallCounts {
     }
 
     fn totals(&self) -> [u64; OUTCOMES] {
-        let cells = || self.by_shard.iter().chain([&self.rest]);
+        let cells = || self.by_shard.iter().chain(&self.by_thread).chain([&self.rest]);
         from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
     }
 

@@ -18,6 +18,7 @@ mod outcome;
 mod policy;
 mod ring;
 mod slice;
+mod thread_number;
 mod timeline;
 mod top_keys;
 

@@ -3,6 +3,7 @@
 mod call_counts;
 mod cancel_safety;
 mod concurrency_limit;
+mod denials;
 mod flood;
 mod idle_then_burst;
 mod multi_key_threads;

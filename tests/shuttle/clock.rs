@@ -70,6 +70,10 @@ impl<const RINGS: bool> Clock for Timer<RINGS> {
         self.0.lock().unwrap().now
     }
 
+    fn is_monotonic(&self) -> bool {
+        true
+    }
+
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let id = {
             let mut alarms = self.0.lock().unwrap();

@@ -20,6 +20,7 @@
 mod schedules;
 
 use schedules::clock::{Mute, Strict};
+use schedules::denials::{a_unit_comes_back, two_keys_are_denied};
 use schedules::explorer::{explore, in_one_shard, keys};
 use schedules::models::{
     Act, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay, slots_come_meanwhile,
@@ -78,6 +79,16 @@ fn concurrent_operations_count_units_exactly() {
     explore(|| another_thread_interferes::<Mute>(Act::Reset));
     explore(|| another_thread_interferes::<Mute>(Act::Replace));
     explore(|| another_thread_interferes::<ManualClock>(Act::Replace));
+}
+
+#[test]
+fn a_denial_that_is_read_without_a_lock_is_one_that_stands() {
+    explore(|| a_unit_comes_back(Act::Nothing));
+    explore(|| a_unit_comes_back(Act::Refund));
+    explore(|| a_unit_comes_back(Act::Reset));
+    explore(|| a_unit_comes_back(Act::Replace));
+    let [one, alike, _] = keys();
+    explore(move || two_keys_are_denied([one, alike]));
 }
 
 #[test]

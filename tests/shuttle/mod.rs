@@ -1,6 +1,7 @@
 //! Models of concurrent operations on a limiter, and all that they need.
 
 pub(crate) mod clock;
+pub(crate) mod denials;
 pub(crate) mod explorer;
 pub(crate) mod harness;
 pub(crate) mod models;

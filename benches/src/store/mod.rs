@@ -3,6 +3,8 @@
 
 mod parts;
 mod peers;
+mod report;
+mod tables;
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -15,13 +17,15 @@ use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
 };
+use tower_throttle::clock::TscClock;
 
 use self::parts::{parts, waits};
 use self::peers::{Bare, Map, fast_governor};
+use self::report::Report;
+use self::tables::{bytes, first_seen, replace};
 use crate::check::{FEW, PLENTY, Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::random::Random;
-use crate::{alloc, table};
 
 const MILLION: usize = 1_000_000;
 const PEER: &str = "governor";
@@ -75,6 +79,10 @@ fn ours<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).max_keys(max_keys).build()
 }
 
+fn by_tsc<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(TscClock::new()).max_keys(max_keys).build()
+}
+
 /// The quotas of a row: so high that nothing is refused, or used up before the row is measured.
 struct Row<'a> {
     keys: &'a [IpAddr],
@@ -120,6 +128,7 @@ impl Row<'_> {
             self.contestant("DashMap, foldhash, plain states", map),
             self.contestant("bare table", Bare::new(max, burst)),
             self.contestant("TokenBucket", ours(TokenBucket::new(deep.ours), max)),
+            self.contestant("TokenBucket, time stamp counter", by_tsc(TokenBucket::new(deep.ours), max)),
             self.contestant("FixedWindow", ours(FixedWindow::new(window.ours), max)),
             self.contestant("SlidingCounter", ours(SlidingCounter::new(window.ours), max)),
             self.contestant("SlidingWindow", ours(SlidingWindow::new(window.ours), max)),
@@ -133,24 +142,11 @@ impl Row<'_> {
     }
 }
 
-fn print(title: &str, rounds: &Rounds) {
-    let row = |name: &String| {
-        let (low, high) = rounds.quartiles(name, PEER);
-        vec![
-            name.clone(),
-            table::ratio(rounds.ratio(name, PEER)),
-            format!("{} to {}", table::ratio(low), table::ratio(high)),
-        ]
-    };
-    let rows: Vec<_> = rounds.names().iter().map(row).collect();
-    table::print(title, &["", "ratio to governor", "quartiles"], &rows);
-}
-
-pub fn run(rounds: usize) {
+/// Prints all tables. If `summary`, also prints a table of all rows, and draws its picture.
+pub fn run(rounds: usize, summary: bool) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.first().map(|core| core_affinity::set_for_current(*core));
-    let rounds = rounds.max(3);
-    let keys = keys(MILLION);
+    let (rounds, keys, mut report) = (rounds.max(3), keys(MILLION), Report::default());
     for (name, count, calls, skewed) in [
         ("one key", 1, 200_000, false),
         ("100,000 keys", 100_000, 200_000, false),
@@ -165,73 +161,26 @@ pub fn run(rounds: usize) {
             let row = Row { keys: &keys[..count], order: &order, apart, admitted };
             let kind = if apart { "one after another" } else { "tight" };
             let result = if admitted { "admitted" } else { "refused" };
-            print(&format!("{name}, {kind}, {result}"), &row.rounds(rounds));
+            report.add(&format!("{name}, {kind}, {result}"), &row.rounds(rounds));
         }
     }
-    print("a million first-seen keys", &first_seen(&keys, rounds));
+    report.add("a million first-seen keys", &first_seen(&keys, keys.len(), rounds));
+    report.add("a million keys into a full table of 100,000", &first_seen(&keys, 100_000, rounds));
     bytes(&keys);
     if let [first, second, ..] = cores[..] {
         for (count, admitted) in [(1, true), (1, false), (100_000, true)] {
             let row = Row { keys: &keys[..count], order: &uniform(count, 200_000), apart: false, admitted };
             let result = if admitted { "admitted" } else { "refused" };
-            print(
-                &format!("two threads, {count} keys, {result} (time)"),
-                &two_threads(&row, [first, second], rounds),
-            );
+            let title = format!("two threads, {count} keys, {result} (time)");
+            report.add(&title, &two_threads(&row, [first, second], rounds));
         }
     }
+    replace(&keys);
     parts(rounds);
     waits();
-}
-
-/// Inserts all keys into a new limiter, and into one that is full of other keys.
-fn first_seen(keys: &[IpAddr], rounds: usize) -> Rounds {
-    fn insert<S: Subject>(subject: &S, keys: &[IpAddr]) -> Duration {
-        let started = Instant::now();
-        keys.iter().for_each(|key| assert!(subject.check(key)));
-        started.elapsed()
+    if summary {
+        report.finish();
     }
-    let (deep, window) = (Quotas::deep(), Quotas::per_hour(PLENTY));
-    let full = ours(TokenBucket::new(deep.ours), 100_000);
-    let mut shift = 0;
-    let contestants = vec![
-        Contestant::new(PEER, move || insert(&governor(deep), keys)),
-        Contestant::new("governor, foldhash", move || insert(&fast_governor(deep), keys)),
-        Contestant::new("bare table", move || insert(&Bare::new(keys.len(), PLENTY.into()), keys)),
-        Contestant::new("TokenBucket", move || insert(&ours(TokenBucket::new(deep.ours), keys.len()), keys)),
-        Contestant::new("FixedWindow", move || {
-            insert(&ours(FixedWindow::new(window.ours), keys.len()), keys)
-        }),
-        Contestant::new("SlidingWindow", move || {
-            insert(&ours(SlidingWindow::new(window.ours), keys.len()), keys)
-        }),
-        Contestant::new("TokenBucket, full table of 100,000", move || {
-            // The keys of the round before are gone, but the last hundred thousand of them.
-            shift = (shift + 100_000) % keys.len();
-            insert(&full, &keys[shift..]) + insert(&full, &keys[..shift])
-        }),
-    ];
-    Rounds::of(contestants, rounds.min(9))
-}
-
-/// Prints the live bytes per key of a full table.
-fn bytes(keys: &[IpAddr]) {
-    let (deep, window, max) = (Quotas::deep(), Quotas::per_hour(PLENTY), keys.len());
-    fn held<S: Subject>(create: impl FnOnce() -> S, keys: &[IpAddr]) -> String {
-        let before = alloc::live();
-        let subject = create();
-        keys.iter().for_each(|key| assert!(subject.check(key)));
-        format!("{:.1}", (alloc::live() - before) as f64 / keys.len() as f64)
-    }
-    let rows = [
-        (PEER, held(|| governor(deep), keys)),
-        ("TokenBucket", held(|| ours(TokenBucket::new(deep.ours), max), keys)),
-        ("FixedWindow", held(|| ours(FixedWindow::new(window.ours), max), keys)),
-        ("SlidingCounter", held(|| ours(SlidingCounter::new(window.ours), max), keys)),
-        ("SlidingWindow", held(|| ours(SlidingWindow::new(window.ours), max), keys)),
-    ];
-    let rows = rows.map(|(name, bytes)| vec![name.to_owned(), bytes]);
-    table::print("live bytes per key, of a million keys in a table for a million", &["", "bytes"], &rows);
 }
 
 fn two_threads(row: &Row<'_>, cores: [core_affinity::CoreId; 2], rounds: usize) -> Rounds {
@@ -265,6 +214,7 @@ fn two_threads(row: &Row<'_>, cores: [core_affinity::CoreId; 2], rounds: usize) 
         contestant(row, PEER, governor(deep), cores),
         contestant(row, "governor, foldhash", fast_governor(deep), cores),
         contestant(row, "TokenBucket", ours(TokenBucket::new(deep.ours), max), cores),
+        contestant(row, "TokenBucket, time stamp counter", by_tsc(TokenBucket::new(deep.ours), max), cores),
         contestant(row, "FixedWindow", ours(FixedWindow::new(window.ours), max), cores),
     ];
     Rounds::of(contestants, rounds.min(9))

@@ -10,7 +10,8 @@ use std::time::Instant;
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::{AnyClock, Nanos, TscClock};
 
-use super::{PEER, ours, print};
+use super::report::print;
+use super::{PEER, ours};
 use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;

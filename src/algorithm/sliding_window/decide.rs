@@ -10,6 +10,7 @@ impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
     const UNDO_BY_COPY: bool = false;
+    const DENIALS_STAND: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
         self.empty(now)

@@ -11,6 +11,7 @@ impl Algorithm for TokenBucket {
     type State = TokenBucketState;
 
     const ADDS_UP: bool = true;
+    const DENIALS_STAND: bool = true;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
         let used = if self.empty { self.burst() } else { 0 };

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use super::charge::{Held, MemoryCharge};
 use super::fingerprint::Fingerprint;
+use super::shard::Shard;
 use super::{KeyId, MemoryStore, QueuedAcquire};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::queue::{Arrival, Enqueued, Fate, QueueView};
 use crate::stats::{CallCounts, CallOutcome, Counted, StoreStats};
 use crate::store::{Acquired, Attempt, Reservation, Store};
+use crate::sync::SpinGuard;
 
 impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Key = KeyId;
@@ -37,11 +39,15 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
         let (context, table) = (&self.context, &self.context.table);
         let now = table.clock.now();
         let index = table.keys.index(key);
-        let mut shard = table.keys.lock_at(index);
-        let existing = if A::NEEDS_RELEASE { None } else { table.existing(&mut shard, key, &call, now) };
+        let shard = table.keys.at(index);
+        if let Some(denial) = table.standing_denial(shard, key, &call, now) {
+            return Acquired::Ready(denial, Reservation::default());
+        }
+        let mut locked = table.lock_for(shard, &call);
+        let existing = if A::NEEDS_RELEASE { None } else { table.existing(&mut locked, key, &call, now) };
         let Some((algorithm, state, now)) = existing else {
-            drop(shard);
-            return self.acquire_slow(key, call);
+            shard.denial.remove();
+            return self.acquire_slow(locked, key, call, now);
         };
         let queue = algorithm.queue_config();
         let may_wait = call.may_wait || queue.is_some_and(|queue| queue.holds_requests());
@@ -52,28 +58,36 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
                 match view.decide(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
                     Fate::Waits | Fate::Full => {
-                        drop(shard);
-                        return self.acquire_slow(key, call);
+                        shard.denial.remove();
+                        return self.acquire_slow(locked, key, call, now);
                     }
                 }
             }
         };
         table.count(index, &call, &decision);
+        table.keep_denial(shard, key, &call, now, algorithm, &decision);
         if !call.reserves || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());
         }
         let charged_at = algorithm.last_update(state);
-        drop(shard);
+        drop(locked);
         Acquired::Ready(decision, MemoryCharge::new(context, key, &call, charged_at).into())
     }
 }
 
 impl<A: Algorithm> MemoryStore<A> {
+    /// Decides or queues a call that is not decided by the state of its key alone. The shard of the key is locked.
     #[cold]
-    fn acquire_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+    fn acquire_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
         let index = context.table.keys.index(key);
-        let outcome = context.decide(key, call, |mut entry, now| {
+        let outcome = context.decide_locked(shard, key, call, Some(now), |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));

@@ -3,6 +3,7 @@ use std::task::Waker;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, HashSeed};
+use super::shard::Shard;
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -11,7 +12,7 @@ use crate::queue::PollTurn;
 use crate::stats::{CallOutcome, Counted};
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{PoisonError, RwLock};
+use crate::sync::{PoisonError, RwLock, SpinGuard};
 
 /// The data that the clones of a store share.
 #[derive(Debug)]
@@ -62,9 +63,16 @@ impl<A: Algorithm> MemoryContext<A> {
         result
     }
 
+    /// Decides a call that [`existing`](Table::existing) does not decide. The shard of the key is locked.
     #[cold]
-    pub(super) fn check_slow(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        let checked = self.decide(key, call, |mut entry, now| {
+    pub(super) fn check_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Decision {
+        let checked = self.decide_locked(shard, key, call, Some(now), |mut entry, now| {
             let decision = entry.check(now, call.cost);
             self.table.count(self.table.keys.index(key), &call, &decision);
             decision
@@ -80,13 +88,26 @@ impl<A: Algorithm> MemoryContext<A> {
         call: Attempt<'_, A>,
         decide: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        match call.cost {
-            0 => {
-                self.table.sweep_for_peek(key);
-                Some(self.table.peek_entry(key, call.algorithm, decide))
-            }
-            _ => self.table.with_entry(key, call.algorithm, decide),
+        self.decide_locked(self.table.keys.lock(key), key, call, None, decide)
+    }
+
+    /// Like [`decide`](MemoryContext::decide), with the shard of the key, which is locked. `now` is a clock reading from
+    /// before the shard was locked, if there is one.
+    #[inline]
+    pub(super) fn decide_locked<R>(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Option<Nanos>,
+        decide: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
+        if call.cost > 0 {
+            return self.table.with_locked_entry(shard, key, call.algorithm, now, decide);
         }
+        drop(shard);
+        self.table.sweep_for_peek(key);
+        Some(self.table.peek_entry(key, call.algorithm, decide))
     }
 
     /// Denies a call for whose key there is no room.

@@ -73,6 +73,12 @@ impl Fingerprint {
         self.0.get() as usize
     }
 
+    /// Returns the fingerprint as a word, which is not 0.
+    #[inline]
+    pub(super) fn word(self) -> u64 {
+        self.0.get()
+    }
+
     #[cfg(test)]
     pub(super) fn of_slot(slot: u64, rest: u64) -> Self {
         Self(HAS_KEY | rest << 33 | slot)

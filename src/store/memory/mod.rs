@@ -8,12 +8,14 @@ mod context;
 mod count;
 mod entry;
 mod fingerprint;
+mod latest_denial;
 mod location;
 mod maintenance;
 mod multi;
 mod on_full;
 mod placement;
 mod preview;
+mod repeated_denial;
 mod room;
 mod shard;
 mod siphash;
@@ -168,13 +170,18 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let table = &self.context.table;
         let now = table.clock.now();
         let index = table.keys.index(key);
-        let mut shard = table.keys.lock_at(index);
-        let Some((algorithm, state, now)) = table.existing(&mut shard, key, &call, now) else {
-            drop(shard);
-            return self.context.check_slow(key, call);
+        let shard = table.keys.at(index);
+        if let Some(denial) = table.standing_denial(shard, key, &call, now) {
+            return denial;
+        }
+        let mut locked = table.lock_for(shard, &call);
+        let Some((algorithm, state, now)) = table.existing(&mut locked, key, &call, now) else {
+            shard.denial.remove();
+            return self.context.check_slow(locked, key, call, now);
         };
         let decision = algorithm.check(state, now, call.cost);
         table.count(index, &call, &decision);
+        table.keep_denial(shard, key, &call, now, algorithm, &decision);
         decision
     }
 

@@ -86,12 +86,12 @@ impl<K: Copy> LeastUsed<K> {
     ///
     /// A key at its limit comes last if its last call is much more recent than those of most sampled keys. Otherwise, a
     /// flood of keys that are locked out would evict such a key again and again, although calls with the key continue.
-    pub(super) fn in_order(mut self) -> impl Iterator<Item = Sampled<K>> {
+    pub(super) fn in_order(&mut self) -> impl Iterator<Item = Sampled<K>> {
         self.sampled.sort_by_key(|sampled| sampled.idle);
         let median = self.sampled.get(self.sampled.len() / 2).map_or(0, |sampled| sampled.idle);
         let is_active = |sampled: &Sampled<K>| sampled.usage.is_full() && sampled.idle < median / 4;
         self.sampled.sort_by_key(|sampled| (is_active(sampled), sampled.usage, Reverse(sampled.idle)));
-        self.sampled.into_iter()
+        self.sampled.iter().copied()
     }
 }
 

@@ -5,11 +5,10 @@ use std::mem;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::on_full::OnFull;
-use super::shard::Shard;
+use super::shard::{LockedShard, Shard};
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
-use crate::sync::SpinLock;
 
 /// The result of [`Table::insert_if_absent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +22,7 @@ pub(super) enum Settled {
 
 impl<A: Algorithm> Table<A> {
     /// Returns the shard at a location: the shard of a key with its own place, or the shard of a shared bucket.
-    pub(super) fn shard(&self, location: Location) -> &SpinLock<Shard<A>> {
+    pub(super) fn shard(&self, location: Location) -> &LockedShard<A> {
         match location {
             Location::Own(key) => self.keys.of(key),
             Location::Shared(bucket) => self.shared.of(bucket),

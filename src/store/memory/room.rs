@@ -61,7 +61,8 @@ impl<A: Algorithm> Table<A> {
             return Some(place);
         }
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
-        let (freed, sample) = self.sweep(shard, evicts, keep, now);
+        let mut sample = LeastUsed::new();
+        let freed = self.sweep(shard, evicts.then_some(&mut sample), keep, now);
         if let Some(place) = freed.or_else(|| self.try_reserve()) {
             return Some(place);
         }
@@ -82,26 +83,36 @@ impl<A: Algorithm> Table<A> {
             self.clean_shared();
             let now = self.clock.now();
             shard.due += SWEEP_PER_INSERT;
-            let _freed = self.sweep(&mut shard, false, &[], now);
+            let _freed = self.sweep(&mut shard, None, &[], now);
         }
     }
 
-    /// Examines a few slots, removes keys that are fresh, and samples those that may be evicted.
+    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may be
+    /// evicted.
     fn sweep(
         &self,
         shard: &mut Shard<A>,
-        evicts: bool,
+        mut sample: Option<&mut LeastUsed<Fingerprint>>,
         keep: &[Fingerprint],
         now: Nanos,
-    ) -> (Option<Place<'_>>, LeastUsed<Fingerprint>) {
-        let (mut freed, mut sample) = (None, LeastUsed::new());
+    ) -> Option<Place<'_>> {
+        let mut freed = None;
         let due = mem::take(&mut shard.due);
-        for look in 0..shard.slots.slot_count().min(MAX_LOOKS) {
+        let most = shard.slots.slot_count().min(MAX_LOOKS);
+        let mut look = 0;
+        while look < most {
             let full = freed.is_none() && self.len() >= self.max_keys;
-            let enough = match (full, evicts) {
-                (false, _) => look >= due,
-                (true, false) => look >= SWEEP_WHEN_FULL,
-                (true, true) => sample.is_complete(),
+            if !full {
+                // Most keys are in use, and stay.
+                let Shard { config, slots, .. } = &mut *shard;
+                let retention = self.retention.load(Ordering::Relaxed);
+                let idle = |state: &A::State| now.saturating_since(config.algorithm.last_update(state));
+                look += slots.skip_while(due.min(most).saturating_sub(look), |state| idle(state) < retention);
+            }
+            let enough = match &sample {
+                _ if !full => look >= due,
+                None => look >= SWEEP_WHEN_FULL,
+                Some(sample) => sample.is_complete(),
             };
             if enough {
                 break;
@@ -113,24 +124,26 @@ impl<A: Algorithm> Table<A> {
                     // All places but the first are released here.
                     freed.get_or_insert(Place(&self.len));
                 }
-                Look::Evictable(sampled) if evicts => sample.offer(sampled),
-                Look::Evictable(_) | Look::Kept => {}
+                Look::Evictable(sampled) => sample.iter_mut().for_each(|sample| sample.offer(sampled)),
+                Look::Kept => {}
             }
+            look += 1;
         }
-        (freed, sample)
+        freed
     }
 
     /// Examines the next slot.
+    #[inline(always)]
     fn look(&self, shard: &mut Shard<A>, full: bool, keep: &[Fingerprint], now: Nanos) -> Look {
         let Shard { config, slots, queues, .. } = shard;
         let algorithm = &config.algorithm;
         let Some((key, state)) = slots.examine_next() else { return Look::Kept };
-        if queues.contains_key(&key) || keep.contains(&key) {
-            return Look::Kept;
-        }
         let idle = now.saturating_since(algorithm.last_update(state));
         let may_go = full || idle >= self.retention.load(Ordering::Relaxed);
-        if may_go && algorithm.is_fresh(state, now) && self.may_forget(config, now) {
+        if !may_go || queues.contains_key(&key) || keep.contains(&key) {
+            return Look::Kept;
+        }
+        if algorithm.is_fresh(state, now) && self.may_forget(config, now) {
             return Look::Fresh;
         }
         match full && algorithm.in_flight(state) == 0 {

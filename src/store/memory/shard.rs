@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
+use super::latest_denial::LatestDenial;
 use super::slots::Slots;
 use crate::algorithm::Algorithm;
 use crate::queue::Queue;
@@ -69,13 +70,34 @@ pub(super) struct ShardConfig<A: Algorithm> {
 
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
-    shards: Box<[CachePadded<SpinLock<Shard<A>>>]>,
+    shards: Box<[LockedShard<A>]>,
 }
 
-/// A value on cache lines of its own, so that locking one shard does not slow down calls on its neighbours.
+/// A shard and its lock, on cache lines of their own, so that locking one shard does not slow down calls on its
+/// neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
-struct CachePadded<T>(T);
+pub(super) struct LockedShard<A: Algorithm> {
+    shard: SpinLock<Shard<A>>,
+    /// The latest denial by which later calls can be denied. It is written while the shard is locked.
+    pub(super) denial: LatestDenial,
+}
+
+impl<A: Algorithm> LockedShard<A> {
+    /// Locks the shard, and removes its latest denial, because any decision may change.
+    #[inline]
+    pub(super) fn lock(&self) -> SpinGuard<'_, Shard<A>> {
+        let shard = self.shard.lock();
+        self.denial.remove();
+        shard
+    }
+
+    /// Locks the shard for a call that changes no decision on a call that was denied before.
+    #[inline]
+    pub(super) fn lock_and_keep_denial(&self) -> SpinGuard<'_, Shard<A>> {
+        self.shard.lock()
+    }
+}
 
 impl<A: Algorithm> Shards<A> {
     pub(super) fn new(count: usize, algorithm: &A) -> Self {
@@ -83,12 +105,8 @@ impl<A: Algorithm> Shards<A> {
         let config = Arc::new(config);
         let shard = |_| {
             let queues = HashMap::with_hasher(IdentityBuildHasher);
-            CachePadded(SpinLock::new(Shard {
-                config: Arc::clone(&config),
-                slots: Slots::new(),
-                queues,
-                due: 0,
-            }))
+            let shard = Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0 };
+            LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
         };
         Self { shards: (0..count).map(shard).collect() }
     }
@@ -99,16 +117,16 @@ impl<A: Algorithm> Shards<A> {
         key.shard(self.shards.len())
     }
 
-    /// Returns the lock of the key's shard.
+    /// Returns the key's shard.
     #[inline]
-    pub(super) fn of(&self, key: Fingerprint) -> &SpinLock<Shard<A>> {
-        &self.shards[self.index(key)].0
+    pub(super) fn of(&self, key: Fingerprint) -> &LockedShard<A> {
+        self.at(self.index(key))
     }
 
-    /// Locks the shard at `index`.
+    /// Returns the shard at `index`.
     #[inline]
-    pub(super) fn lock_at(&self, index: usize) -> SpinGuard<'_, Shard<A>> {
-        self.shards[index].0.lock()
+    pub(super) fn at(&self, index: usize) -> &LockedShard<A> {
+        &self.shards[index]
     }
 
     #[inline]
@@ -117,7 +135,7 @@ impl<A: Algorithm> Shards<A> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
-        self.shards.iter().map(|shard| shard.0.lock())
+        self.shards.iter().map(LockedShard::lock)
     }
 }
 

@@ -85,6 +85,18 @@ impl<S> Slots<S> {
         self.slots[at].as_mut().map(|slot| (slot.key, &mut slot.state))
     }
 
+    /// Advances the cursor by at most `max` slots, while they are vacant, or `skips` returns `true` for their states.
+    /// Returns the number of these slots.
+    pub(super) fn skip_while(&mut self, max: usize, skips: impl Fn(&S) -> bool) -> usize {
+        for skipped in 0..max {
+            if self.slots[self.cursor].as_ref().is_some_and(|slot| !skips(&slot.state)) {
+                return skipped;
+            }
+            self.cursor = self.next(self.cursor);
+        }
+        max
+    }
+
     /// Removes the key that was examined last. Another key may move up to its slot, so that slot is examined next.
     pub(super) fn remove_examined(&mut self) {
         self.cursor = self.cursor.wrapping_sub(1) & (self.slots.len() - 1);

@@ -106,8 +106,23 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
+        self.with_locked_entry(self.keys.lock(key), key, algorithm, None, change)
+    }
+
+    /// Like [`with_entry`](Table::with_entry), with the shard of the key, which is locked. `now` is a clock reading from
+    /// before the shard was locked, if there is one. It serves for a new key, which has no later reading.
+    #[inline]
+    pub(super) fn with_locked_entry<R>(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        algorithm: Option<&A>,
+        now: Option<Nanos>,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
         let mut wake = Wakers::default();
-        let mut shard = self.keys.lock(key);
+        // The lock is released before the wakers are woken.
+        let mut shard = shard;
         let Shard { config, slots, queues, .. } = &mut *shard;
         match slots.get_mut(key) {
             Some(state) => {
@@ -115,7 +130,8 @@ impl<A: Algorithm> Table<A> {
                 Some(change(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now))
             }
             None => {
-                let result = self.with_new_entry(shard, key, algorithm, &mut wake, change);
+                let now = now.unwrap_or_else(|| self.clock.now());
+                let result = self.with_new_entry(shard, key, algorithm, now, &mut wake, change);
                 self.counters.warn_if_full(self.max_keys);
                 result
             }
@@ -143,17 +159,16 @@ impl<A: Algorithm> Table<A> {
         Some(change(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now))
     }
 
-    #[cold]
     fn with_new_entry<R>(
         &self,
         mut shard: SpinGuard<'_, Shard<A>>,
         key: Fingerprint,
         algorithm: Option<&A>,
+        now: Nanos,
         wake: &mut Vec<Waker>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         self.clean_shared();
-        let now = self.clock.now();
         // If the algorithm panics, the place is released.
         let place = self.make_room(&mut shard, &[], now).filter(|_| !self.must_use_shared(key));
         let Shard { config, slots, queues, .. } = &mut *shard;

@@ -3,8 +3,6 @@
 #[cfg(feature = "redis")]
 mod stored;
 
-use std::time::Duration;
-
 use crate::algorithm::clock_step::earliest_slot;
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, SharedPermit, Usage};
 use crate::clock::Nanos;
@@ -18,7 +16,7 @@ struct Combined {
     remaining: u64,
     reset: u64,
     /// The [effective window](QuotaPolicy::effective_window) of the reported limit.
-    window: Option<Duration>,
+    window: Option<u64>,
     /// `true` if one of the limits can never admit the call.
     never: bool,
 }
@@ -26,12 +24,13 @@ struct Combined {
 impl Combined {
     /// Adds the `decision` of one more member, which has `limits` limits. `window` is the effective window of the limit
     /// that `decision` reports.
-    fn and(mut self, decision: Decision, (limits, window): (usize, Option<Duration>)) -> Self {
+    #[inline]
+    fn and(mut self, decision: Decision, (limits, window): (usize, Option<u64>)) -> Self {
         let index = self.limits + decision.limit_index();
         let decision = decision.with_index(index);
         self.limits += limits;
         self.never |= decision.never_fits();
-        self.reset = self.reset.max(nanos(decision.reset_after()));
+        self.reset = self.reset.max(decision.reset_nanos());
         self.remaining = self.reported.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
         if self.reported.is_none_or(|reported| urgency(&decision, window) > urgency(&reported, self.window)) {
             (self.reported, self.window) = (Some(decision), window);
@@ -39,18 +38,14 @@ impl Combined {
         self
     }
 
+    #[inline]
     fn decision(self) -> Decision {
         let Some(reported) = self.reported else { unreachable!("a tuple has at least two limits") };
         let decision = match reported.is_allowed() {
             true => Decision::allow(reported.limit(), self.remaining, self.reset)
-                .with_window(self.window.map_or(0, nanos)),
-            false => Decision::deny(
-                reported.limit(),
-                self.remaining,
-                reported.retry_after().map(nanos),
-                self.reset,
-            )
-            .with_unknown_wait(!self.never),
+                .with_window(self.window.unwrap_or(0)),
+            false => Decision::deny(reported.limit(), self.remaining, reported.retry_nanos(), self.reset)
+                .with_unknown_wait(!self.never),
         };
         decision.with_index(reported.limit_index())
     }
@@ -60,27 +55,22 @@ impl Combined {
 /// the denial with the longest wait, where a denial without a `retry_after` has the longest wait of all. Without a
 /// denial, it is the admission with the fewest units left. Of admissions with equally many units left, it is the
 /// admission with the longest effective window.
-fn urgency(decision: &Decision, window: Option<Duration>) -> (bool, u64, u64) {
-    let window = window.map_or(u64::MAX, nanos);
+#[inline]
+fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
     match decision.is_allowed() {
-        false => (true, decision.retry_after().map_or(u64::MAX, nanos), 0),
-        true => (false, u64::MAX - decision.remaining(), window),
+        false => (true, decision.retry_nanos().unwrap_or(u64::MAX), 0),
+        true => (false, u64::MAX - decision.remaining(), window.unwrap_or(u64::MAX)),
     }
 }
 
-/// Converts a duration of a decision to nanoseconds. The result fits into a `u64`, since the duration was computed from
-/// a `u64`.
-fn nanos(span: Duration) -> u64 {
-    Nanos::from(span).0
-}
-
-/// Returns how many limits a member has, and the effective window of the limit that `decision` reports.
-fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<Duration>) {
+/// Returns how many limits a member has, and the effective window, in nanoseconds, of the limit that `decision` reports.
+#[inline]
+fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<u64>) {
     let (mut limits, mut window) = (0, None);
     algorithm.for_each_policy(&mut |policy| {
         // A custom algorithm may have returned an index out of range. The first limit is used for such an index.
         if limits == 0 || limits == decision.limit_index() {
-            window = policy.effective_window(decision);
+            window = policy.effective_nanos(decision);
         }
         limits += 1;
     });
@@ -180,6 +170,7 @@ macro_rules! tuple {
                 self.0.policy()
             }
 
+            #[inline]
             fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
                 $(self.$at.for_each_policy(f);)+
             }
@@ -256,6 +247,8 @@ tuple!(A 0 B 1 C 2 D 3 E 4);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
     use crate::quota::Quota;
 

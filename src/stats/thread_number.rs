@@ -1,0 +1,69 @@
+//! Small numbers of threads, so that each thread counts in a cell of its own.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::sync::thread_local;
+
+/// The number of threads that can have a number at the same time.
+pub(super) const THREADS: usize = u64::BITS as usize;
+
+/// The numbers that threads have, as bits. A number is returned and taken under this lock, so the thread that takes it
+/// sees all that the thread before it has counted.
+static TAKEN: Mutex<u64> = Mutex::new(0);
+
+thread_local! {
+    static NUMBER: Option<ThreadNumber> = ThreadNumber::take();
+}
+
+struct ThreadNumber(u32);
+
+impl ThreadNumber {
+    /// Takes the lowest number that no thread has.
+    fn take() -> Option<Self> {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = taken.trailing_ones();
+        *taken |= 1_u64.checked_shl(number)?;
+        Some(Self(number))
+    }
+}
+
+impl Drop for ThreadNumber {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.0);
+    }
+}
+
+/// Returns a number below [`THREADS`] that no other thread has. Returns `None` if so many threads had numbers when this
+/// thread first asked for one, and while the thread ends.
+#[inline]
+pub(super) fn thread_number() -> Option<usize> {
+    NUMBER.try_with(|number| number.as_ref().map(|number| number.0 as usize)).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::thread;
+
+    #[test]
+    fn no_two_threads_have_the_same_number_at_the_same_time() {
+        for _ in 0..2 {
+            let ready = Barrier::new(100);
+            let ask = || {
+                let number = thread_number();
+                assert_eq!(thread_number(), number);
+                ready.wait();
+                number
+            };
+            let mut numbers: Vec<_> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+            });
+            // Threads of other tests have numbers as well.
+            assert!(numbers.len() > 32 && numbers.iter().all(|number| *number < THREADS), "{numbers:?}");
+            numbers.sort_unstable();
+            assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+        }
+    }
+}

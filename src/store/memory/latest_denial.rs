@@ -1,0 +1,150 @@
+//! The latest denial of a shard, which is read without the lock of the shard.
+//!
+//! Callers that are denied often try again at once. Their calls would all lock the shard of their key only to be denied
+//! again. Until the `retry_after` of a denial has passed, no call can change the decision on a call of cost 1, if the
+//! algorithm [promises that](crate::algorithm::Algorithm::DENIALS_STAND). What can change it are refunds, resets,
+//! replacements and the like. All of these lock the shard, and each lock that is not taken for a check removes the denial
+//! first.
+//!
+//! The denial is protected by a sequence number, which is odd while the words are written. A reader reads the number,
+//! the words, and the number again. If both numbers are the same and even, the words belong together.
+
+use super::fingerprint::Fingerprint;
+use crate::clock::Nanos;
+use crate::decision::{Decision, StandingDenial};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// The time for which a denial is read without a lock, in nanoseconds. A locked call records that the key is in use, so
+/// that a key with frequent calls is not the first to be evicted.
+const MAX_AGE: u64 = 100_000;
+
+/// The latest denial of a shard, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct LatestDenial {
+    sequence: AtomicU64,
+    /// The fingerprint of the denied key. 0 if there is no denial.
+    key: AtomicU64,
+    /// The clock reading of the denial.
+    at: AtomicU64,
+    denial: [AtomicU64; StandingDenial::WORDS],
+    /// The fingerprint of the key that was denied last while the shard was locked.
+    last_denied: AtomicU64,
+}
+
+impl LatestDenial {
+    /// Returns the decision on a plain call of `key` at `now`, if the latest denial was one of `key` and still stands.
+    #[inline]
+    pub(super) fn standing(&self, key: Fingerprint, now: Nanos) -> Option<Decision> {
+        if self.key.load(Ordering::Relaxed) != key.word() {
+            return None;
+        }
+        let sequence = self.sequence.load(Ordering::Acquire);
+        let (known, at) = (self.key.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
+        let denial = self.denial.each_ref().map(|word| word.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        if !sequence.is_multiple_of(2)
+            || self.sequence.load(Ordering::Relaxed) != sequence
+            || known != key.word()
+        {
+            return None;
+        }
+        let age = now.0.checked_sub(at).filter(|age| *age < MAX_AGE)?;
+        StandingDenial(denial).after(age)
+    }
+
+    /// Keeps the decision on a plain call of `key`, if it is a denial that can be read later. The shard is locked.
+    ///
+    /// A key must be denied twice in a row to replace the denial of another key, and that denial must be too old to be
+    /// read. Otherwise the denials of many keys would replace each other, and would seldom be read.
+    #[inline]
+    pub(super) fn keep(&self, key: Fingerprint, now: Nanos, decision: &Decision) {
+        let (known, key) = (self.key.load(Ordering::Relaxed), key.word());
+        if known != key {
+            let age = now.0.saturating_sub(self.at.load(Ordering::Relaxed));
+            let is_repeated = self.last_denied.load(Ordering::Relaxed) == key;
+            self.last_denied.store(key, Ordering::Relaxed);
+            if !is_repeated || known > 0 && age < MAX_AGE {
+                return;
+            }
+        }
+        if let Some(StandingDenial(denial)) = decision.standing() {
+            self.write(key, now, denial);
+        }
+    }
+
+    /// Removes the denial. The shard is locked.
+    #[inline]
+    pub(super) fn remove(&self) {
+        if self.key.load(Ordering::Relaxed) > 0 {
+            self.write(0, Nanos::ZERO, [0; StandingDenial::WORDS]);
+        }
+    }
+
+    fn write(&self, key: u64, now: Nanos, denial: [u64; StandingDenial::WORDS]) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        // Whoever reads one of the words below also reads the odd number, or a later one.
+        fence(Ordering::Release);
+        self.key.store(key, Ordering::Relaxed);
+        self.at.store(now.0, Ordering::Relaxed);
+        for (word, value) in self.denial.iter().zip(denial) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+    use crate::quota::Quota;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    /// Makes the calls, and compares each denial with the decision after `later`, for which the state is not changed.
+    fn compare<A: Algorithm>(algorithm: A, calls: &[(u64, u64, u64)]) {
+        const { assert!(A::DENIALS_STAND) }
+        let mut now = Nanos(1_000_000);
+        let mut state = algorithm.new_state(Nanos::ZERO, now);
+        for (pause, cost, later) in calls {
+            now = now.saturating_add(*pause);
+            let _ = algorithm.check(&mut state, now, *cost);
+            let denial = algorithm.check(&mut state, now, 1);
+            if denial.is_allowed() {
+                assert_eq!(denial.standing(), None);
+                continue;
+            }
+            let words = denial.standing().expect("a denial of cost 1 with a wait");
+            let wait = denial.retry_after().map(|wait| Nanos::from(wait).0).unwrap_or_default();
+            for later in [0, 1, *later, later % wait.max(1), wait - 1, wait, wait + 1] {
+                let mut seen = state.clone();
+                let decision = algorithm.check(&mut seen, now.saturating_add(later), 1);
+                let read = words.after(later);
+                assert_eq!(read.is_some(), !decision.is_allowed(), "{algorithm:?}: {denial:?} after {later}");
+                assert!(read.is_none_or(|read| read == decision), "{read:?}, not {decision:?}");
+                // A second call on the same state shows whether the denial has changed anything but the time.
+                let at = now.saturating_add(later + 7);
+                let both = [seen, state.clone()].map(|mut state| algorithm.check(&mut state, at, 1));
+                assert!(decision.is_allowed() || both[0] == both[1], "{algorithm:?}: {both:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_denial_stands_until_its_wait_has_passed(
+            (limit, period) in (1..6_u64, 1..50_u64),
+            calls in prop::collection::vec((0..30_u64, 0..4_u64, 0..60_u64), 1..40),
+        ) {
+            let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
+            compare(TokenBucket::new(quota.burst(3)), &calls);
+            compare(FixedWindow::new(quota), &calls);
+            compare(FixedWindow::new(quota).aligned(), &calls);
+            compare(SlidingWindow::new(quota), &calls);
+            compare(SlidingCounter::new(quota), &calls);
+            compare(SlidingLog::new(quota), &calls);
+        }
+    }
+}
