@@ -138,6 +138,11 @@ impl Held {
         !is_served
     }
 
+    /// Returns whether the first call that waits for a trip has expired, so that the task is not driven.
+    pub(super) fn is_stuck(&self, now: Nanos) -> bool {
+        self.lock().calls.front().is_some_and(|call| call.deadline <= now)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,8 +185,9 @@ impl State {
         self.refund = self.refund.saturating_add(units);
     }
 
-    /// Returns what the task does at `now`. If `is_closed`, it returns all units and ends.
-    pub(super) fn next(&mut self, rules: &Rules, is_closed: bool, now: Nanos) -> Step {
+    /// Returns what the task does at `now`. If `is_brief`, the task leases no units, returns those that are left, and
+    /// ends.
+    pub(super) fn next(&mut self, rules: &Rules, is_brief: bool, now: Nanos) -> Step {
         let (mut calls, mut costs, mut refund) = (Vec::new(), Vec::new(), self.refund);
         while calls.len() < MAX_BATCH {
             let Some(call) = self.calls.pop_front() else { break };
@@ -207,7 +213,7 @@ impl State {
         let mut want = self.left;
         if calls.is_empty() {
             let end = self.asked.map_or(now, |asked| asked.saturating_add(HOLD));
-            if now < end && !is_closed {
+            if now < end && !is_brief {
                 return Step::Wait(end);
             }
             if self.granted == 0 && refund == 0 {
@@ -225,7 +231,7 @@ impl State {
             want = self.size.saturating_sub(costs.iter().sum());
         }
         self.is_asking = true;
-        let ask = Ask { unspent: self.left, refund, costs, want: if is_closed { 0 } else { want } };
+        let ask = Ask { unspent: self.left, refund, costs, want: if is_brief { 0 } else { want } };
         Step::Trip(Trip { calls, ask, lease: self.lease, refund: std::mem::take(&mut self.refund) })
     }
 
@@ -251,7 +257,10 @@ impl State {
         let mut decisions = decisions.into_iter();
         for call in trip.calls {
             let decision = match call.action {
-                Action::Check => decisions.next().unwrap_or(bucket.allow(level, now, granted)),
+                Action::Check => match decisions.next() {
+                    Some(decision) => decision,
+                    None => unreachable!("each cost has a decision"),
+                },
                 Action::Peek if call.cost <= granted => bucket.allow(level, now, granted),
                 Action::Peek => bucket.peek(bucket.after_return(level, granted, granted), now, call.cost),
                 Action::Refund => bucket.allow(level, now, granted),

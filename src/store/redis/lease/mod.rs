@@ -51,9 +51,74 @@ pub struct LeasedLimit {
 /// When the last clone of the limiter is dropped, its tasks return the units that were not spent.
 struct Owner(Arc<Shared>);
 
-impl WithLeases {
-    pub(super) fn new(store: RedisStore, units: u64) -> Self {
-        Self { store, units }
+impl RedisStore {
+    /// Returns a store whose limiters take up to `units` units of a key at once, and spend them without further trips:
+    /// a *lease*.
+    ///
+    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for `units`
+    /// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many
+    /// in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases
+    /// get smaller while few units are left.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::store::redis::RedisStore;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+    /// let bucket = TokenBucket::new(Quota::per_second(1_000).burst(200));
+    /// let limiter = RateLimiter::builder(bucket).name("api").store(redis.lease(10)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Guarantees
+    ///
+    /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
+    /// bucket would admit, because other processes hold the units: at most `units` for each process. A process returns
+    /// the units that it has not spent one second after it has leased them, or when the limiter is dropped, if its
+    /// runtime still runs. If a process ends without returning units, or a reply is lost, these units count as spent.
+    /// They are refilled from the first trip of any process that is made three seconds after they were leased.
+    ///
+    /// This requires that the server's clock is not set forward, and that the process is not suspended together with
+    /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end, and
+    /// at most the units of the leases are admitted too many.
+    ///
+    /// The methods of a limiter keep their meaning, except:
+    ///
+    /// | method | with leases |
+    /// |---|---|
+    /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
+    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold |
+    /// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
+    /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
+    /// | `replace`, `settle` of a layer, `fallback` | do not compile |
+    ///
+    /// Other algorithms do not compile:
+    ///
+    /// ```compile_fail,E0277
+    /// # use tower_throttle::algorithm::FixedWindow;
+    /// # use tower_throttle::store::redis::RedisStore;
+    /// # use tower_throttle::{Quota, RateLimiter};
+    /// # fn example(redis: RedisStore) {
+    /// RateLimiter::builder(FixedWindow::new(Quota::per_second(10))).store(redis.lease(10));
+    /// # }
+    /// ```
+    ///
+    /// All limiters that share a name must lease units, of the same quota. The calls of other limiters fail with
+    /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
+    ///
+    /// # Memory
+    ///
+    /// A process holds units of at most 10,000 keys at once, each for about a second.
+    ///
+    /// # Errors
+    ///
+    /// A limiter is not built if `units` is 0, or if its bucket needs numbers above 2^53.
+    #[must_use]
+    pub fn lease(self, units: u64) -> WithLeases {
+        WithLeases { store: self, units }
     }
 }
 

@@ -63,13 +63,19 @@ impl Leases {
 impl Shared {
     /// Decides a call that does not wait, without a trip if possible.
     pub(super) fn decide(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
-        let Rules { bucket, .. } = self.rules;
-        if cost > bucket.burst() {
-            // Other numbers would need a trip.
-            return Some(Decision::deny(bucket.burst(), 0, None, 0));
-        }
         let held = self.held.get(key)?;
         held.lock().decide(&self.rules, cost, self.links.any().now())
+    }
+
+    /// Returns the units of the key that this process holds. If the runtime of their task is not driven, other units
+    /// take their place, and the calls of the former task fail at their deadlines.
+    fn held(&self, key: &Arc<str>, now: Nanos) -> Arc<Held> {
+        let new = || Arc::new(Held::new(Arc::clone(key), self.leases.next()));
+        let mut held = self.held.entry(Arc::clone(key)).or_insert_with(new);
+        if held.is_stuck(now) {
+            *held = new();
+        }
+        Arc::clone(&held)
     }
 
     /// Decides a call in the next trip of its key.
@@ -85,8 +91,7 @@ impl Shared {
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, answer) = oneshot::channel();
-        let new = || Arc::new(Held::new(Arc::clone(key), self.leases.next()));
-        let held = Arc::clone(&self.held.entry(Arc::clone(key)).or_insert_with(new));
+        let held = self.held(key, link.now());
         if held.push(Call { action, cost, deadline, reply }) {
             let (shared, held) = (Arc::clone(self), Arc::clone(&held));
             runtime.spawn(Served { shared, held, has_ended: false }.serve());
@@ -164,15 +169,10 @@ impl Served {
         let Self { shared, held, .. } = self;
         loop {
             let link = shared.links.any();
-            let is_closed = shared.is_closed.load(Ordering::Acquire);
-            let step = held.lock().next(&shared.rules, is_closed, link.now());
+            let is_brief = shared.is_closed.load(Ordering::Acquire) || shared.held.len() > MAX_KEYS;
+            let step = held.lock().next(&shared.rules, is_brief, link.now());
             match step {
-                Step::Trip(mut trip) => {
-                    if shared.held.len() > MAX_KEYS {
-                        trip.ask.want = 0;
-                    }
-                    return Some(trip);
-                }
+                Step::Trip(trip) => return Some(trip),
                 Step::Wait(until) => {
                     link.until(until, held.wake.notified()).await;
                 }

@@ -18,6 +18,8 @@ impl Shared {
     pub(super) async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
         match self.decide(key, cost) {
             Some(decision) => Ok(decision),
+            // The script takes no larger cost. Such a call is always denied.
+            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await,
             None => self.ask(key, Action::Check, cost).await,
         }
     }

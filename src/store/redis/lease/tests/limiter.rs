@@ -110,6 +110,7 @@ async fn denials_are_remembered_and_tell_when_to_retry() {
     assert!(limiter.check("a").await.unwrap().is_allowed());
     let never = limiter.check_n("a", 5).await.unwrap();
     assert!(!never.is_allowed() && never.never_fits());
+    assert_eq!(limiter.check_n("b", 5).await.unwrap().remaining(), 4);
     assert!(limiter.check_n("a", 0).await.unwrap().is_allowed());
 }
 
@@ -220,4 +221,29 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     let other = limiter(&server, per_minute(20), 10);
     assert!(limiter(&server, per_minute(10), 10).check("a").await.unwrap().is_allowed());
     assert_eq!(other.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+}
+
+#[test]
+fn a_runtime_that_is_not_driven_or_has_ended_holds_a_key_no_longer_than_two_deadlines() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for is_dropped in [false, true] {
+        let (first, second) = (runtime(), runtime());
+        let server = second.block_on(async { RedisInProcess::new(MS) });
+        let limiter = second.block_on(async { limiter(&server, per_minute(100), 10) });
+        // The trip begins, and then its runtime is no longer driven.
+        let _call = first.spawn(limiter.check("a"));
+        first.block_on(async {
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+        });
+        let _first = (!is_dropped).then_some(first);
+        second.block_on(async {
+            let mut late = 0;
+            while let Err(error) = limiter.check("a").await {
+                assert_eq!(error.kind(), RedisErrorKind::Late);
+                late += 1;
+            }
+            assert!(late <= 2, "{late}");
+        });
+    }
 }
