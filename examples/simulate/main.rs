@@ -1,4 +1,4 @@
-//! Compares five ways in which 500 machines can have one limit: 100 calls a second in all.
+//! Compares five ways in which many machines can have one limit, such as 500 machines and 100 calls a second in all.
 //!
 //! ```text
 //! cargo run --release --features redis,test-util --example simulate
@@ -26,6 +26,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tower_throttle::Quota;
+
 use run::{Outcome, run};
 use scenario::{Fault, Scenario, Spread};
 use strategy::{KINDS, Machines};
@@ -33,6 +35,7 @@ use strategy::{KINDS, Machines};
 /// The scenario of the picture.
 fn pictured() -> Scenario {
     Scenario {
+        quota: Quota::per_second(100),
         machines: 500,
         time: Duration::from_secs(60),
         load: 150,
@@ -52,6 +55,10 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
         ("bursts, 80 % on average", of(80, Spread::Bursty, Fault::None)),
         ("even load of 150 %, a fifth of the machines fails", of(150, Spread::Even, Fault::MachinesFail)),
         ("even load of 150 %, the center stops for 5 s", pictured()),
+        (
+            "8 machines, 1,000 calls a second, even load of 80 %",
+            Scenario { quota: Quota::per_second(1_000), machines: 8, ..of(80, Spread::Even, Fault::None) },
+        ),
     ]
 }
 
@@ -60,7 +67,12 @@ fn outcomes(scenario: &Scenario) -> Vec<(&'static str, Outcome)> {
     let outcome = |kind: strategy::Kind| {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("the system has a timer");
-        (kind.name(), runtime.block_on(async { run(scenario, Machines::new(kind, scenario.machines)).await }))
+        (
+            kind.name(),
+            runtime.block_on(async {
+                run(scenario, Machines::new(kind, scenario.quota, scenario.machines)).await
+            }),
+        )
     };
     KINDS.into_iter().map(outcome).collect()
 }
@@ -88,7 +100,7 @@ fn print(name: &str, outcomes: &[(&str, Outcome)]) {
 }
 
 fn simulate(picture: Option<&str>) -> Result<(), Box<dyn Error>> {
-    println!("500 machines, 100 calls a second in all, a minute of virtual time:");
+    println!("500 machines, 100 calls a second in all, a minute of virtual time, if nothing else is said:");
     println!("- admitted: the admitted calls, to those that one exact bucket admits");
     println!("- over: how many units more than the quota were admitted at once");
     println!("- undecided: calls that were rejected since no decision came within 50 ms");

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::ManualClock;
+use tower_throttle::{Quota, RateLimiter};
 
-use crate::scenario::{Call, QUOTA, STOP, Scenario};
+use crate::scenario::{Call, STOP, Scenario};
 use crate::strategy::Machines;
 
 /// What happened in a scenario.
@@ -64,8 +64,9 @@ pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
         let machines = Arc::clone(&machines);
         tasks.spawn(async move {
             sleep_until(start + at).await;
+            let begun = Instant::now();
             let decision = machines.is_admitted(machine).await;
-            Some((start.elapsed(), start.elapsed() - at, decision))
+            Some((start.elapsed(), begun.elapsed(), decision))
         });
     }
     let done: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
@@ -75,13 +76,20 @@ pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
     latencies.sort_unstable();
     let undecided = done.iter().filter(|call| call.2.is_none()).count() as u64;
     let trips = machines.trips();
-    Outcome { exact: exact(&calls), over: over(&admitted), admitted, undecided, trips, latencies }
+    Outcome {
+        exact: exact(scenario.quota, &calls),
+        over: over(scenario.quota, &admitted),
+        admitted,
+        undecided,
+        trips,
+        latencies,
+    }
 }
 
 /// Returns how many of the calls one bucket admits.
-fn exact(calls: &[Call]) -> u64 {
+fn exact(quota: Quota, calls: &[Call]) -> u64 {
     let clock = ManualClock::new();
-    let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).clock(clock.clone()).build();
+    let limiter = RateLimiter::builder(TokenBucket::new(quota)).clock(clock.clone()).build();
     let is_admitted = |call: &&Call| {
         clock.set(call.at);
         limiter.check("all").is_allowed()
@@ -90,15 +98,15 @@ fn exact(calls: &[Call]) -> u64 {
 }
 
 /// Returns how many units the admitted calls take from a bucket at most, beyond its capacity.
-fn over(admitted: &[Duration]) -> u64 {
+fn over(quota: Quota, admitted: &[Duration]) -> u64 {
     let (mut used, mut last, mut most) = (0_u128, Duration::ZERO, 0);
-    let unit = QUOTA.period().as_nanos();
+    let unit = quota.period().as_nanos();
     for at in admitted {
-        used = used.saturating_sub((*at - last).as_nanos() * u128::from(QUOTA.limit())) + unit;
+        used = used.saturating_sub((*at - last).as_nanos() * u128::from(quota.limit())) + unit;
         last = *at;
         most = most.max(used);
     }
     // A round trip more or less before a decision arrives is not counted: that is a part of a unit.
-    let capacity = u128::from(QUOTA.capacity()) * unit;
+    let capacity = u128::from(quota.capacity()) * unit;
     u64::try_from(most.saturating_sub(capacity) / unit).unwrap_or(u64::MAX)
 }

@@ -6,9 +6,6 @@ use tower_throttle::Quota;
 
 use crate::random::Random;
 
-/// The limit of all machines together.
-pub(crate) const QUOTA: Quota = Quota::per_second(100);
-
 /// How the calls are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
@@ -35,6 +32,8 @@ pub(crate) const STOP: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
+    /// The limit of all machines together.
+    pub(crate) quota: Quota,
     pub(crate) machines: usize,
     pub(crate) time: Duration,
     /// The number of calls, in percent of what the quota admits.
@@ -70,7 +69,7 @@ impl Scenario {
     /// Returns all calls, in the order of their times. The same seed gives the same calls.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut random = Random::new(self.seed);
-        let count = QUOTA.limit() * self.time.as_secs() * self.load / 100;
+        let count = self.quota.limit() * self.time.as_secs() * self.load / 100;
         let shares: Vec<u64> = (1..=self.machines as u64).map(|n| 1_000_000 / n).collect();
         let all: u64 = shares.iter().sum();
         let mut calls: Vec<Call> = (0..count)

@@ -10,10 +10,8 @@ use tower_throttle::store::redis::{LeasedLimit, RedisLimit, RedisStore};
 use tower_throttle::test_util::RedisInProcess;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::scenario::QUOTA;
-
-/// The time from a machine to the center and back.
-const ROUND_TRIP: Duration = Duration::from_millis(1);
+/// The time from a machine to the center and back: two ticks of tokio's timer.
+const ROUND_TRIP: Duration = Duration::from_millis(2);
 
 /// How long a call waits for the center. A call without an answer is rejected.
 const DEADLINE: Duration = Duration::from_millis(50);
@@ -29,7 +27,7 @@ pub(crate) enum Kind {
     Share,
     /// Each call asks one server that has the limit in memory.
     TokenServer,
-    /// Each call makes a trip to Redis.
+    /// Each call makes a trip to Redis, unless the connection that it uses remembers a denial.
     Redis,
     /// Calls of a machine that arrive during a trip to Redis share the next trip, as with `RedisStore`.
     SingleFlight,
@@ -57,6 +55,7 @@ type Bucket = TokenBucket;
 /// All machines, with one of these strategies.
 pub(crate) struct Machines {
     kind: Kind,
+    quota: Quota,
     redis: Vec<RedisInProcess>,
     in_memory: Vec<RateLimiter<Bucket>>,
     in_redis: Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>,
@@ -67,8 +66,8 @@ pub(crate) struct Machines {
     trips: watch::Sender<u64>,
 }
 
-fn shared(store: RedisStore) -> RateLimiter<Bucket, RedisLimit<Bucket>> {
-    RateLimiter::builder(TokenBucket::new(QUOTA))
+fn shared(quota: Quota, store: RedisStore) -> RateLimiter<Bucket, RedisLimit<Bucket>> {
+    RateLimiter::builder(TokenBucket::new(quota))
         .name(KEY)
         .store(store)
         .build()
@@ -76,36 +75,46 @@ fn shared(store: RedisStore) -> RateLimiter<Bucket, RedisLimit<Bucket>> {
 }
 
 impl Machines {
-    pub(crate) fn new(kind: Kind, count: usize) -> Self {
+    pub(crate) fn new(kind: Kind, quota: Quota, count: usize) -> Self {
         let first = RedisInProcess::new(ROUND_TRIP);
         let redis: Vec<_> = (0..count).map(|_| first.machine()).collect();
         let stores = redis.iter().map(RedisInProcess::connect).collect();
-        Self { redis, ..Self::on(kind, stores) }
+        Self { redis, ..Self::on(kind, quota, stores) }
     }
 
     /// Creates machines with these stores, which are on one server.
-    pub(crate) fn on(kind: Kind, stores: Vec<RedisStore>) -> Self {
+    pub(crate) fn on(kind: Kind, quota: Quota, stores: Vec<RedisStore>) -> Self {
         let count = stores.len();
-        let share = Quota::per(QUOTA.limit(), QUOTA.period() * count as u32).expect("the period is short");
-        let share = share.burst((QUOTA.capacity() / count as u64).max(1));
+        let share = Quota::per(quota.limit(), quota.period() * count as u32).expect("the period is short");
+        let share = share.burst((quota.capacity() / count as u64).max(1));
         let in_memory = match kind {
             Kind::Share => (0..count).map(|_| RateLimiter::new(TokenBucket::new(share))).collect(),
-            Kind::TokenServer => vec![RateLimiter::new(TokenBucket::new(QUOTA))],
+            Kind::TokenServer => vec![RateLimiter::new(TokenBucket::new(quota))],
             _ => Vec::new(),
         };
         let lease = |store: RedisStore| {
-            let builder = RateLimiter::builder(TokenBucket::new(QUOTA)).name(KEY);
+            let builder = RateLimiter::builder(TokenBucket::new(quota)).name(KEY);
             builder.store(store.lease(LEASE)).build().expect("the settings are right")
         };
         let (mut in_redis, mut leased) = (Vec::new(), Vec::new());
         match kind {
-            Kind::SingleFlight => in_redis = stores.into_iter().map(shared).collect(),
+            Kind::SingleFlight => in_redis = stores.into_iter().map(|store| shared(quota, store)).collect(),
             Kind::Leases => leased = stores.into_iter().map(lease).collect(),
             Kind::Share | Kind::TokenServer | Kind::Redis => {}
         }
         let (server, _) = watch::channel(true);
         let (trips, _) = watch::channel(0);
-        Self { kind, redis: Vec::new(), in_memory, in_redis, leased, idle: Mutex::default(), server, trips }
+        Self {
+            kind,
+            quota,
+            redis: Vec::new(),
+            in_memory,
+            in_redis,
+            leased,
+            idle: Mutex::default(),
+            server,
+            trips,
+        }
     }
 
     /// Decides a call on a machine. Returns `None` if there was no decision before the deadline.
@@ -115,7 +124,7 @@ impl Machines {
             Kind::TokenServer => timeout(DEADLINE, self.ask_server()).await.ok(),
             Kind::Redis => {
                 let idle = self.idle.lock().expect("no holder panics").pop();
-                let limiter = idle.unwrap_or_else(|| shared(self.redis[machine].connect()));
+                let limiter = idle.unwrap_or_else(|| shared(self.quota, self.redis[machine].connect()));
                 let decision = limiter.check(KEY).await;
                 self.idle.lock().expect("no holder panics").push(limiter);
                 decision.ok().map(|decision| decision.is_allowed())

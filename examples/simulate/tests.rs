@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use tower_throttle::Quota;
 use tower_throttle::store::redis::RedisStore;
 
 #[path = "../../tests/support/redis_connection.rs"]
@@ -15,6 +16,7 @@ use redis_server::RedisServer;
 
 fn small() -> Scenario {
     Scenario {
+        quota: Quota::per_second(100),
         machines: 20,
         time: Duration::from_secs(12),
         load: 150,
@@ -67,7 +69,7 @@ fn a_real_server_admits_as_many() {
             let store = RedisStore::builder(&server.url()).deadline(Duration::from_secs(5));
             stores.push(store.connect().await.unwrap());
         }
-        run(&scenario, Machines::on(Kind::Leases, stores)).await
+        run(&scenario, Machines::on(Kind::Leases, scenario.quota, stores)).await
     });
     let simulated = outcomes(&scenario).into_iter().find(|(name, _)| name.contains("leases")).unwrap().1;
     assert_eq!((real.over, simulated.over, real.undecided), (0, 0, 0));

@@ -33,8 +33,8 @@ impl Drop for ThreadNumber {
     }
 }
 
-/// Returns a number below [`THREADS`] that no other thread has. Returns `None` if so many threads had numbers when this
-/// thread first asked for one, and while the thread ends.
+/// Returns a number below [`THREADS`] that no other thread has. Returns `None` if that many threads had numbers when
+/// this thread first asked for one, and while the thread ends.
 #[inline]
 pub(super) fn thread_number() -> Option<usize> {
     NUMBER.try_with(|number| number.as_ref().map(|number| number.0 as usize)).ok().flatten()

@@ -84,7 +84,7 @@ impl LatestDenial {
     fn write(&self, key: u64, now: Nanos, denial: [u64; StandingDenial::WORDS]) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // Whoever reads one of the words below also reads the odd number, or a later one.
+        // A thread that reads one of the words below also reads the odd number, or a later one.
         fence(Ordering::Release);
         self.key.store(key, Ordering::Relaxed);
         self.at.store(now.0, Ordering::Relaxed);
